@@ -1,0 +1,106 @@
+"""What the policies differ in, as data. `judge` and `fold` read this table and nothing else.
+
+Sources: KIP-98 and Kafka's ProducerAppendInfo for KAFKA; Pulsar's MessageDeduplication for
+MONOTONIC; HTTP appends with Producer-Id / Producer-Epoch / Producer-Seq for EPOCH; the
+idempotent-producer proposal (dense sequences that go on across generations) for STRICT.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from pidlease.core.pid import Policy
+
+
+@enum.unique
+class Start(enum.Enum):
+    """Where a producer of which nothing is known may start."""
+
+    AT_ZERO = "at zero, else gap(0)"
+    ANYWHERE = "anywhere"
+    NOWHERE = "nowhere: unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One policy's row.
+
+    Attributes:
+        policy: whose row this is.
+        sequence_max: the largest sequence number.
+        generation_max: the largest generation.
+        wraps: sequence_max is followed by 0 (Kafka's 31-bit numbers).
+        restarts: a higher generation starts at 0 again, by any step up; otherwise the numbers
+            go on and the generation may only be one higher, or granted.
+        holes: a sequence beyond H + 1 is admitted.
+        ranges: a batch may hold fewer records than its range has numbers.
+        low_mark: below the lowest sequence admitted in this generation is a gap, not a duplicate.
+        start_young: where a PID may start whose block is younger than the lease.
+        start_old: the same for a PID whose block is older, or that has none.
+    """
+
+    policy: Policy
+    sequence_max: int
+    generation_max: int
+    wraps: bool
+    restarts: bool
+    holes: bool
+    ranges: bool
+    low_mark: bool
+    start_young: Start
+    start_old: Start
+
+
+_INT64_MAX: Final = 2**63 - 1
+
+STRICT: Final = Rules(
+    Policy.STRICT,
+    sequence_max=_INT64_MAX,
+    generation_max=_INT64_MAX,
+    wraps=False,
+    restarts=False,
+    holes=False,
+    ranges=True,
+    low_mark=False,
+    start_young=Start.AT_ZERO,
+    start_old=Start.NOWHERE,
+)
+KAFKA: Final = Rules(
+    Policy.KAFKA,
+    sequence_max=2**31 - 1,
+    generation_max=2**15 - 1,
+    wraps=True,
+    restarts=True,
+    holes=False,
+    ranges=False,
+    low_mark=True,
+    start_young=Start.AT_ZERO,
+    start_old=Start.ANYWHERE,
+)
+MONOTONIC: Final = Rules(
+    Policy.MONOTONIC,
+    sequence_max=_INT64_MAX,
+    generation_max=_INT64_MAX,
+    wraps=False,
+    restarts=False,
+    holes=True,
+    ranges=True,
+    low_mark=False,
+    start_young=Start.ANYWHERE,
+    start_old=Start.ANYWHERE,
+)
+EPOCH: Final = Rules(
+    Policy.EPOCH,
+    sequence_max=2**53 - 1,
+    generation_max=2**53 - 1,
+    wraps=False,
+    restarts=True,
+    holes=False,
+    ranges=False,
+    low_mark=True,
+    start_young=Start.AT_ZERO,
+    start_old=Start.AT_ZERO,
+)
+
+#: The policies that a door may bring. The writer is the proxy's own and is never judged.
+RULES: Final = {rules.policy: rules for rules in (STRICT, KAFKA, MONOTONIC, EPOCH)}
