@@ -110,17 +110,17 @@ def judge(
 
 def malformed(rules: Rules, batch: Batch) -> str:
     """What is wrong with a batch's numbers by themselves; empty where nothing is."""
-    generation, first, last, count, _ = batch
+    generation, first, last, records, _ = batch
     if not 0 <= generation <= rules.generation_max:
         return f"generation {generation} is outside 0..{rules.generation_max}"
     if not (0 <= first <= rules.sequence_max and 0 <= last <= rules.sequence_max):
         return f"sequences {first}..{last} are not within 0..{rules.sequence_max}"
-    if count < 1:
-        return f"a batch of {count} records"
+    if records < 1:
+        return f"a batch of {records} records"
     numbers = span(rules, batch)
-    if count == numbers or (rules.ranges and count < numbers):
+    if records == numbers or (rules.ranges and records < numbers):
         return ""
-    return f"{count} records do not fit sequences {first}..{last}"
+    return f"{records} records do not fit sequences {first}..{last}"
 
 
 def _judge_first(rules: Rules, batch: Batch, age: Age) -> Verdict:

@@ -20,14 +20,14 @@ class Batch(NamedTuple):
         generation: the producer's fence number.
         first: sequence of its first record.
         last: sequence of its last record; smaller than `first` where the numbers wrap.
-        count: records in it.
+        records: how many records are in it.
         crc: CRC-32C of its bytes, to notice other content under the same numbers.
     """
 
     generation: int
     first: int
     last: int
-    count: int
+    records: int
     crc: int = 0
 
 
