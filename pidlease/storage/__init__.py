@@ -1,0 +1,1 @@
+"""Logs and snapshots: the ports, the embedded log, the files beneath it."""

@@ -1,0 +1,195 @@
+"""Faults on request: fail, delay or kill the process at a chosen file operation.
+
+This wraps the file port, so between any two steps of an append, a roll, a snapshot or a block
+allocation there is a point to die at, and the code under test holds no hook of any kind. The
+wrapper is only built when faults were asked for (setting `faults`, PIDLEASE_FAULTS).
+
+A fault is ``ACTION WHEN OPERATION PATTERN COUNT``, several separated by ``;``:
+
+    kill after fsync *.log 17        die by SIGKILL when the 17th fsync of a .log has returned
+    fail before write *.log 3        the 3rd write raises ENOSPC; also fail=EIO
+    fail-from before write *.log 3   the 3rd and all later ones
+    slow=0.2 before fsync *.log 1    each one from the 1st on takes 0.2 s longer
+    tear before write *.log 2        write half of it, then die
+"""
+
+import errno
+import fnmatch
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pidlease.storage.files import Buffer, Files, Lock, OpenFile
+
+_ACTIONS: Final = frozenset(("kill", "fail", "fail-from", "slow", "tear"))
+_OPERATIONS: Final = frozenset(
+    ("open", "write", "truncate", "fsync", "rename", "remove", "fsync_folder", "make_folder", "*")
+)
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault of a plan; `seen` counts the operations that matched so far."""
+
+    action: str
+    argument: str
+    when: str
+    operation: str
+    pattern: str
+    count: int
+    seen: int = field(default=0)
+
+    @classmethod
+    def parse(cls, text: str) -> "Fault":
+        """Read one fault.
+
+        Raises:
+            ValueError: it is not of the form that the module's text gives.
+        """
+        words = text.split()
+        if len(words) != 5:
+            raise ValueError(f"fault {text!r} is not 'ACTION WHEN OPERATION PATTERN COUNT'")
+        action, _, argument = words[0].partition("=")
+        if action not in _ACTIONS or words[1] not in ("before", "after"):
+            raise ValueError(f"fault {text!r}: ACTION is one of {sorted(_ACTIONS)}, before|after")
+        if words[2] not in _OPERATIONS:
+            raise ValueError(f"fault {text!r}: OPERATION is one of {sorted(_OPERATIONS)}")
+        return cls(action, argument, words[1], words[2], words[3], int(words[4]))
+
+    def fires(self, when: str, operation: str, path: Path) -> bool:
+        """Whether this operation is the one; counts it."""
+        if when != self.when or self.operation not in ("*", operation):
+            return False
+        if not fnmatch.fnmatch(str(path), self.pattern):
+            return False
+        self.seen += 1
+        if self.action in ("fail-from", "slow"):
+            return self.seen >= self.count
+        return self.seen == self.count
+
+
+class FaultPlan:
+    """All the faults of a run, and where each operation reports to."""
+
+    def __init__(self, text: str) -> None:
+        self._faults = [Fault.parse(part) for part in text.split(";") if part.strip()]
+        self._lock = threading.Lock()
+
+    def reach(self, when: str, operation: str, path: Path, half: "HalfWrite | None" = None) -> None:
+        """Come to a point between two steps; may not return."""
+        with self._lock:
+            due = [fault for fault in self._faults if fault.fires(when, operation, path)]
+        for fault in due:
+            if fault.action == "slow":
+                time.sleep(float(fault.argument or "0.1"))
+                continue
+            sys.stderr.write(f"fault: {fault.action} {when} {operation} {path} #{fault.seen}\n")
+            sys.stderr.flush()
+            if fault.action in ("fail", "fail-from"):
+                number = getattr(errno, fault.argument or "ENOSPC")
+                raise OSError(number, os.strerror(number), str(path))
+            if fault.action == "tear" and half is not None:
+                half.write()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfWrite:
+    """The first half of a write, for a fault that tears it."""
+
+    file: OpenFile
+    buffers: Sequence[Buffer]
+    position: int
+
+    def write(self) -> None:
+        """Write it."""
+        data = b"".join(self.buffers)
+        self.file.write_at([data[: len(data) // 2]], self.position)
+
+
+class FaultyFile:
+    """A file whose operations report to a plan."""
+
+    def __init__(self, inner: OpenFile, path: Path, plan: FaultPlan) -> None:
+        self._inner = inner
+        self._path = path
+        self._plan = plan
+        self.read_at = inner.read_at
+        self.size = inner.size
+        self.close = inner.close
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        """See `OpenFile`."""
+        half = HalfWrite(self._inner, buffers, position)
+        self._plan.reach("before", "write", self._path, half)
+        self._inner.write_at(buffers, position)
+        self._plan.reach("after", "write", self._path)
+
+    def truncate(self, size: int) -> None:
+        """See `OpenFile`."""
+        self._plan.reach("before", "truncate", self._path)
+        self._inner.truncate(size)
+        self._plan.reach("after", "truncate", self._path)
+
+    def fsync(self) -> None:
+        """See `OpenFile`."""
+        self._plan.reach("before", "fsync", self._path)
+        self._inner.fsync()
+        self._plan.reach("after", "fsync", self._path)
+
+
+class FaultyFiles:
+    """A file system whose changing operations report to a plan."""
+
+    def __init__(self, inner: Files, plan: FaultPlan) -> None:
+        self._inner = inner
+        self._plan = plan
+        self.exists = inner.exists
+        self.list = inner.list
+
+    def open(self, path: Path, *, create: bool = False) -> OpenFile:
+        """See `Files`."""
+        if create:
+            self._plan.reach("before", "open", path)
+        opened = FaultyFile(self._inner.open(path, create=create), path, self._plan)
+        if create:
+            self._plan.reach("after", "open", path)
+        return opened
+
+    def open_readonly(self, path: Path) -> OpenFile:
+        """See `Files`."""
+        return self._inner.open_readonly(path)
+
+    def make_folder(self, folder: Path) -> None:
+        """See `Files`."""
+        self._plan.reach("before", "make_folder", folder)
+        self._inner.make_folder(folder)
+        self._plan.reach("after", "make_folder", folder)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        self._plan.reach("before", "rename", target)
+        self._inner.rename(source, target)
+        self._plan.reach("after", "rename", target)
+
+    def remove(self, path: Path) -> None:
+        """See `Files`."""
+        self._plan.reach("before", "remove", path)
+        self._inner.remove(path)
+        self._plan.reach("after", "remove", path)
+
+    def fsync_folder(self, folder: Path) -> None:
+        """See `Files`."""
+        self._plan.reach("before", "fsync_folder", folder)
+        self._inner.fsync_folder(folder)
+        self._plan.reach("after", "fsync_folder", folder)
+
+    def lock(self, path: Path, content: str) -> Lock:
+        """See `Files`."""
+        return self._inner.lock(path, content)

@@ -1,0 +1,256 @@
+"""The one small port through which everything on disk is touched.
+
+Tests put another implementation behind it, one that loses what was not fsynced, tears writes,
+fills the disk or fails calls; `faults.FaultyFiles` wraps the real one to kill the process
+between any two steps. Nothing else in the project opens a file of the data directory.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+#: Buffers in one writev call; Linux takes 1024 (IOV_MAX).
+_BUFFERS_MAX: Final = 1024
+
+
+class OpenFile(Protocol):
+    """A file that is open for reading and writing at given places."""
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all the buffers, one behind the other, from a position in bytes."""
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """The length in bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros, to a length in bytes."""
+
+    def fsync(self) -> None:
+        """Return when content and length are on the disk."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class Lock(Protocol):
+    """A lock that ends with `release` or with the process."""
+
+    def release(self) -> None:
+        """Let the next one in."""
+
+
+class Files(Protocol):
+    """A file system. All methods may raise OSError."""
+
+    def open(self, path: Path, *, create: bool = False) -> OpenFile:
+        """Open for reading and writing; with `create`, make the file where it is missing."""
+
+    def open_readonly(self, path: Path) -> OpenFile:
+        """Open for reading."""
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is a file or folder."""
+
+    def list(self, folder: Path) -> list[str]:
+        """The names in a folder, sorted; none where the folder is missing."""
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it, where they are missing."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move, replacing a file at the target."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or an empty folder."""
+
+    def fsync_folder(self, folder: Path) -> None:
+        """Return when the names in the folder are on the disk."""
+
+    def lock(self, path: Path, content: str) -> Lock:
+        """Take an exclusive lock, and leave a word about who has it.
+
+        Raises:
+            BlockingIOError: another process has it; its word is in the message.
+        """
+
+
+class RealFile:
+    """An operating system's file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        """See `OpenFile`."""
+        for start in range(0, len(buffers), _BUFFERS_MAX):
+            part = buffers[start : start + _BUFFERS_MAX]
+            wanted = sum(map(len, part))
+            written = os.pwritev(self._descriptor, part, position)
+            if written < wanted:
+                self._write_rest(b"".join(part)[written:], position + written)
+            position += wanted
+
+    def _write_rest(self, rest: bytes, position: int) -> None:
+        """A short write (a signal, a nearly full disk): go on, or learn the reason."""
+        while rest:
+            written = os.pwrite(self._descriptor, rest, position)
+            rest = rest[written:]
+            position += written
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """See `OpenFile`."""
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing:
+            data = os.pread(self._descriptor, missing, position + size - missing)
+            if not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        """See `OpenFile`."""
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        """See `OpenFile`."""
+        os.ftruncate(self._descriptor, size)
+
+    def fsync(self) -> None:
+        """See `OpenFile`. The length is metadata that fdatasync keeps, too."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """See `OpenFile`."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealLock:
+    """An flock, which the kernel releases when the process ends, however it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """See `Lock`."""
+        os.close(self._descriptor)
+
+
+class RealFiles:
+    """The operating system's file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        """See `Files`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags, 0o644))
+
+    def open_readonly(self, path: Path) -> RealFile:
+        """See `Files`."""
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def exists(self, path: Path) -> bool:
+        """See `Files`."""
+        return path.exists()
+
+    def list(self, folder: Path) -> list[str]:
+        """See `Files`."""
+        try:
+            return sorted(entry.name for entry in folder.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_folder(self, folder: Path) -> None:
+        """See `Files`."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """See `Files`."""
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
+
+    def fsync_folder(self, folder: Path) -> None:
+        """See `Files`."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: Path, content: str) -> RealLock:
+        """See `Files`."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise BlockingIOError(f"{path} is locked by {holder or 'another process'}") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, content.encode(), 0)
+        return RealLock(descriptor)
+
+
+def read_file(files: Files, path: Path) -> bytes:
+    """The whole content of a file."""
+    opened = files.open_readonly(path)
+    try:
+        return opened.read_at(opened.size(), 0)
+    finally:
+        opened.close()
+
+
+def write_aside(files: Files, path: Path, chunks: Iterable[Buffer]) -> None:
+    """Replace a file as a whole: after a crash there is the old content, or the new.
+
+    Written aside, fsynced, renamed, and the folder fsynced.
+    """
+    aside = path.parent / f".aside-{os.getpid()}-{path.suffix.lstrip('.') or 'x'}"
+    opened = files.open(aside, create=True)
+    try:
+        opened.truncate(0)
+        position = 0
+        for chunk in chunks:
+            opened.write_at([chunk], position)
+            position += len(chunk)
+        opened.fsync()
+    finally:
+        opened.close()
+    files.rename(aside, path)
+    files.fsync_folder(path.parent)
+
+
+def make_durable_folder(files: Files, folder: Path) -> None:
+    """Make a folder and the missing ones above it, each of them on the disk when this returns."""
+    missing = []
+    while not files.exists(folder):
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        files.make_folder(each)
+        files.fsync_folder(each.parent)
+
+
+def remove_tree(files: Files, folder: Path) -> None:
+    """Remove a folder that holds files only, and the files in it."""
+    for name in files.list(folder):
+        files.remove(folder / name)
+    files.remove(folder)

@@ -1,0 +1,119 @@
+"""Kafka's record batch v2: the header, read at once; the records, never.
+
+Layout: Kafka's DefaultRecordBatch. The CRC-32C covers everything from the attributes on, so the
+base offset and the leader epoch may be written over without a new one.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from pidlease.storage.files import Buffer
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_PLACE: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+
+HEADER_BYTES: Final = _HEADER.size  # 61
+#: Bytes in front of what `batch_length` counts: the base offset and the length itself.
+LENGTH_PREFIX_BYTES: Final = 12
+_LEADER_EPOCH_AT: Final = 12
+_CRC_FROM: Final = 21
+MAGIC: Final = 2
+#: Compression types by the low three attribute bits.
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_CODEC_BITS: Final = 0x07
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes in front of the records, as they stand."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LENGTH_PREFIX_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+
+class CorruptBatchError(Exception):
+    """The bytes are not an intact batch: cut short, of another format, or changed on the way."""
+
+
+class InvalidBatchError(Exception):
+    """The batch is intact, but says what a client may not say."""
+
+
+def read_header(data: Buffer, at: int = 0) -> BatchHeader:
+    """Read a header; nothing of it is checked.
+
+    Raises:
+        CorruptBatchError: there are not enough bytes.
+    """
+    try:
+        return BatchHeader._make(_HEADER.unpack_from(data, at))
+    except struct.error:
+        raise CorruptBatchError(
+            f"{len(data) - at} bytes are too few for a batch header of {HEADER_BYTES}"
+        ) from None
+
+
+def check_intact(header: BatchHeader, data: Buffer) -> None:
+    """Check that `data`, as a whole, is the batch that its header announces.
+
+    Raises:
+        CorruptBatchError: another length or format, or the CRC does not fit.
+    """
+    if header.magic != MAGIC:
+        raise CorruptBatchError(f"record format {header.magic}; only {MAGIC} is understood")
+    if header.size != len(data) or header.size < HEADER_BYTES:
+        raise CorruptBatchError(f"batch says {header.size} bytes, and has {len(data)}")
+    found = crc32c(memoryview(data)[_CRC_FROM:])
+    if found != header.crc:
+        raise CorruptBatchError(f"CRC is {found:#010x}, the header says {header.crc:#010x}")
+
+
+def check_from_client(header: BatchHeader) -> None:
+    """Check what a broker asks of a producer's batch (Kafka's LogValidator).
+
+    Raises:
+        InvalidBatchError: it may not stand in a log.
+    """
+    if header.records < 1 or header.records != header.last_offset_delta + 1:
+        raise InvalidBatchError(
+            f"{header.records} records do not fit a last offset delta of {header.last_offset_delta}"
+        )
+    attributes = header.attributes
+    if attributes & _CONTROL_BIT:
+        raise InvalidBatchError("control batches are the broker's own")
+    if attributes & _TRANSACTIONAL_BIT:
+        raise InvalidBatchError("transactional batches are not served")
+    if attributes & _CODEC_BITS >= len(CODECS):
+        raise InvalidBatchError(f"compression type {attributes & _CODEC_BITS} is not known")
+
+
+def place(data: bytearray | memoryview, offset: int) -> None:
+    """Write the offset that the log gives a batch into its header, and leader epoch 0."""
+    _PLACE.pack_into(data, 0, offset)
+    _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, 0)
