@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pidlease.core.judge import Age
-from pidlease.core.pid import BLOCK_SIZE, number_of
+from pidlease.core.pid import number_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,11 +30,6 @@ class PidBlock:
         return self.first + self.count
 
 
-def block_start(index: int) -> int:
-    """The first number of the block with this index (0, 1, ...): 1, 101, ..."""
-    return index * BLOCK_SIZE + 1
-
-
 class BlockAges:
     """The blocks on record, in order of their numbers, asked for the age of a PID.
 
@@ -50,6 +45,10 @@ class BlockAges:
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    def blocks(self) -> list[PidBlock]:
+        """The blocks, in order."""
+        return list(self._blocks)
 
     @property
     def end(self) -> int:

@@ -151,6 +151,7 @@ class FaultyFiles:
         self._inner = inner
         self._plan = plan
         self.exists = inner.exists
+        self.is_folder = inner.is_folder
         self.list = inner.list
 
     def open(self, path: Path, *, create: bool = False) -> OpenFile:

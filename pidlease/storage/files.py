@@ -6,6 +6,7 @@ between any two steps. Nothing else in the project opens a file of the data dire
 """
 
 import fcntl
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,10 @@ Buffer = bytes | bytearray | memoryview
 
 #: Buffers in one writev call; Linux takes 1024 (IOV_MAX).
 _BUFFERS_MAX: Final = 1024
+
+
+_ASIDE: Final = ".aside-"
+_aside_numbers = itertools.count()
 
 
 class OpenFile(Protocol):
@@ -57,6 +62,9 @@ class Files(Protocol):
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file or folder."""
+
+    def is_folder(self, path: Path) -> bool:
+        """Whether there is a folder."""
 
     def list(self, folder: Path) -> list[str]:
         """The names in a folder, sorted; none where the folder is missing."""
@@ -165,6 +173,10 @@ class RealFiles:
         """See `Files`."""
         return path.exists()
 
+    def is_folder(self, path: Path) -> bool:
+        """See `Files`."""
+        return path.is_dir()
+
     def list(self, folder: Path) -> list[str]:
         """See `Files`."""
         try:
@@ -218,12 +230,26 @@ def read_file(files: Files, path: Path) -> bytes:
         opened.close()
 
 
+def aside_path(folder: Path) -> Path:
+    """A name in the folder that nobody else uses."""
+    return folder / f"{_ASIDE}{os.getpid()}-{next(_aside_numbers)}"
+
+
+def sweep_asides(files: Files, folder: Path) -> None:
+    """Remove what a crash left of files and folders that were being written aside."""
+    for name in files.list(folder):
+        if name.startswith(_ASIDE):
+            for inner in files.list(folder / name) if files.is_folder(folder / name) else ():
+                files.remove(folder / name / inner)
+            files.remove(folder / name)
+
+
 def write_aside(files: Files, path: Path, chunks: Iterable[Buffer]) -> None:
     """Replace a file as a whole: after a crash there is the old content, or the new.
 
     Written aside, fsynced, renamed, and the folder fsynced.
     """
-    aside = path.parent / f".aside-{os.getpid()}-{path.suffix.lstrip('.') or 'x'}"
+    aside = aside_path(path.parent)
     opened = files.open(aside, create=True)
     try:
         opened.truncate(0)

@@ -1,0 +1,146 @@
+"""The PID sequence from a file, for a server without ZooKeeper; the same block rule.
+
+One line for each block, appended and fsynced before the block is used:
+
+    {"count":100,"first":1,"owner":"...","taken_ms":1700000000000} 8d2f3a11
+
+with a CRC-32C of the JSON behind it. What a crash leaves of a block is wasted on purpose.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+from crc32c import crc32c
+
+from pidlease.coordination.ports import SequenceError
+from pidlease.core.blocks import BlockAges, PidBlock
+from pidlease.core.pid import BLOCK_SIZE
+from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
+
+#: Lines in the file at which the old ones are merged.
+_LINES_MAX: Final = 10_000
+
+_log = structlog.get_logger(__name__)
+
+
+class FileSequence:
+    """Blocks of 100 from a file (see `ports.PidSequence`).
+
+    Parameters:
+        files: the file system.
+        path: the file.
+        owner: who takes the blocks, for the record.
+        clock_ms: the time, in ms since 1970.
+        keep_ms: blocks older than this may be merged; at least the lease length.
+
+    Raises:
+        SequenceError: the file cannot be read, or its middle is damaged.
+    """
+
+    def __init__(
+        self, files: Files, path: Path, owner: str, clock_ms: Callable[[], int], keep_ms: int
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._owner = owner
+        self._clock_ms = clock_ms
+        self._keep_ms = keep_ms
+        self._lock = threading.Lock()
+        self._blocks: list[PidBlock] = []
+        self._next = 1
+        self._length = 0
+        self._load()
+
+    def blocks(self) -> list[PidBlock]:
+        """See `PidSequence`."""
+        with self._lock:
+            return list(self._blocks)
+
+    def take(self, at_least: int = 1) -> PidBlock:
+        """See `PidSequence`."""
+        with self._lock:
+            first = max(self._next, _round_up(at_least))
+            block = PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner)
+            try:
+                if len(self._blocks) >= _LINES_MAX:
+                    self._compact()
+                self._append(_line(block))
+            except OSError as error:
+                raise SequenceError(f"{self._path}: no block could be recorded: {error}") from error
+            self._next = block.end
+            self._blocks.append(block)
+            return block
+
+    def _load(self) -> None:
+        try:
+            make_durable_folder(self._files, self._path.parent)
+            if not self._files.exists(self._path):
+                write_aside(self._files, self._path, [])
+            content = read_file(self._files, self._path)
+        except OSError as error:
+            raise SequenceError(f"{self._path}: {error}") from error
+        lines = content.split(b"\n")
+        for number, line in enumerate(lines[:-1], 1):
+            block = _parse(line)
+            if block is None or block.first < self._next:
+                if number < len(lines) - 1:
+                    raise SequenceError(
+                        f"{self._path}: line {number} is damaged; take the file from a backup"
+                    )
+                break
+            self._blocks.append(block)
+            self._next = block.end
+            self._length += len(line) + 1
+        if self._length < len(content):
+            # A torn line was never used. But a damaged one may have been: leave its numbers out.
+            self._next += BLOCK_SIZE
+            _log.warning("last line of the PID sequence is not intact; skipping one block",
+                         path=str(self._path), next=self._next)  # fmt: skip
+
+    def _append(self, line: bytes) -> None:
+        file = self._files.open(self._path)
+        try:
+            # Truncated first: what a failed or torn append left behind is not to be read again.
+            file.truncate(self._length)
+            file.write_at([line], self._length)
+            file.fsync()
+        finally:
+            file.close()
+        self._length += len(line)
+
+    def _compact(self) -> None:
+        ages = BlockAges(self._blocks)
+        ages.merge_older(self._clock_ms() - self._keep_ms)
+        merged = ages.blocks()
+        content = b"".join(map(_line, merged))
+        write_aside(self._files, self._path, [content])
+        self._blocks = merged
+        self._length = len(content)
+
+
+def _round_up(n: int) -> int:
+    """The first number of the block that begins at or behind n."""
+    return (n - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
+
+
+def _line(block: PidBlock) -> bytes:
+    fields = {
+        "first": block.first,
+        "count": block.count,
+        "taken_ms": block.taken_ms,
+        "owner": block.owner,
+    }
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return b"%s %08x\n" % (text, crc32c(text))
+
+
+def _parse(line: bytes) -> PidBlock | None:
+    text, _, crc = line.rpartition(b" ")
+    if b"%08x" % crc32c(text) != crc:
+        return None
+    fields = json.loads(text)
+    return PidBlock(fields["first"], fields["count"], fields["taken_ms"], fields["owner"])

@@ -1,0 +1,29 @@
+"""What the engine asks of a coordinator."""
+
+from typing import Protocol
+
+from pidlease.core.blocks import PidBlock
+
+
+class SequenceError(Exception):
+    """No block could be taken now. Leases go on to the end of the last one; try again."""
+
+
+class PidSequence(Protocol):
+    """The one global sequence of producer numbers, handed out in blocks.
+
+    Both methods block, and are called in a thread.
+    """
+
+    def blocks(self) -> list[PidBlock]:
+        """All blocks on record, merged where they are older than anybody asks for."""
+
+    def take(self, at_least: int = 1) -> PidBlock:
+        """Take the next block: durably on record, with its time, before this returns.
+
+        Parameters:
+            at_least: the block must not begin below this number.
+
+        Raises:
+            SequenceError: it could not be recorded.
+        """

@@ -1,0 +1,357 @@
+"""The embedded log: for each partition a folder of segments in Kafka's own format."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from pidlease.storage import sparse_index
+from pidlease.storage.errors import (
+    AppendFailedError,
+    DamagedLogError,
+    LogError,
+    LogStoppedError,
+    OffsetRangeError,
+)
+from pidlease.storage.files import Files, make_durable_folder
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import AppendDone, FsyncPolicy, LogConfig, NewBatch, TimedOffset
+from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader, place, read_header
+from pidlease.storage.records import first_at_or_after
+from pidlease.storage.scan import BrokenBatchError, ScannedBatch, scan, scan_headers
+from pidlease.storage.segment import (
+    LOG_SUFFIX,
+    SUFFIXES,
+    TIME_SUFFIX,
+    ActiveSegment,
+    Placed,
+    SegmentFiles,
+    base_offset_of,
+)
+from pidlease.storage.sparse_index import TIME_ENTRY
+
+#: Offsets in the index files count from the segment's base in 31 bits.
+_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+
+
+class _View(NamedTuple):
+    """What readers see: the segments, the end, and how much of the last one is acknowledged."""
+
+    segments: tuple[SegmentFiles, ...]
+    end_offset: int
+    last_size: int
+
+
+_log = structlog.get_logger(__name__)
+
+
+class EmbeddedPartitionLog:
+    """One partition's segments (see `ports.PartitionLog`).
+
+    Appends, flushes and removals come one at a time (a lock sees to it); reads run beside them
+    and see what was acknowledged when they began.
+
+    Parameters:
+        files: the file system.
+        folder: the partition's folder.
+        config: the topic's settings.
+        pool: the threads for blocking work.
+    """
+
+    def __init__(self, files: Files, folder: Path, config: LogConfig, pool: IoPool) -> None:
+        self._files = files
+        self._folder = folder
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._sealed: tuple[SegmentFiles, ...] = ()
+        self._active = ActiveSegment(SegmentFiles(files, folder, 0))
+        self._view = _View((self._active.names,), 0, 0)
+        self._unflushed = False
+        self.config = config
+        self.stopped = ""
+        self.cut_bytes = 0
+
+    # ------------------------------------------------------------------ life cycle, blocking
+
+    def open(self, recovery_offset: int, *, clean: bool) -> None:
+        """Find the segments and the end of the log; a torn tail is cut off.
+
+        Damage does not raise: the partition is stopped at the last intact batch.
+
+        Parameters:
+            recovery_offset: up to here the log is known to be durable and was intact.
+            clean: the log was closed properly.
+        """
+        make_durable_folder(self._files, self._folder)
+        bases = self._tidy()
+        segments = [SegmentFiles(self._files, self._folder, base) for base in bases]
+        if not segments:
+            self._active.create()
+            self._publish()
+            return
+        self._sealed = tuple(segments[:-1])
+        self._active = ActiveSegment(segments[-1])
+        try:
+            self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
+        except DamagedLogError as error:
+            self._stop(str(error))
+        if self.cut_bytes:
+            _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
+                         end_offset=self._active.next_offset)  # fmt: skip
+        self._publish()
+
+    def _tidy(self) -> list[int]:
+        """Remove what an interrupted removal left, and name the segments there are."""
+        names = self._files.list(self._folder)
+        bases = [base for name in names if (base := base_offset_of(name)) is not None]
+        stems = {f"{base:020d}" for base in bases}
+        for name in names:
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix in SUFFIXES and stem not in stems:
+                self._files.remove(self._folder / name)
+        return bases
+
+    def close(self) -> None:
+        """Make everything durable and let go of the files."""
+        with self._lock:
+            if not self.stopped:
+                self._active.seal()
+            self._active.close()
+
+    # ------------------------------------------------------------------ appending
+
+    @property
+    def start_offset(self) -> int:
+        """See `PartitionLog`."""
+        return self._view.segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """See `PartitionLog`."""
+        return self._view.end_offset
+
+    def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
+        """See `PartitionLog`."""
+        self._pool.submit(partial(self.append_blocking, batches), done)
+
+    def append_blocking(self, batches: Sequence[NewBatch]) -> list[int]:
+        """Append the batches; their base offsets.
+
+        Raises:
+            AppendFailedError: nothing of them is in the log.
+            LogStoppedError: the partition takes no appends, or does not from now on.
+        """
+        with self._lock:
+            if self.stopped:
+                raise LogStoppedError(self.stopped)
+            placed, offsets = self._place(batches)
+            try:
+                if self._is_full(placed):
+                    self._roll()
+                self._active.write(placed, fsync=self.config.fsync is FsyncPolicy.BATCH)
+            except OSError as error:
+                self._undo(error)
+            self._unflushed = self.config.fsync is not FsyncPolicy.BATCH
+            self._publish()
+            return offsets
+
+    def _place(self, batches: Sequence[NewBatch]) -> tuple[list[Placed], list[int]]:
+        offset = self._active.next_offset
+        placed: list[Placed] = []
+        offsets: list[int] = []
+        for data, header in batches:
+            place(data, offset)
+            placed.append(Placed(data, header, offset))
+            offsets.append(offset)
+            offset += header.records
+        return placed, offsets
+
+    def _is_full(self, placed: list[Placed]) -> bool:
+        if not self._active.size:
+            return False
+        grown = self._active.size + sum(batch.header.size for batch in placed)
+        last = placed[-1].base_offset + placed[-1].header.records
+        relative = last - self._active.names.base_offset
+        return grown > self.config.segment_bytes or relative > _RELATIVE_OFFSET_MAX
+
+    def _roll(self) -> None:
+        """Seal the last segment durably, then begin a new one. So only the last can be torn."""
+        old = self._active
+        old.seal()
+        new = ActiveSegment(SegmentFiles(self._files, self._folder, old.next_offset))
+        new.create()
+        self._active = new
+        self._sealed = (*self._sealed, old.names)
+        old.close()
+
+    def _undo(self, error: OSError) -> None:
+        try:
+            self._active.cut()
+        except OSError as second:
+            self._stop(f"append failed ({error}), and it could not be undone ({second})")
+            raise LogStoppedError(self.stopped) from error
+        raise AppendFailedError(f"append failed: {error}") from error
+
+    def _stop(self, reason: str) -> None:
+        self.stopped = reason
+        _log.error("partition stopped: it takes no appends until it has been looked at",
+                   log=self._folder.name, reason=reason)  # fmt: skip
+
+    def _publish(self) -> None:
+        """Let readers see what is acknowledged, as one picture that never changes."""
+        segments = self._view.segments
+        if segments[-1] is not self._active.names or len(segments) != len(self._sealed) + 1:
+            segments = (*self._sealed, self._active.names)
+        self._view = _View(segments, self._active.next_offset, self._active.size)
+
+    # ------------------------------------------------------------------ keeping, blocking
+
+    def flush(self) -> None:
+        """Fsync what was appended since the last time.
+
+        Raises:
+            LogStoppedError: it failed, and acknowledged records may be gone from the disk.
+        """
+        with self._lock:
+            if self.stopped or not self._unflushed:
+                return
+            try:
+                self._active.log.fsync()
+            except OSError as error:
+                # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
+                self._stop(f"fsync of acknowledged records failed ({error})")
+                raise LogStoppedError(self.stopped) from error
+            self._unflushed = False
+
+    def retain(self, limit_offset: int, now_ms: int) -> int:
+        """Remove the oldest segments that are past the topic's retention.
+
+        Parameters:
+            limit_offset: nothing at or beyond it may go; a snapshot may need it.
+            now_ms: the time, in ms since 1970.
+
+        Returns:
+            How many segments went.
+        """
+        with self._lock:
+            if self.stopped:
+                return 0
+            if self._is_past(self._active.indexer.max_timestamp, now_ms) and self._active.size:
+                self._roll()
+            sizes = [segment.log_size() for segment in self._sealed]
+            total = sum(sizes) + self._active.size
+            removed = 0
+            for segment, size in zip(self._sealed, sizes, strict=True):
+                following = self._sealed[1] if len(self._sealed) > 1 else self._active.names
+                too_large = 0 <= self.config.retention_bytes < total
+                past = too_large or self._is_past(segment.max_timestamp(), now_ms)
+                if following.base_offset > limit_offset or not past:
+                    break
+                self._sealed = self._sealed[1:]
+                self._publish()
+                segment.remove()
+                total -= size
+                removed += 1
+            return removed
+
+    def _is_past(self, max_timestamp: int, now_ms: int) -> bool:
+        return 0 <= self.config.retention_ms < now_ms - max_timestamp and max_timestamp >= 0
+
+    def size_bytes(self) -> int:
+        """Length of all segments."""
+        return sum(segment.log_size() for segment in self._sealed) + self._view.last_size
+
+    # ------------------------------------------------------------------ reading
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        """See `PartitionLog`."""
+        return await self._pool.run(partial(self.read_blocking, offset, max_bytes))
+
+    def read_blocking(self, offset: int, max_bytes: int) -> bytes:
+        """See `PartitionLog.read`."""
+        segments, end, last_size = self._view
+        start = segments[0].base_offset
+        if not start <= offset <= end:
+            raise OffsetRangeError(offset, start, end)
+        if offset == end:
+            return b""
+        at = bisect_right([segment.base_offset for segment in segments], offset) - 1
+        try:
+            with segments[at].reading(LOG_SUFFIX) as log:
+                length = last_size if at == len(segments) - 1 else log.size()
+                position = segments[at].position_of(offset, log, length)
+                data = log.read_at(min(max_bytes, length - position), position)
+                header = read_header(log.read_at(HEADER_BYTES, position))
+                if len(data) < header.size:
+                    data = log.read_at(header.size, position)
+                return data
+        except FileNotFoundError:
+            # Retention took the segment away in between.
+            raise OffsetRangeError(offset, self.start_offset, end) from None
+        except BrokenBatchError as error:
+            path = segments[at].path(LOG_SUFFIX)
+            raise DamagedLogError(path, error.position, str(error)) from None
+
+    async def find_time(self, timestamp: int) -> TimedOffset | None:
+        """See `PartitionLog`."""
+        return await self._pool.run(partial(self.find_time_blocking, timestamp))
+
+    def find_time_blocking(self, timestamp: int) -> TimedOffset | None:
+        """See `PartitionLog.find_time`."""
+        segments, _, last_size = self._view
+        for segment in segments[:-1]:
+            if segment.max_timestamp() >= timestamp:
+                return self._find_time_in(segment, segment.log_size(), timestamp)
+        return self._find_time_in(segments[-1], last_size, timestamp)
+
+    def _find_time_in(self, segment: SegmentFiles, end: int, timestamp: int) -> TimedOffset | None:
+        offset = segment.base_offset
+        with segment.reading(TIME_SUFFIX) as times:
+            floor = sparse_index.floor_entry(times, TIME_ENTRY, timestamp - 1)
+        if floor is not None and segment.is_true_time(floor):
+            offset += floor[1]
+        with segment.reading(LOG_SUFFIX) as log:
+            for position, header in scan_headers(log, segment.position_of(offset, log, end), end):
+                if header.max_timestamp >= timestamp:
+                    return first_at_or_after(log.read_at(header.size, position), header, timestamp)
+        return None
+
+    def read_batches(self, offset: int) -> Iterator[BatchHeader]:
+        """See `PartitionLog`."""
+        return (batch.header for batch in self.scan(offset))
+
+    def scan(self, offset: int) -> Iterator[ScannedBatch]:
+        """All acknowledged batches from `offset` on, checked: CRC, and no hole between them.
+
+        Raises:
+            DamagedLogError: a batch is not intact, or one is missing.
+        """
+        segments, end, last_size = self._view
+        bases = [segment.base_offset for segment in segments]
+        first = max(bisect_right(bases, offset) - 1, 0)
+        expected: int | None = None
+        for segment in segments[first:]:
+            last = last_size if segment is segments[-1] else -1
+            for batch in self._scan_segment(segment, offset, expected, last):
+                expected = batch.header.last_offset + 1
+                yield batch
+        if expected is not None and expected != end:
+            raise LogError(f"{self._folder.name}: ends at {expected}, not at {end}")
+
+    def _scan_segment(
+        self, segment: SegmentFiles, offset: int, expected: int | None, end: int
+    ) -> Iterator[ScannedBatch]:
+        path = segment.path(LOG_SUFFIX)
+        if expected not in (None, segment.base_offset):
+            raise DamagedLogError(path, 0, f"offset {expected} should stand here")
+        with segment.reading(LOG_SUFFIX) as log:
+            end = log.size() if end < 0 else end
+            try:
+                position = segment.position_of(offset, log, end)
+                yield from scan(log, position, end, expected if position == 0 else None)
+            except BrokenBatchError as error:
+                raise DamagedLogError(path, error.position, str(error)) from None

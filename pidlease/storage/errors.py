@@ -1,0 +1,45 @@
+"""What can go wrong with a log.
+
+LogError
+|-- AppendFailedError   nothing of this append is in the log; it may be tried again
+|-- LogStoppedError     the partition takes no more appends until someone has looked at it
+|-- OffsetRangeError    an offset that the log does not have (any more, or yet)
+`-- DamagedLogError     bytes that were acknowledged are no longer intact
+DataFolderError         a data directory that this process must not use
+"""
+
+from pathlib import Path
+
+
+class LogError(Exception):
+    """Something about one partition's log."""
+
+
+class AppendFailedError(LogError):
+    """The append failed and left nothing behind. Retriable."""
+
+
+class LogStoppedError(LogError):
+    """The partition takes no appends: what is on the disk is not what was acknowledged."""
+
+
+class OffsetRangeError(LogError):
+    """An offset outside the log."""
+
+    def __init__(self, offset: int, start: int, end: int) -> None:
+        super().__init__(f"offset {offset} is outside {start}..{end}")
+        self.start = start
+        self.end = end
+
+
+class DamagedLogError(LogError):
+    """Acknowledged bytes are no longer intact."""
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at byte {position}: {reason}")
+        self.path = path
+        self.position = position
+
+
+class DataFolderError(Exception):
+    """A data directory that cannot be used; the message says what to do."""

@@ -1,0 +1,102 @@
+"""What the engine asks of a log, whichever it is."""
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from pidlease.storage.errors import LogError
+from pidlease.storage.record_batch import BatchHeader
+
+
+@enum.unique
+class FsyncPolicy(enum.Enum):
+    """When an append counts as acknowledged.
+
+    BATCH: when it is on the disk; appends that wait together share one fsync. INTERVAL: when the
+    operating system has it, and it is fsynced within an interval. NEVER: when the operating
+    system has it; a power cut may take it back, a crash of the process does not.
+    """
+
+    BATCH = "batch"
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One topic's settings of the log.
+
+    Attributes:
+        segment_bytes: a new segment is begun where the last would grow beyond this.
+        retention_ms: segments whose records are all older leave; -1: never.
+        retention_bytes: the oldest segments leave while a partition is larger; -1: never.
+        fsync: when an append counts.
+    """
+
+    segment_bytes: int = 1 << 30
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_bytes: int = -1
+    fsync: FsyncPolicy = FsyncPolicy.BATCH
+
+
+class NewBatch(NamedTuple):
+    """A batch to append: its bytes, into which the log writes the offset, and its header."""
+
+    data: bytearray | memoryview
+    header: BatchHeader
+
+
+class TimedOffset(NamedTuple):
+    """A record found by its timestamp (ms since 1970)."""
+
+    offset: int
+    timestamp: int
+
+
+#: Told, on the event loop, the base offsets of the batches of one append, or why there are none.
+AppendDone = Callable[[list[int] | LogError], None]
+
+
+class PartitionLog(Protocol):
+    """One partition's log. Everything but `read_batches` is called on the event loop.
+
+    Offsets are those of acknowledged records: `end_offset` is the next one to be given.
+    """
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is still there."""
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that is not acknowledged."""
+
+    @property
+    def stopped(self) -> str:
+        """Why the partition takes no appends; empty where it does."""
+
+    def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
+        """Append all of the batches, in order, or none. The caller waits for `done` in between."""
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that holds `offset` on; the last may be cut by the limit.
+
+        At least one whole batch, whatever its size; nothing at the end of the log.
+
+        Raises:
+            OffsetRangeError: the log does not have the offset.
+            DamagedLogError: what stands there is not intact.
+        """
+
+    async def find_time(self, timestamp: int) -> TimedOffset | None:
+        """The first record with this timestamp (ms) or a later one."""
+
+    def read_batches(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of all acknowledged batches from `offset` on, each batch's CRC checked.
+
+        Blocking; for replay, in a thread.
+
+        Raises:
+            DamagedLogError: a batch is not intact.
+        """

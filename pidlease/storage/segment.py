@@ -1,0 +1,308 @@
+"""One segment of a partition: NNNNNNNNNNNNNNNNNNNN.log and its two sparse indexes."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from pidlease.storage import sparse_index
+from pidlease.storage.errors import DamagedLogError
+from pidlease.storage.files import Buffer, Files, OpenFile
+from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.scan import BrokenBatchError, is_torn, scan, scan_headers
+from pidlease.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Indexer
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_SUFFIX: Final = ".timeindex"
+SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_SUFFIX)
+
+_log = structlog.get_logger(__name__)
+
+
+def segment_stem(base_offset: int) -> str:
+    """The name of a segment's files: its base offset in twenty digits."""
+    return f"{base_offset:020d}"
+
+
+def base_offset_of(name: str) -> int | None:
+    """The base offset in the name of a .log file; None for any other name."""
+    stem, dot, suffix = name.partition(".")
+    if dot + suffix != LOG_SUFFIX or len(stem) != 20 or not stem.isdecimal():
+        return None
+    return int(stem)
+
+
+class Placed(NamedTuple):
+    """A batch to append, with its place."""
+
+    data: Buffer
+    header: BatchHeader
+    base_offset: int
+
+
+class SegmentFiles:
+    """The names of a segment's files, and reading from them while they are not being written.
+
+    Parameters:
+        files: the file system.
+        folder: the partition's folder.
+        base_offset: offset of the first record.
+    """
+
+    def __init__(self, files: Files, folder: Path, base_offset: int) -> None:
+        self.files = files
+        self.folder = folder
+        self.base_offset: Final = base_offset
+        self._stem = segment_stem(base_offset)
+
+    def path(self, suffix: str) -> Path:
+        """The path of one of its files."""
+        return self.folder / (self._stem + suffix)
+
+    @contextmanager
+    def reading(self, suffix: str) -> Iterator[OpenFile]:
+        """Open one of its files for reading."""
+        file = self.files.open_readonly(self.path(suffix))
+        try:
+            yield file
+        finally:
+            file.close()
+
+    def log_size(self) -> int:
+        """Length of the .log in bytes."""
+        with self.reading(LOG_SUFFIX) as file:
+            return file.size()
+
+    def remove(self) -> None:
+        """Remove it, durably: the .log first, so that indexes alone mean an unfinished removal."""
+        self.files.remove(self.path(LOG_SUFFIX))
+        self.files.fsync_folder(self.folder)
+        for suffix in (INDEX_SUFFIX, TIME_SUFFIX):
+            with suppress(FileNotFoundError):
+                self.files.remove(self.path(suffix))
+
+    def position_of(self, offset: int, log: OpenFile, end: int) -> int:
+        """Where the batch stands that holds an offset, or, where none does, the next one.
+
+        Parameters:
+            offset: the record looked for.
+            log: the segment's open .log.
+            end: how much of it may be read, in bytes.
+
+        Raises:
+            BrokenBatchError: a header on the way makes no sense.
+        """
+        for position, header in scan_headers(log, self._floor(offset, log, end), end):
+            if header.last_offset >= offset:
+                return position
+        return end
+
+    def _floor(self, offset: int, log: OpenFile, end: int) -> int:
+        """A position at or below an offset, by the index if it fits the log; else the start."""
+        try:
+            with self.reading(INDEX_SUFFIX) as index:
+                found = sparse_index.floor_entry(index, OFFSET_ENTRY, offset - self.base_offset)
+        except FileNotFoundError:
+            found = None
+        if found is None:
+            return 0
+        relative, position = found
+        if 0 <= position < end:
+            with suppress(BrokenBatchError):
+                _, header = next(scan_headers(log, position, end))
+                if header.last_offset == self.base_offset + relative:
+                    return position
+        _log.warning("index does not fit its log; reading from the segment's start",
+                     path=str(self.path(INDEX_SUFFIX)), entry=found)  # fmt: skip
+        return 0
+
+    def max_timestamp(self) -> int:
+        """The largest timestamp of a sealed segment, in ms; -1 where no record has one."""
+        try:
+            with self.reading(TIME_SUFFIX) as index:
+                last = sparse_index.last_entry(index, TIME_ENTRY)
+        except FileNotFoundError:
+            last = None
+        if last is not None and self.is_true_time(last):
+            return last[0]
+        with self.reading(LOG_SUFFIX) as log:
+            headers = scan_headers(log, 0, log.size())
+            return max((header.max_timestamp for _, header in headers), default=-1)
+
+    def is_true_time(self, entry: tuple[int, int]) -> bool:
+        """Whether the batch that a .timeindex entry names has the timestamp that it says."""
+        timestamp, relative = entry
+        with self.reading(LOG_SUFFIX) as log, suppress(BrokenBatchError):
+            end = log.size()
+            position = self.position_of(self.base_offset + relative, log, end)
+            if position < end:
+                _, header = next(scan_headers(log, position, end))
+                return header.max_timestamp == timestamp
+        return False
+
+
+class ActiveSegment:
+    """The last segment of a partition, the one that is appended to.
+
+    Not thread-safe: one append at a time. `size` and `next_offset` move only when an append
+    has succeeded.
+    """
+
+    def __init__(self, names: SegmentFiles) -> None:
+        self.names = names
+        self.size = 0
+        self.next_offset = names.base_offset
+        self.indexer = Indexer(names.base_offset)
+        self._log: OpenFile | None = None
+        self._indexes: dict[str, tuple[OpenFile, int]] = {}
+        self._index_failed = False
+
+    def create(self) -> None:
+        """Make its .log, durably."""
+        self._log = self.names.files.open(self.names.path(LOG_SUFFIX), create=True)
+        self._log.truncate(0)
+        for suffix in (INDEX_SUFFIX, TIME_SUFFIX):
+            self._index_file(suffix)[0].truncate(0)
+            self._indexes[suffix] = (self._indexes[suffix][0], 0)
+        self.names.files.fsync_folder(self.names.folder)
+
+    @property
+    def log(self) -> OpenFile:
+        """The .log, open."""
+        if self._log is None:
+            self._log = self.names.files.open(self.names.path(LOG_SUFFIX))
+        return self._log
+
+    def write(self, batches: Sequence[Placed], *, fsync: bool) -> None:
+        """Append batches; nothing counts before this has returned.
+
+        Raises:
+            OSError: the call failed; the file may have grown all the same (see `cut`).
+        """
+        self.log.write_at([batch.data for batch in batches], self.size)
+        if fsync:
+            self.log.fsync()
+        for batch in batches:
+            self._index(batch.header, batch.base_offset)
+            self.size += batch.header.size
+            self.next_offset = batch.base_offset + batch.header.records
+
+    def cut(self) -> None:
+        """Leave nothing behind of a failed append.
+
+        Raises:
+            OSError: it may have left something.
+        """
+        self.log.truncate(self.size)
+        self.log.fsync()
+
+    def seal(self) -> None:
+        """Make it durable, indexes included, and close it."""
+        self.log.fsync()
+        self._write_index(TIME_SUFFIX, self.indexer.time_entry())
+        for file, _ in self._indexes.values():
+            file.fsync()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for file, _ in self._indexes.values():
+            file.close()
+        self._indexes.clear()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def recover(self, recovery_offset: int, *, clean: bool) -> int:
+        """Find the end of the last segment after a stop, and cut a torn tail off.
+
+        Parameters:
+            recovery_offset: up to here the log is known to be durable.
+            clean: the log was closed properly, so there can be no torn tail.
+
+        Returns:
+            How many bytes were cut.
+
+        Raises:
+            DamagedLogError: acknowledged bytes are no longer intact.
+        """
+        size = self.log.size()
+        self._start_indexes(*self._trusted(recovery_offset, size))
+        try:
+            for batch in scan(self.log, self.size, size, self.next_offset):
+                self._index(batch.header, batch.header.base_offset)
+                self.size += batch.header.size
+                self.next_offset = batch.header.last_offset + 1
+        except BrokenBatchError as error:
+            durable = clean or self.next_offset < recovery_offset
+            if durable or not is_torn(self.log, self.size, size, self.next_offset):
+                path = self.names.path(LOG_SUFFIX)
+                raise DamagedLogError(path, error.position, str(error)) from None
+            self.cut()
+        return size - self.size
+
+    def _trusted(self, recovery_offset: int, size: int) -> tuple[int, int]:
+        """How many entries of the two indexes still hold; size and next_offset go behind them."""
+        base = self.names.base_offset
+        self.size, self.next_offset = 0, base
+        offsets = sparse_index.entries(self._index_file(INDEX_SUFFIX)[0], OFFSET_ENTRY)
+        times = sparse_index.entries(self._index_file(TIME_SUFFIX)[0], TIME_ENTRY)
+        kept = 0
+        while kept < len(offsets) and base + offsets[kept][0] < recovery_offset:
+            kept += 1
+        if not kept or not self._fits(offsets[kept - 1], size):
+            return 0, 0
+        relative, position = offsets[kept - 1]
+        times = [time for time in times if time[1] <= relative]
+        if times and not self.names.is_true_time(times[-1]):
+            return 0, 0
+        self.size = position
+        self.next_offset = next(scan_headers(self.log, position, size))[1].base_offset
+        if times:
+            self.indexer.resume(times[-1][0], base + times[-1][1])
+        return kept, len(times)
+
+    def _fits(self, entry: tuple[int, int], size: int) -> bool:
+        relative, position = entry
+        if not 0 <= position < size:
+            return False
+        with suppress(BrokenBatchError):
+            _, header = next(scan_headers(self.log, position, size))
+            return header.last_offset == self.names.base_offset + relative
+        return False
+
+    def _start_indexes(self, offsets: int, times: int) -> None:
+        for suffix, length in (
+            (INDEX_SUFFIX, offsets * OFFSET_ENTRY.size),
+            (TIME_SUFFIX, times * TIME_ENTRY.size),
+        ):
+            file, _ = self._index_file(suffix)
+            file.truncate(length)
+            self._indexes[suffix] = (file, length)
+
+    def _index(self, header: BatchHeader, base_offset: int) -> None:
+        found = self.indexer.add(header, base_offset, self.size)
+        if found is not None:
+            self._write_index(INDEX_SUFFIX, found.offsets)
+            self._write_index(TIME_SUFFIX, found.times)
+
+    def _write_index(self, suffix: str, data: bytes) -> None:
+        """Add entries. An index is a cache: a failure is told, and costs speed, not records."""
+        if not data or self._index_failed:
+            return
+        try:
+            file, length = self._index_file(suffix)
+            file.write_at([data], length)
+            self._indexes[suffix] = (file, length + len(data))
+        except OSError as error:
+            self._index_failed = True
+            _log.warning("index not written; the next start builds it again",
+                         path=str(self.names.path(suffix)), error=str(error))  # fmt: skip
+
+    def _index_file(self, suffix: str) -> tuple[OpenFile, int]:
+        if suffix not in self._indexes:
+            file = self.names.files.open(self.names.path(suffix), create=True)
+            self._indexes[suffix] = (file, file.size())
+        return self._indexes[suffix]

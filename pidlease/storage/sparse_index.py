@@ -1,0 +1,101 @@
+"""Kafka's two sparse indexes of a segment: .index by offset, .timeindex by time.
+
+An entry of .index is (last offset of a batch - base offset, position of the batch), 8 bytes. An
+entry of .timeindex is (largest timestamp so far, last offset of its batch - base offset), 12
+bytes. One of each is written for about every 4 KiB of log (Kafka's index.interval.bytes). They
+are caches: what they say is held against the log when it is used, and they are built again from
+the log where it does not fit.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from pidlease.storage.files import OpenFile
+from pidlease.storage.record_batch import BatchHeader
+
+INTERVAL_BYTES: Final = 4096
+
+OFFSET_ENTRY: Final = struct.Struct(">ii")
+TIME_ENTRY: Final = struct.Struct(">qi")
+
+#: The timestamp of batches whose records have none.
+NO_TIMESTAMP: Final = -1
+
+
+class IndexEntries(NamedTuple):
+    """Bytes to append to the two files."""
+
+    offsets: bytes
+    times: bytes
+
+
+class Indexer:
+    """Decides which batches get entries, as Kafka's LogSegment does.
+
+    Parameters:
+        base_offset: the segment's.
+    """
+
+    def __init__(self, base_offset: int) -> None:
+        self._base = base_offset
+        self._since_entry = 0
+        self._last_time_entry = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+
+    def resume(self, max_timestamp: int, at_offset: int) -> None:
+        """Go on behind entries that stand already; the last one had this timestamp."""
+        self.max_timestamp = max_timestamp
+        self._last_time_entry = max_timestamp
+        self._max_timestamp_offset = at_offset
+
+    def add(self, header: BatchHeader, base_offset: int, position: int) -> IndexEntries | None:
+        """Take note of an appended batch; the entries to write, if it is time for them."""
+        last = base_offset + header.last_offset_delta
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = last
+        due = self._since_entry > INTERVAL_BYTES
+        if due:
+            self._since_entry = 0
+        self._since_entry += header.size
+        if not due:
+            return None
+        return IndexEntries(OFFSET_ENTRY.pack(last - self._base, position), self.time_entry())
+
+    def time_entry(self) -> bytes:
+        """The entry for the largest timestamp so far; empty where it stands already."""
+        if self.max_timestamp <= self._last_time_entry:
+            return b""
+        self._last_time_entry = self.max_timestamp
+        return TIME_ENTRY.pack(self.max_timestamp, self._max_timestamp_offset - self._base)
+
+
+def floor_entry(file: OpenFile, entry: struct.Struct, key: int) -> tuple[int, int] | None:
+    """The last entry whose first field is at or below `key`; None where there is none."""
+    low, high = 0, file.size() // entry.size
+    found: tuple[int, int] | None = None
+    while low < high:
+        middle = (low + high) // 2
+        first, second = entry.unpack(file.read_at(entry.size, middle * entry.size))
+        if first <= key:
+            found = (first, second)
+            low = middle + 1
+        else:
+            high = middle
+    return found
+
+
+def last_entry(file: OpenFile, entry: struct.Struct) -> tuple[int, int] | None:
+    """The last entry of an index; None where it is empty."""
+    count = file.size() // entry.size
+    if not count:
+        return None
+    first, second = entry.unpack(file.read_at(entry.size, (count - 1) * entry.size))
+    return first, second
+
+
+def entries(file: OpenFile, entry: struct.Struct) -> list[tuple[int, int]]:
+    """All whole entries of an index."""
+    size = file.size() // entry.size * entry.size
+    return [(first, second) for first, second in entry.iter_unpack(file.read_at(size, 0))]

@@ -1,0 +1,103 @@
+"""The topics of an embedded log: one small file each, replaced as a whole."""
+
+import json
+import re
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from pidlease.storage.errors import DataFolderError
+from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_asides, write_aside
+
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_NAME_MAX: Final = 249
+_SUFFIX: Final = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's definition.
+
+    Attributes:
+        name: a legal Kafka topic name.
+        topic_id: a random UUID, as hex; tells a topic from a later one of the same name.
+        partitions: how many.
+        overrides: settings that differ from the server's, by Kafka's names.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+    overrides: dict[str, str]
+
+    @classmethod
+    def new(cls, name: str, partitions: int, overrides: dict[str, str] | None = None) -> "Topic":
+        """A topic with a fresh id."""
+        return cls(name, uuid.uuid4().hex, partitions, overrides or {})
+
+
+def illegal_name(name: str) -> str:
+    """What is wrong with a topic name, by Kafka's rule (org.apache.kafka Topic.validate).
+
+    Returns:
+        The reason; empty for a legal name.
+    """
+    if not name:
+        return "a topic name may not be empty"
+    if name in (".", ".."):
+        return "a topic name may not be '.' or '..'"
+    if len(name) > _NAME_MAX:
+        return f"a topic name may have {_NAME_MAX} characters at most"
+    if not _LEGAL.fullmatch(name):
+        return "a topic name may hold ASCII letters and digits, '.', '_' and '-' only"
+    return ""
+
+
+class TopicStore:
+    """The definitions on disk.
+
+    Parameters:
+        files: the file system.
+        folder: where the definitions are.
+    """
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self._folder = folder
+        make_durable_folder(files, folder)
+        sweep_asides(files, folder)
+
+    def load(self) -> list[Topic]:
+        """All topics.
+
+        Raises:
+            DataFolderError: a definition is damaged.
+        """
+        return [
+            self._read(self._folder / name)
+            for name in self._files.list(self._folder)
+            if name.endswith(_SUFFIX)
+        ]
+
+    def save(self, topic: Topic) -> None:
+        """Make a definition durable: new, or in place of the one before.
+
+        Raises:
+            OSError: it is not.
+        """
+        text = json.dumps(asdict(topic), sort_keys=True)
+        content = json.dumps({"crc": crc32c(text.encode()), "topic": text}).encode()
+        write_aside(self._files, self._folder / (topic.name + _SUFFIX), [content])
+
+    def _read(self, path: Path) -> Topic:
+        try:
+            outer = json.loads(read_file(self._files, path))
+            text = outer["topic"]
+            if crc32c(text.encode()) != outer["crc"]:
+                raise DataFolderError(f"{path} is damaged (checksum); take it from a backup")
+            return Topic(**json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataFolderError(f"{path} is damaged ({error}); take it from a backup") from error
