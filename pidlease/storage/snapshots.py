@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from pidlease.core.state import Appended, ProducerState
 from pidlease.storage.files import (
+    Buffer,
     Files,
     OpenFile,
     aside_path,
@@ -39,18 +40,22 @@ _BATCH: Final = pa.struct(
 )
 _PRODUCERS_SCHEMA: Final = pa.schema(
     [
-        ("pid", pa.int64()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("generation", pa.int64()),
-        ("high", pa.int64()),
-        ("lowest", pa.int64()),
-        ("batches", pa.list_(_BATCH)),
-        ("arrival_ms", pa.int64()),
+        pa.field("pid", pa.int64()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("generation", pa.int64()),
+        pa.field("high", pa.int64()),
+        pa.field("lowest", pa.int64()),
+        pa.field("batches", pa.list_(_BATCH)),
+        pa.field("arrival_ms", pa.int64()),
     ]
 )
 _LEASES_SCHEMA: Final = pa.schema(
-    [("pid", pa.int64()), ("granted_ms", pa.int64()), ("first_ms", pa.int64())]
+    [
+        pa.field("pid", pa.int64()),
+        pa.field("granted_ms", pa.int64()),
+        pa.field("first_ms", pa.int64()),
+    ]
 )
 
 
@@ -211,7 +216,7 @@ class SnapshotStore:
         try:
             sink = _Sink(file)
             rows = 0
-            with pq.ParquetWriter(sink, schema) as writer:
+            with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
                     rows += batch.num_rows
@@ -253,7 +258,7 @@ class _Sink:
         self.checksum = 0
         self.closed = False
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer) -> int:
         view = memoryview(data).cast("B")
         self._file.write_at([view], self.position)
         self.checksum = crc32c(view, self.checksum)
