@@ -19,7 +19,7 @@ from crc32c import crc32c
 from pidlease.coordination.ports import SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.pid import BLOCK_SIZE
-from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
+from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_asides, write_aside
 
 #: Lines in the file at which the old ones are merged.
 _LINES_MAX: Final = 10_000
@@ -78,6 +78,7 @@ class FileSequence:
     def _load(self) -> None:
         try:
             make_durable_folder(self._files, self._path.parent)
+            sweep_asides(self._files, self._path.parent)
             if not self._files.exists(self._path):
                 write_aside(self._files, self._path, [])
             content = read_file(self._files, self._path)

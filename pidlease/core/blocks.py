@@ -66,19 +66,19 @@ class BlockAges:
         self._firsts.append(block.first)
         self._blocks.append(block)
 
-    def age(self, pid: int, now_ms: int, lease_ms: int) -> Age:
+    def age(self, pid: int, young_after_ms: int) -> Age:
         """How old the block of a PID is.
 
         Parameters:
             pid: the producer id.
-            now_ms: the time, in ms since 1970.
-            lease_ms: the lease length.
+            young_after_ms: blocks taken later than this (ms since 1970) are young: now minus the
+                lease length, or the time up to which a partition's history is incomplete.
         """
         n = number_of(pid)
         place = bisect_right(self._firsts, n) - 1
         if place < 0 or n >= self._blocks[place].end:
             return Age.NEVER
-        return Age.YOUNG if now_ms - self._blocks[place].taken_ms < lease_ms else Age.OLD
+        return Age.YOUNG if self._blocks[place].taken_ms > young_after_ms else Age.OLD
 
     def merge_older(self, than_ms: int) -> None:
         """Join neighbouring blocks taken before `than_ms` into one, to bound what is kept."""

@@ -60,6 +60,11 @@ class Fault:
             raise ValueError(f"fault {text!r}: ACTION is one of {sorted(_ACTIONS)}, before|after")
         if words[2] not in _OPERATIONS:
             raise ValueError(f"fault {text!r}: OPERATION is one of {sorted(_OPERATIONS)}")
+        _check_argument(text, action, argument)
+        if action == "tear" and words[1:3] != ["before", "write"]:
+            raise ValueError(f"fault {text!r}: only 'before write' can be torn")
+        if not words[4].isdecimal() or int(words[4]) < 1:
+            raise ValueError(f"fault {text!r}: COUNT is a number from 1")
         return cls(action, argument, words[1], words[2], words[3], int(words[4]))
 
     def fires(self, when: str, operation: str, path: Path) -> bool:
@@ -72,6 +77,13 @@ class Fault:
         if self.action in ("fail-from", "slow"):
             return self.seen >= self.count
         return self.seen == self.count
+
+
+def _check_argument(text: str, action: str, argument: str) -> None:
+    if action in ("fail", "fail-from") and not hasattr(errno, argument or "ENOSPC"):
+        raise ValueError(f"fault {text!r}: {argument} is no errno name")
+    if action == "slow" and argument and not argument.replace(".", "", 1).isdecimal():
+        raise ValueError(f"fault {text!r}: slow=SECONDS")
 
 
 class FaultPlan:

@@ -9,6 +9,7 @@ import fcntl
 import itertools
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,7 +27,10 @@ class OpenFile(Protocol):
     """A file that is open for reading and writing at given places."""
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all the buffers, one behind the other, from a position in bytes."""
+        """Write all the buffers, one behind the other, from a position in bytes.
+
+        A memoryview must be one of bytes.
+        """
 
     def read_at(self, size: int, position: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
@@ -154,7 +158,9 @@ class RealLock:
 
     def release(self) -> None:
         """See `Lock`."""
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class RealFiles:
@@ -216,9 +222,14 @@ class RealFiles:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
             os.close(descriptor)
             raise BlockingIOError(f"{path} is locked by {holder or 'another process'}") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, content.encode(), 0)
-        return RealLock(descriptor)
+        lock = RealLock(descriptor)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, content.encode(), 0)
+        except OSError:
+            lock.release()
+            raise
+        return lock
 
 
 def read_file(files: Files, path: Path) -> bytes:
@@ -250,26 +261,37 @@ def write_aside(files: Files, path: Path, chunks: Iterable[Buffer]) -> None:
     Written aside, fsynced, renamed, and the folder fsynced.
     """
     aside = aside_path(path.parent)
-    opened = files.open(aside, create=True)
     try:
-        opened.truncate(0)
-        position = 0
-        for chunk in chunks:
-            opened.write_at([chunk], position)
-            position += len(chunk)
-        opened.fsync()
-    finally:
-        opened.close()
-    files.rename(aside, path)
+        opened = files.open(aside, create=True)
+        try:
+            opened.truncate(0)
+            position = 0
+            for chunk in chunks:
+                opened.write_at([chunk], position)
+                position += len(chunk)
+            opened.fsync()
+        finally:
+            opened.close()
+        files.rename(aside, path)
+    except OSError:
+        with suppress(OSError):  # the disk is full, perhaps: do not leave it fuller
+            files.remove(aside)
+        raise
     files.fsync_folder(path.parent)
 
 
 def make_durable_folder(files: Files, folder: Path) -> None:
-    """Make a folder and the missing ones above it, each of them on the disk when this returns."""
+    """Make a folder and the missing ones above it, each of them on the disk when this returns.
+
+    The name of the one that is there already is fsynced, too: a crash may have come between
+    making it and the fsync.
+    """
     missing = []
     while not files.exists(folder):
         missing.append(folder)
         folder = folder.parent
+    if folder.parent != folder and files.exists(folder.parent):
+        files.fsync_folder(folder.parent)
     for each in reversed(missing):
         files.make_folder(each)
         files.fsync_folder(each.parent)

@@ -1,0 +1,251 @@
+"""Leases: PIDs from blocks of the sequence, and the ring that tracks when they end.
+
+A lease changes nothing in the log or its fold. A PID that was leased and never wrote needs no
+memory at all: its block is on record with its time, and a young block is proof that a producer
+of which nothing is known starts at 0. The ring only bounds how much is known at once.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
+
+import structlog
+
+from pidlease.coordination.ports import PidSequence
+from pidlease.core.blocks import BlockAges, PidBlock
+from pidlease.core.judge import Age
+from pidlease.core.pid import Policy, make_pid, number_of, policy_of
+from pidlease.core.ring import LeaseRing, RingFullError
+from pidlease.core.state import ProducerState
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.snapshots import LeaseRow
+
+#: The next block is taken when this much of the current one is left.
+_PREFETCH_AT: Final = 50
+
+_log = structlog.get_logger(__name__)
+
+
+class NoPidError(Exception):
+    """No PID can be leased now: no block to be had, or the ring is full. Try again."""
+
+
+class LeasedPartition(Protocol):
+    """What the leases ask of a partition."""
+
+    producers: dict[int, ProducerState]
+
+    def is_flying(self, pid: int) -> bool:
+        """Whether batches of a PID are in flight."""
+
+    def forget(self, pid: int) -> None:
+        """Let go of a producer whose lease has ended."""
+
+
+class _Lease:
+    """What is known of a PID across partitions. Times in ms since 1970; first_ms -1: not yet."""
+
+    __slots__ = ("first_ms", "granted_ms", "partitions")
+
+    def __init__(self, granted_ms: int, first_ms: int = -1) -> None:
+        self.granted_ms = granted_ms
+        self.first_ms = first_ms
+        self.partitions: list[LeasedPartition] = []
+
+
+class Leases:
+    """All leases of this server.
+
+    Parameters:
+        sequence: where blocks come from.
+        pool: the threads for it.
+        clock_ms: the time, in ms since 1970.
+        lease_ms: how long a lease is, the same for all.
+        capacity: slots of the ring.
+    """
+
+    def __init__(
+        self,
+        sequence: PidSequence,
+        pool: IoPool,
+        clock_ms: Callable[[], int],
+        *,
+        lease_ms: int,
+        capacity: int,
+    ) -> None:
+        self.lease_ms: Final = lease_ms
+        self.ring: Final = LeaseRing(capacity)
+        self._sequence = sequence
+        self._pool = pool
+        self._clock_ms = clock_ms
+        self._ages = BlockAges()
+        self._leases: dict[int, _Lease] = {}
+        self._block: Iterator[int] = iter(())
+        self._left = 0
+        self._next: PidBlock | None = None
+        self._fetching = False
+        self.granted = 0
+        self.refused: dict[str, int] = {"no block": 0, "ring full": 0}
+        self.expired = 0
+        self.prefetch_seconds = 0.0
+        self.prefetch_error = ""
+
+    # ------------------------------------------------------------------ blocks
+
+    def load_blocks(self) -> None:
+        """Read the blocks on record. Blocks; before anything is judged."""
+        self._ages = BlockAges(self._sequence.blocks())
+        self._ages.merge_older(self._clock_ms() - self.lease_ms)
+
+    def first_block(self) -> None:
+        """Take the first block of this run. Blocks; before the doors open.
+
+        Raises:
+            SequenceError: there is none to be had.
+        """
+        largest = max((number_of(pid) for pid in self._leases), default=0)
+        if largest >= self._ages.end:
+            _log.error("the log has PIDs that the sequence never handed out; skipping them",
+                       largest=largest, sequence_end=self._ages.end)  # fmt: skip
+        self._use(self._sequence.take(largest + 1))
+
+    def _use(self, block: PidBlock) -> None:
+        self._ages.add(block)
+        self._block = iter(range(block.first, block.end))
+        self._left = block.count
+
+    def _prefetch(self) -> None:
+        if self._fetching or self._next is not None:
+            return
+        self._fetching = True
+        started = time.monotonic()
+
+        def done(result: PidBlock | Exception) -> None:
+            self._fetching = False
+            self.prefetch_seconds = time.monotonic() - started
+            if isinstance(result, Exception):
+                self.prefetch_error = str(result)
+                _log.error("no PID block; leases go on to the end of the last", error=str(result))
+                return
+            self.prefetch_error = ""
+            self._next = result
+
+        self._pool.submit(self._sequence.take, done)
+
+    @property
+    def block_left(self) -> int:
+        """PIDs that can be leased without another block."""
+        return self._left + (self._next.count if self._next else 0)
+
+    # ------------------------------------------------------------------ leasing
+
+    def lease(self, policy: Policy) -> int:
+        """Lease a fresh PID.
+
+        Raises:
+            NoPidError: there is none now; try again.
+        """
+        now_ms = self._clock_ms()
+        self.expire()
+        if not self._left and self._next is not None:
+            self._use(self._next)
+            self._next = None
+        if self._left <= _PREFETCH_AT:
+            self._prefetch()
+        if not self._left:
+            self.refused["no block"] += 1
+            raise NoPidError("the next block of PIDs is not there yet; try again")
+        if len(self.ring) >= self.ring.capacity:
+            self.refused["ring full"] += 1
+            raise NoPidError(f"all {self.ring.capacity} lease slots are taken; try again later")
+        pid = make_pid(policy, next(self._block))
+        self._left -= 1
+        self.ring.grant(pid, now_ms + self.lease_ms)
+        self._leases[pid] = _Lease(now_ms)
+        self.granted += 1
+        return pid
+
+    def age(self, pid: int, hole_ms: int) -> Age:
+        """See `partition.LeaseBook`."""
+        return self._ages.age(pid, max(self._clock_ms() - self.lease_ms, hole_ms))
+
+    def adopt(self, pid: int, partition: LeasedPartition) -> bool:
+        """See `partition.LeaseBook`."""
+        now_ms = self._clock_ms()
+        lease = self._leases.get(pid)
+        if lease is None:
+            try:
+                self._adopt_unknown(pid, now_ms)
+            except RingFullError:
+                self.refused["ring full"] += 1
+                return False
+            lease = self._leases[pid] = _Lease(now_ms)
+        if lease.first_ms < 0:
+            lease.first_ms = now_ms
+        if partition not in lease.partitions:
+            lease.partitions.append(partition)
+        return True
+
+    def _adopt_unknown(self, pid: int, now_ms: int) -> None:
+        """A PID whose slot a crash forgot, or whose state had expired, writes (again)."""
+        due_ms = now_ms + self.lease_ms
+        if self._ages.age(pid, now_ms - self.lease_ms) is Age.YOUNG:
+            # It was granted a slot not long ago, and has it still: beyond the capacity if need be.
+            self.ring.restore(pid, due_ms)
+            return
+        self.expire()
+        self.ring.grant(pid, due_ms)
+
+    # ------------------------------------------------------------------ ending
+
+    def expire(self) -> int:
+        """Let go of what has ended, a bounded part at a time; how many PIDs left."""
+        gone = self.ring.expire(self._clock_ms(), self._stays_until_ms)
+        for pid in gone:
+            for partition in self._leases.pop(pid).partitions:
+                partition.forget(pid)
+        self.expired += len(gone)
+        return len(gone)
+
+    def _stays_until_ms(self, pid: int) -> int | None:
+        lease = self._leases[pid]
+        now_ms = self._clock_ms()
+        if any(partition.is_flying(pid) for partition in lease.partitions):
+            return now_ms + self.lease_ms
+        until_ms = max(lease.granted_ms, lease.first_ms) + self.lease_ms
+        if policy_of(pid) is Policy.KAFKA:
+            # Kafka clients do not know about leases: who is active gets a second chance.
+            states = (partition.producers.get(pid) for partition in lease.partitions)
+            arrivals = (state.arrival_ms + self.lease_ms for state in states if state)
+            until_ms = max(until_ms, *arrivals, 0)
+        return until_ms if until_ms > now_ms else None
+
+    # ------------------------------------------------------------------ snapshots
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def rows(self) -> list[LeaseRow]:
+        """The leases, in the order of the ring."""
+        return [
+            LeaseRow(pid, self._leases[pid].granted_ms, self._leases[pid].first_ms)
+            for pid, _ in self.ring
+        ]
+
+    def restore_rows(self, rows: Iterable[LeaseRow]) -> None:
+        """Begin with the leases of a snapshot."""
+        for pid, granted_ms, first_ms in rows:
+            if pid not in self._leases:
+                self._leases[pid] = _Lease(granted_ms, first_ms)
+                self.ring.restore(pid, max(granted_ms, first_ms) + self.lease_ms)
+
+    def restore(self, pid: int, partition: LeasedPartition) -> None:
+        """See `partition.LeaseBook`. A PID that only the log knows has its full lease again."""
+        lease = self._leases.get(pid)
+        now_ms = self._clock_ms()
+        if lease is None:
+            lease = self._leases[pid] = _Lease(now_ms, now_ms)
+            self.ring.restore(pid, now_ms + self.lease_ms)
+        elif lease.first_ms < 0:
+            lease.first_ms = now_ms
+        lease.partitions.append(partition)

@@ -1,0 +1,59 @@
+"""What becomes of a batch, in words that every door can translate."""
+
+import enum
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pidlease.core.judge import Kind
+
+
+@enum.unique
+class Status(enum.Enum):
+    """How a batch ended.
+
+    The first seven are the design's results. FAILED: not in the log, nor is anything of this
+    producer behind it; try again. STOPPED: the partition takes no appends. NO_LEASE: the
+    producer would need a slot of the lease ring, and all are taken; try again later.
+    """
+
+    APPENDED = "appended"
+    DUPLICATE = "duplicate"
+    GAP = "gap"
+    OVERLAP = "overlap"
+    FENCED = "fenced"
+    MALFORMED = "malformed"
+    UNKNOWN = "unknown"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    NO_LEASE = "no lease"
+
+
+class Outcome(NamedTuple):
+    """How a batch ended, with what a client may want to know.
+
+    Attributes:
+        status: how.
+        offset: of its first record; -1 where it is not in the log, or not known any more.
+        expected: the sequence that would be admitted (gap, overlap); else -1.
+        generation: the stored generation (fenced, malformed); else -1.
+        reason: for a person.
+    """
+
+    status: Status
+    offset: int = -1
+    expected: int = -1
+    generation: int = -1
+    reason: str = ""
+
+
+#: Called on the event loop, once, perhaps before `produce` has returned.
+Done = Callable[[Outcome], None]
+
+STATUS_OF: Final = {
+    Kind.DUPLICATE: Status.DUPLICATE,
+    Kind.GAP: Status.GAP,
+    Kind.OVERLAP: Status.OVERLAP,
+    Kind.FENCED: Status.FENCED,
+    Kind.MALFORMED: Status.MALFORMED,
+    Kind.UNKNOWN: Status.UNKNOWN,
+}
