@@ -123,7 +123,7 @@ class Partition:
         self.topic_id: Final = topic_id
         self.log: Final = log
         self.producers: dict[int, ProducerState] = {}
-        #: The first offset that is not applied; what consumers may read ends here.
+        #: The first offset that is not applied.
         self.next_offset = log.end_offset
         #: When it was found that earlier history is missing (see `PartitionRows`).
         self.hole_ms = -1
@@ -354,18 +354,14 @@ class Partition:
             self.name, self.topic_id, self.next_offset, self.hole_ms, dict(self.producers)
         )
 
-    def restore(self, producers: dict[int, ProducerState], hole_ms: int) -> None:
+    def restore(self, producers: dict[int, ProducerState], next_offset: int, hole_ms: int) -> None:
         """Begin with what a snapshot says; `replay` goes on from there."""
         self.producers = dict(producers)
+        self.next_offset = next_offset
         self.hole_ms = hole_ms
 
-    def replay(self, headers: Iterable[BatchHeader], now_ms: int) -> int:
-        """Fold batches of the log into the state. In a thread, before anything is judged.
-
-        Returns:
-            How many batches there were.
-        """
-        batches = 0
+    def replay(self, headers: Iterable[BatchHeader], now_ms: int) -> None:
+        """Fold batches of the log into the state. In a thread, before anything is judged."""
         for header in headers:
             pid = header.producer_id
             rules = _rules(pid) if pid > 0 else None
@@ -373,8 +369,7 @@ class Partition:
                 batch = batch_of(header)
                 state = self.producers.get(pid)
                 self.producers[pid] = fold(rules, state, batch, header.base_offset, now_ms)
-            batches += 1
-        return batches
+            self.next_offset = header.last_offset + 1
 
     def note_leases(self) -> None:
         """Tell the leases which PIDs have state here, after a restore."""
@@ -382,6 +377,11 @@ class Partition:
             self._leases.restore(pid, self)
 
     # ------------------------------------------------------------------ waiting
+
+    @property
+    def readable_end(self) -> int:
+        """The first offset that consumers may not read yet."""
+        return min(self.next_offset, self.log.end_offset)
 
     @property
     def in_flight(self) -> int:

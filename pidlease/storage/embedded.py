@@ -98,7 +98,7 @@ class EmbeddedPartitionLog:
         try:
             self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
         except DamagedLogError as error:
-            self._stop(str(error))
+            self.stop(str(error))
         if self.cut_bytes:
             _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
                          end_offset=self._active.next_offset)  # fmt: skip
@@ -192,11 +192,12 @@ class EmbeddedPartitionLog:
         try:
             self._active.cut()
         except OSError as second:
-            self._stop(f"append failed ({error}), and it could not be undone ({second})")
+            self.stop(f"append failed ({error}), and it could not be undone ({second})")
             raise LogStoppedError(self.stopped) from error
         raise AppendFailedError(f"append failed: {error}") from error
 
-    def _stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> None:
+        """See `PartitionLog`."""
         self.stopped = reason
         _log.error("partition stopped: it takes no appends until it has been looked at",
                    log=self._folder.name, reason=reason)  # fmt: skip
@@ -210,12 +211,13 @@ class EmbeddedPartitionLog:
 
     # ------------------------------------------------------------------ keeping, blocking
 
-    def flush(self) -> None:
-        """Fsync what was appended since the last time.
+    async def flush(self) -> None:
+        """See `PartitionLog`."""
+        if self._unflushed:
+            await self._pool.run(self.flush_blocking)
 
-        Raises:
-            LogStoppedError: it failed, and acknowledged records may be gone from the disk.
-        """
+    def flush_blocking(self) -> None:
+        """See `PartitionLog.flush`."""
         with self._lock:
             if self.stopped or not self._unflushed:
                 return
@@ -223,20 +225,16 @@ class EmbeddedPartitionLog:
                 self._active.log.fsync()
             except OSError as error:
                 # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
-                self._stop(f"fsync of acknowledged records failed ({error})")
+                self.stop(f"fsync of acknowledged records failed ({error})")
                 raise LogStoppedError(self.stopped) from error
             self._unflushed = False
 
-    def retain(self, limit_offset: int, now_ms: int) -> int:
-        """Remove the oldest segments that are past the topic's retention.
+    async def retain(self, limit_offset: int, now_ms: int) -> int:
+        """See `PartitionLog`."""
+        return await self._pool.run(partial(self.retain_blocking, limit_offset, now_ms))
 
-        Parameters:
-            limit_offset: nothing at or beyond it may go; a snapshot may need it.
-            now_ms: the time, in ms since 1970.
-
-        Returns:
-            How many segments went.
-        """
+    def retain_blocking(self, limit_offset: int, now_ms: int) -> int:
+        """See `PartitionLog.retain`."""
         with self._lock:
             if self.stopped:
                 return 0

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from pidlease.storage.errors import LogError
 from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.topics import Topic
 
 
 @enum.unique
@@ -79,6 +80,24 @@ class PartitionLog(Protocol):
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """Append all of the batches, in order, or none. The caller waits for `done` in between."""
 
+    def stop(self, reason: str) -> None:
+        """Take no appends from now on."""
+
+    async def flush(self) -> None:
+        """Return when everything acknowledged is on the disk.
+
+        Raises:
+            LogStoppedError: that cannot be had; the partition is stopped.
+        """
+
+    async def retain(self, limit_offset: int, now_ms: int) -> int:
+        """Remove the oldest records that are past the topic's retention; how many segments went.
+
+        Parameters:
+            limit_offset: nothing at or beyond it may go; a snapshot may need it.
+            now_ms: the time, in ms since 1970.
+        """
+
     async def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one that holds `offset` on; the last may be cut by the limit.
 
@@ -100,3 +119,25 @@ class PartitionLog(Protocol):
         Raises:
             DamagedLogError: a batch is not intact.
         """
+
+
+class LogStore(Protocol):
+    """All partitions' logs, and the topics they belong to. All methods block."""
+
+    def topics(self) -> list[Topic]:
+        """The topics there are."""
+
+    def save_topic(self, topic: Topic) -> None:
+        """Make a topic, or its new definition, durable."""
+
+    def open_partition(self, topic: Topic, partition: int, recovery_offset: int) -> PartitionLog:
+        """Open a partition's log; the folder is made where it is missing.
+
+        Parameters:
+            topic: the definition.
+            partition: the number.
+            recovery_offset: up to here the log was durable and intact (a snapshot's vector).
+        """
+
+    def close(self) -> None:
+        """Close all logs, and note that it was done properly."""

@@ -1,0 +1,192 @@
+"""The engine as the doors see it: topics, their partitions, leases; start and stop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import structlog
+
+from pidlease.coordination.ports import PidSequence
+from pidlease.engine.keeper import Keeper, KeeperConfig
+from pidlease.engine.leasing import Leases
+from pidlease.engine.partition import Counts, Partition, Surroundings
+from pidlease.engine.recovery import Progress, Recovery
+from pidlease.storage.errors import LogError
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import LogStore
+from pidlease.storage.snapshots import SnapshotStore, TopicPartition
+from pidlease.storage.topics import Topic
+
+#: How long a stop waits for what is in flight.
+_DRAIN_SECONDS: Final = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+class TopicExistsError(Exception):
+    """There is a topic of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the engine works.
+
+    Attributes:
+        lease_ms: how long a lease is.
+        ring_capacity: slots of the lease ring.
+        judging: off lets every batch through as if it had no PID.
+        partitions_max: partitions of all topics together.
+        keeper: when things are done that are done from time to time.
+    """
+
+    lease_ms: int = 24 * 3600 * 1000
+    ring_capacity: int = 1_000_000
+    judging: bool = True
+    partitions_max: int = 20_000
+    keeper: KeeperConfig = field(default_factory=KeeperConfig)
+
+
+class TooManyPartitionsError(Exception):
+    """There would be more partitions than the server is set to hold."""
+
+
+def wall_clock_ms() -> int:
+    """The time, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Engine:
+    """Everything between the doors and the log.
+
+    Parameters:
+        store: the logs.
+        snapshots: the snapshots.
+        sequence: the PID sequence.
+        pool: the threads for blocking work.
+        config: how it works.
+        clock_ms: the time, in ms since 1970.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        snapshots: SnapshotStore,
+        sequence: PidSequence,
+        pool: IoPool,
+        config: EngineConfig,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.config: Final = config
+        self.counts: Final = Counts({})
+        self.leases: Final = Leases(
+            sequence, pool, clock_ms, lease_ms=config.lease_ms, capacity=config.ring_capacity
+        )
+        self.topics: Final[dict[str, Topic]] = {}
+        self._partitions: dict[str, list[Partition]] = {}
+        self._store = store
+        self._snapshots = snapshots
+        self._pool = pool
+        self._around = Surroundings(self.leases, self.counts, clock_ms, config.judging)
+        self.keeper: Final = Keeper(
+            self.partitions, self.leases, snapshots, self._around, pool, config.keeper
+        )
+        self._creating = asyncio.Lock()
+        self.ready = False
+        self.replayed: tuple[int, int] = (0, 0)
+
+    # ------------------------------------------------------------------ life cycle
+
+    async def start(self, progress: Progress | None = None) -> None:
+        """Recover, and be ready.
+
+        Parameters:
+            progress: told the partitions replayed so far, and all of them.
+
+        Raises:
+            SequenceError: the PID sequence cannot be read, or gives no block.
+            DataFolderError: a topic's definition is damaged.
+        """
+
+        def note(done: int, total: int) -> None:
+            self.replayed = (done, total)
+            if progress is not None:
+                progress(done, total)
+
+        recovery = Recovery(
+            self._store, self._snapshots, self.leases, self._around, self._pool, note
+        )
+        recovered = await recovery.run()
+        for topic in recovered.topics:
+            self.topics[topic.name] = topic
+            self._partitions[topic.name] = []
+        for partition in recovered.partitions:
+            self._partitions[partition.name.topic].append(partition)
+        self.keeper.newest = recovered.snapshot
+        self.keeper.start()
+        self.ready = True
+        _log.info("ready", topics=len(self.topics), partitions=len(recovered.partitions),
+                  producers=sum(len(p.producers) for p in recovered.partitions),
+                  leases=len(self.leases))  # fmt: skip
+
+    async def stop(self) -> None:
+        """Wait for what is in flight, take a snapshot, close the log.
+
+        The doors take nothing new when this is called.
+        """
+        self.ready = False
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while any(p.in_flight for p in self.partitions()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        await self.keeper.stop()
+        try:
+            await self.keeper.snapshot()
+        except (OSError, LogError) as error:
+            _log.error("no snapshot at the stop; the next start replays more", error=str(error))
+        await self._pool.run(self._store.close)
+
+    # ------------------------------------------------------------------ topics
+
+    def partitions(self) -> list[Partition]:
+        """All partitions there are now."""
+        return [partition for topic in self._partitions.values() for partition in topic]
+
+    def partition(self, topic: str, number: int) -> Partition | None:
+        """A partition; None where there is none."""
+        partitions = self._partitions.get(topic)
+        if partitions is None or not 0 <= number < len(partitions):
+            return None
+        return partitions[number]
+
+    def partitions_of(self, topic: str) -> Iterable[Partition]:
+        """The partitions of a topic, in order; none where there is no such topic."""
+        return self._partitions.get(topic, ())
+
+    async def create_topic(self, topic: Topic) -> None:
+        """Make a topic, durably.
+
+        Raises:
+            TopicExistsError: there is one of that name.
+            TooManyPartitionsError: there would be more than the server is set to hold.
+            OSError: it could not be made durable.
+        """
+        async with self._creating:
+            if topic.name in self.topics:
+                raise TopicExistsError(f"topic {topic.name} exists")
+            total = sum(map(len, self._partitions.values())) + topic.partitions
+            if total > self.config.partitions_max:
+                raise TooManyPartitionsError(
+                    f"{total} partitions are more than {self.config.partitions_max}"
+                )
+            await self._pool.run(partial(self._store.save_topic, topic))
+            partitions = []
+            for number in range(topic.partitions):
+                work = partial(self._store.open_partition, topic, number, 0)
+                log = await self._pool.run(work)
+                name = TopicPartition(topic.name, number)
+                partitions.append(Partition(name, topic.topic_id, log, self._around))
+            self.topics[topic.name] = topic
+            self._partitions[topic.name] = partitions
+            _log.info("topic created", topic=topic.name, partitions=topic.partitions)

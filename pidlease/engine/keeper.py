@@ -1,0 +1,185 @@
+"""What is done from time to time: snapshots, flushes, retention, leases that end."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from pidlease.engine.leasing import Leases
+from pidlease.engine.partition import Partition, Surroundings
+from pidlease.storage.errors import LogError
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.snapshots import Manifest, SnapshotError, SnapshotStore
+
+#: How often leases that have ended leave.
+_EXPIRY_SECONDS: Final = 1.0
+#: How often it is looked whether enough batches came for a snapshot.
+_SNAPSHOT_POLL_SECONDS: Final = 0.5
+#: How long to wait after a failure.
+_FAILURE_SECONDS: Final = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperConfig:
+    """When things are done.
+
+    Attributes:
+        snapshot_batches: a snapshot after this many appended batches,
+        snapshot_seconds: or after this time, if anything changed.
+        flush_seconds: how often fsync policy `interval` fsyncs.
+        retention_seconds: how often old segments are looked for.
+    """
+
+    snapshot_batches: int = 100_000
+    snapshot_seconds: float = 60.0
+    flush_seconds: float = 1.0
+    retention_seconds: float = 300.0
+
+
+class Keeper:
+    """The tasks behind the engine.
+
+    Parameters:
+        partitions: all partitions, as they are at the time of the call.
+        leases: the leases.
+        snapshots: where snapshots go.
+        around: what all partitions share.
+        pool: the threads for blocking work.
+        config: when things are done.
+    """
+
+    def __init__(
+        self,
+        partitions: Callable[[], Iterable[Partition]],
+        leases: Leases,
+        snapshots: SnapshotStore,
+        around: Surroundings,
+        pool: IoPool,
+        config: KeeperConfig,
+    ) -> None:
+        self._partitions = partitions
+        self._leases = leases
+        self._snapshots = snapshots
+        self._counts = around.counts
+        self._clock_ms = around.clock_ms
+        self._pool = pool
+        self._config = config
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._snapshot_lock = asyncio.Lock()
+        self._batches_at_snapshot = 0
+        self._granted_at_snapshot = 0
+        self.newest: Manifest | None = None
+        self.snapshot_seconds = 0.0
+        self.snapshot_failures = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks = [
+            asyncio.create_task(self._snapshot_loop()),
+            asyncio.create_task(self._repeat(self._config.flush_seconds, self._flush)),
+            asyncio.create_task(self._repeat(self._config.retention_seconds, self.retain)),
+            asyncio.create_task(self._repeat(_EXPIRY_SECONDS, self._expire)),
+        ]
+
+    async def stop(self) -> None:
+        """End, behind what is under way: a thread that writes a snapshot cannot be cancelled."""
+        self._stopping.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; False when it is time to end."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        return not self._stopping.is_set()
+
+    async def snapshot(self) -> Manifest:
+        """Take a snapshot now.
+
+        Raises:
+            OSError: it could not be written.
+            LogError: what it would speak of is not on the disk.
+        """
+        async with self._snapshot_lock:
+            started = time.monotonic()
+            self._batches_at_snapshot = self._counts.batches
+            self._granted_at_snapshot = self._leases.granted
+            rows = []
+            for partition in self._partitions():
+                rows.append(partition.rows())
+                # The vector may not run ahead of the disk: a snapshot that does is worth nothing
+                # after a power cut. Also lets the loop breathe between two partitions.
+                await partition.log.flush()
+                await asyncio.sleep(0)
+            leases = self._leases.rows()
+            now_ms = self._clock_ms()
+            work = partial(self._snapshots.write, now_ms, rows, leases)
+            manifest = await self._pool.run(work)
+            self.newest = manifest
+            self.snapshot_seconds = time.monotonic() - started
+            _log.info("snapshot", number=manifest.number, rows=manifest.rows,
+                      seconds=round(self.snapshot_seconds, 3))  # fmt: skip
+            return manifest
+
+    async def _snapshot_loop(self) -> None:
+        last = time.monotonic()
+        while await self._pause(_SNAPSHOT_POLL_SECONDS):
+            batches = self._counts.batches - self._batches_at_snapshot
+            changed = batches or self._leases.granted != self._granted_at_snapshot
+            late = time.monotonic() - last >= self._config.snapshot_seconds
+            if batches < self._config.snapshot_batches and not (late and changed):
+                continue
+            try:
+                await self.snapshot()
+            except (OSError, LogError) as error:
+                self.snapshot_failures += 1
+                _log.error("snapshot failed; the one before stays", error=str(error))
+                await self._pause(_FAILURE_SECONDS)
+            last = time.monotonic()
+
+    async def _flush(self) -> None:
+        for partition in self._partitions():
+            await partition.log.flush()
+
+    async def retain(self) -> None:
+        """Remove what is past retention and no snapshot needs."""
+        manifests = await self._pool.run(self._valid_manifests)
+        for partition in self._partitions():
+            needed = [
+                manifest.places[partition.name].next_offset
+                if partition.name in manifest.places
+                and manifest.places[partition.name].topic_id == partition.topic_id
+                else 0
+                for manifest in manifests
+            ]
+            removed = await partition.log.retain(min(needed, default=0), self._clock_ms())
+            if removed:
+                _log.info("segments removed", partition=str(partition.name), segments=removed,
+                          start_offset=partition.log.start_offset)  # fmt: skip
+
+    def _valid_manifests(self) -> list[Manifest]:
+        found = []
+        for number in self._snapshots.numbers():
+            try:
+                found.append(self._snapshots.manifest(number))
+            except SnapshotError as error:
+                _log.warning("snapshot cannot be used", number=number, reason=str(error))
+        return found
+
+    async def _expire(self) -> None:
+        # A bounded part at a time, so that the loop stays free; the next part comes in a second.
+        self._leases.expire()
+
+    async def _repeat(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while await self._pause(seconds):
+            try:
+                await work()
+            except (OSError, LogError) as error:
+                _log.error("upkeep failed", work=work.__name__, error=str(error))

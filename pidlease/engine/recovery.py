@@ -1,0 +1,156 @@
+"""The start: the newest valid snapshot, then the log behind its offset vector."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from pidlease.engine.leasing import Leases
+from pidlease.engine.partition import Partition, Surroundings
+from pidlease.storage.errors import LogError
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import LogStore
+from pidlease.storage.snapshots import (
+    Manifest,
+    Place,
+    Snapshot,
+    SnapshotError,
+    SnapshotStore,
+    TopicPartition,
+)
+from pidlease.storage.topics import Topic
+
+_log = structlog.get_logger(__name__)
+
+#: Told the partitions done so far, and all of them.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a start found.
+
+    Attributes:
+        topics: the definitions.
+        partitions: each with its state, in the order of topics and numbers.
+        snapshot: what the state began with; None: the whole log was replayed.
+    """
+
+    topics: list[Topic]
+    partitions: list[Partition]
+    snapshot: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The parts that a start needs."""
+
+    store: LogStore
+    snapshots: SnapshotStore
+    leases: Leases
+    around: Surroundings
+    pool: IoPool
+    progress: Progress
+
+    async def run(self) -> Recovered:
+        """Bring everything back to where it was.
+
+        Raises:
+            SequenceError: the PID sequence cannot be read, or gives no block.
+            DataFolderError: a topic's definition is damaged.
+        """
+        topics = await self.pool.run(self.store.topics)
+        manifests = await self.pool.run(self._manifests)
+        durable = manifests[0].places if manifests else {}
+        partitions = await self._open(topics, durable)
+        snapshot = await self.pool.run(partial(self._choose, manifests, partitions))
+        await self.pool.run(self.leases.load_blocks)
+        await self._replay(partitions, snapshot)
+        if snapshot is not None:
+            self.leases.restore_rows(snapshot.leases)
+        for partition in partitions:
+            partition.note_leases()
+        await self.pool.run(self.leases.first_block)
+        return Recovered(topics, partitions, snapshot.manifest if snapshot else None)
+
+    def _manifests(self) -> list[Manifest]:
+        """What the snapshots say of themselves, newest first; what cannot be read is told."""
+        found = []
+        for number in self.snapshots.numbers():
+            try:
+                found.append(self.snapshots.manifest(number))
+            except SnapshotError as error:
+                _log.error("snapshot skipped", number=number, reason=str(error))
+        return found
+
+    async def _open(
+        self, topics: list[Topic], durable: Mapping[TopicPartition, Place]
+    ) -> list[Partition]:
+        async def open_one(topic: Topic, number: int) -> Partition:
+            name = TopicPartition(topic.name, number)
+            place = durable.get(name)
+            known = place.next_offset if place and place.topic_id == topic.topic_id else 0
+            work = partial(self.store.open_partition, topic, number, known)
+            return Partition(name, topic.topic_id, await self.pool.run(work), self.around)
+
+        numbers = [(topic, number) for topic in topics for number in range(topic.partitions)]
+        return list(await asyncio.gather(*(open_one(*each) for each in numbers)))
+
+    def _choose(self, manifests: list[Manifest], partitions: list[Partition]) -> Snapshot | None:
+        """The newest snapshot that is intact and does not lie beyond the log."""
+        ends = {p.name: (p.topic_id, p.log.end_offset) for p in partitions if not p.log.stopped}
+        for manifest in manifests:
+            beyond = [
+                name
+                for name, place in manifest.places.items()
+                if name in ends
+                and ends[name][0] == place.topic_id
+                and ends[name][1] < place.next_offset
+            ]
+            if beyond:
+                _log.error("snapshot skipped: the log ends before it", number=manifest.number,
+                           partitions=[str(name) for name in beyond[:10]])  # fmt: skip
+                continue
+            try:
+                return self.snapshots.load(manifest.number)
+            except SnapshotError as error:
+                _log.error("snapshot skipped", number=manifest.number, reason=str(error))
+        return None
+
+    async def _replay(self, partitions: list[Partition], snapshot: Snapshot | None) -> None:
+        now_ms = self.around.clock_ms()
+        done = 0
+
+        async def replay_one(partition: Partition) -> None:
+            nonlocal done
+            _begin(partition, snapshot, now_ms)
+            await self.pool.run(partial(_replay_one, partition, now_ms))
+            done += 1
+            self.progress(done, len(partitions))
+
+        await asyncio.gather(*(replay_one(partition) for partition in partitions))
+
+
+def _begin(partition: Partition, snapshot: Snapshot | None, now_ms: int) -> None:
+    """Give a partition its part of the snapshot, and note where earlier history is missing."""
+    place = snapshot.manifest.places.get(partition.name) if snapshot else None
+    start = partition.log.start_offset
+    if snapshot is None or place is None or place.topic_id != partition.topic_id:
+        hole_ms = now_ms if start > 0 else -1
+        partition.restore({}, start, hole_ms)
+        return
+    hole_ms = now_ms if place.next_offset < start else place.hole_ms
+    next_offset = max(place.next_offset, start)
+    partition.restore(snapshot.producers[partition.name], next_offset, hole_ms)
+
+
+def _replay_one(partition: Partition, now_ms: int) -> None:
+    log = partition.log
+    if partition.next_offset >= log.end_offset:
+        return
+    try:
+        partition.replay(log.read_batches(partition.next_offset), now_ms)
+    except LogError as error:
+        log.stop(f"the log could not be read again: {error}")

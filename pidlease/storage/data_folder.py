@@ -1,0 +1,176 @@
+"""The data directory of an embedded log: one process at a time, one format, one identity.
+
+meta.json        format version and cluster id
+lock             held while a process uses the directory
+clean-stop       there only while nothing runs, and the last stop was a proper one
+topics/          the definitions
+logs/            a folder for each partition
+snapshots/       the fold, from time to time
+sequence/        the PID blocks
+"""
+
+import json
+import os
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from pidlease.storage.embedded import EmbeddedPartitionLog
+from pidlease.storage.errors import DataFolderError
+from pidlease.storage.files import Files, Lock, make_durable_folder, read_file, write_aside
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.storage.topics import Topic, TopicStore
+
+FORMAT_VERSION: Final = 1
+
+
+class DataFolder:
+    """A data directory, locked (see `ports.LogStore`).
+
+    Parameters:
+        files: the file system.
+        path: the directory.
+        defaults: the settings of topics that have none of their own.
+        pool: the threads for blocking work.
+
+    Raises:
+        DataFolderError: another process has it, it cannot be written, or is of a newer format.
+    """
+
+    def __init__(self, files: Files, path: Path, defaults: LogConfig, pool: IoPool) -> None:
+        self.path: Final = path
+        self._files = files
+        self._defaults = defaults
+        self._pool = pool
+        self._logs: list[EmbeddedPartitionLog] = []
+        self._lock = _lock(files, path)
+        try:
+            self.cluster_id = _identity(files, path)
+            self._topics = TopicStore(files, path / "topics")
+            self._marker = path / "clean-stop"
+            #: Whether the last process closed everything; if so, no tail can be torn.
+            self.clean: Final = files.exists(self._marker)
+            if self.clean:
+                files.remove(self._marker)
+                files.fsync_folder(path)
+        except OSError as error:
+            self._lock.release()
+            raise DataFolderError(f"{path} cannot be used: {error}") from error
+        except DataFolderError:
+            self._lock.release()
+            raise
+
+    @property
+    def snapshots(self) -> Path:
+        """Where the snapshots are."""
+        return self.path / "snapshots"
+
+    @property
+    def sequence(self) -> Path:
+        """The file of the PID sequence."""
+        return self.path / "sequence" / "blocks"
+
+    def topics(self) -> list[Topic]:
+        """See `LogStore`."""
+        return self._topics.load()
+
+    def save_topic(self, topic: Topic) -> None:
+        """See `LogStore`."""
+        self._topics.save(topic)
+
+    def open_partition(
+        self, topic: Topic, partition: int, recovery_offset: int
+    ) -> EmbeddedPartitionLog:
+        """See `LogStore`."""
+        folder = self.path / "logs" / f"{topic.name}-{partition}"
+        config = config_of(topic, self._defaults)
+        log = EmbeddedPartitionLog(self._files, folder, config, self._pool)
+        log.open(recovery_offset, clean=self.clean)
+        self._logs.append(log)
+        return log
+
+    def close(self) -> None:
+        """See `LogStore`. A partition that is stopped makes it an unclean stop."""
+        for log in self._logs:
+            log.close()
+        if not any(log.stopped for log in self._logs):
+            write_aside(self._files, self._marker, [b""])
+        self._lock.release()
+
+    def release(self) -> None:
+        """Let the next process in without closing anything; for a start that failed."""
+        self._lock.release()
+
+
+def config_of(topic: Topic, defaults: LogConfig) -> LogConfig:
+    """The settings of a topic: the server's, with the topic's own in their place.
+
+    Raises:
+        ValueError: a value is no number, or no fsync policy.
+    """
+    own = topic.overrides
+    integer = partial(_integer, own)
+    return LogConfig(
+        segment_bytes=integer("segment.bytes", defaults.segment_bytes, 1024),
+        retention_ms=integer("retention.ms", defaults.retention_ms, -1),
+        retention_bytes=integer("retention.bytes", defaults.retention_bytes, -1),
+        fsync=FsyncPolicy(own.get("pidlease.fsync", defaults.fsync.value)),
+    )
+
+
+#: What a topic may set, by Kafka's names and one of our own.
+TOPIC_SETTINGS: Final = ("segment.bytes", "retention.ms", "retention.bytes", "pidlease.fsync")
+
+
+def check_settings(overrides: dict[str, str]) -> None:
+    """Check a topic's own settings.
+
+    Raises:
+        ValueError: one is not known, or its value makes no sense.
+    """
+    for name in overrides:
+        if name not in TOPIC_SETTINGS:
+            raise ValueError(f"{name} cannot be set here; known: {', '.join(TOPIC_SETTINGS)}")
+    config_of(Topic("-", "", 1, overrides), LogConfig())
+
+
+def _integer(own: dict[str, str], name: str, default: int, smallest: int) -> int:
+    if name not in own:
+        return default
+    try:
+        value = int(own[name])
+    except ValueError:
+        raise ValueError(f"{name} is a whole number, not {own[name]!r}") from None
+    if not smallest <= value < 2**63 or (name == "segment.bytes" and value >= 2**31):
+        raise ValueError(f"{name}={value} is out of range")
+    return value
+
+
+def _lock(files: Files, path: Path) -> Lock:
+    try:
+        make_durable_folder(files, path)
+        return files.lock(path / "lock", f"process {os.getpid()}")
+    except BlockingIOError as error:
+        raise DataFolderError(f"{path} is in use: {error}; stop that one first") from error
+    except OSError as error:
+        raise DataFolderError(f"{path} cannot be written: {error}") from error
+
+
+def _identity(files: Files, path: Path) -> str:
+    meta = path / "meta.json"
+    if not files.exists(meta):
+        content = {"format": FORMAT_VERSION, "cluster_id": uuid.uuid4().hex[:22]}
+        write_aside(files, meta, [json.dumps(content).encode()])
+    try:
+        content = json.loads(read_file(files, meta))
+        version, cluster_id = content["format"], content["cluster_id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataFolderError(f"{meta} is damaged ({error}); take it from a backup") from error
+    if version > FORMAT_VERSION:
+        raise DataFolderError(
+            f"{path} has format {version}, written by a newer version; this one reads up to"
+            f" {FORMAT_VERSION}: install the newer one"
+        )
+    return str(cluster_id)
