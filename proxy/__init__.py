@@ -1,0 +1,1 @@
+"""Listens and translates. What a batch means is decided in `pidlease`."""

@@ -1,0 +1,98 @@
+"""The command line: `pidlease serve`, `status`, `verify`."""
+
+import inspect
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+from rich.console import Console
+
+from pidlease import __version__
+from proxy.app import StartError
+from proxy.app import serve as run_server
+from proxy.settings import Settings, SettingsError, load_settings
+
+#: Exit codes: 0 all is well; 1 what was looked for is wrong; 2 it could not be looked at.
+USAGE_ERROR = 2
+
+cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+_errors = Console(stderr=True, soft_wrap=True)
+
+
+def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setting each
+    """Run the server. Each option is also PIDLEASE_..., or a line of the TOML file."""
+    try:
+        settings = load_settings(config, given)
+        _configure_logs(settings)
+        run_server(settings)
+    except (SettingsError, StartError) as error:
+        _errors.print(f"pidlease: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(USAGE_ERROR) from None
+
+
+def _options() -> inspect.Signature:
+    """One option for each setting, so that none is ever forgotten here."""
+    parameters = [
+        inspect.Parameter(
+            "config",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[Path | None, typer.Option(help="A TOML file of settings.")],
+        )
+    ]
+    for name, field in Settings.model_fields.items():
+        kind = bool | None if field.annotation is bool else str | None
+        default = "" if field.is_required() else f" (default: {field.default})"
+        option = typer.Option(help=f"{field.description}{default}", show_default=False)
+        parameters.append(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[kind, option],
+            )
+        )
+    return inspect.Signature(parameters)
+
+
+_signature = _options()
+_serve.__signature__ = _signature  # type: ignore[attr-defined]
+_serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
+cli.command("serve")(_serve)
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def _configure_logs(settings: Settings) -> None:
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    renderer: Any = structlog.processors.JSONRenderer()
+    if settings.log_format == "console":
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+
+def main() -> None:
+    """Run the command line."""
+    cli()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Builds everything, and runs it until it is told to stop. Only this room knows which log."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import structlog
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from pidlease import __version__
+from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.ports import SequenceError
+from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
+from pidlease.engine.keeper import KeeperConfig
+from pidlease.engine.metrics_source import engine_metrics
+from pidlease.metrics import PidleaseCollector
+from pidlease.storage.data_folder import DataFolder, check_settings
+from pidlease.storage.errors import DataFolderError
+from pidlease.storage.faults import FaultPlan, FaultyFiles
+from pidlease.storage.files import Files, RealFiles
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.storage.snapshots import SnapshotStore
+from proxy.kafka.cluster import ClusterConfig
+from proxy.kafka.door import KafkaDoor, KafkaDoorConfig
+from proxy.kafka.metrics_source import door_metrics
+from proxy.ops.http import ops_app
+from proxy.settings import Settings, split_address
+
+_log = structlog.get_logger(__name__)
+
+
+class StartError(Exception):
+    """The server cannot start; the message says why and what to do."""
+
+
+class App:
+    """A server.
+
+    Parameters:
+        settings: all of it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._started_ms = wall_clock_ms()
+        self._files: Files = RealFiles()
+        if settings.faults:
+            _log.warning("faults are on: this server will fail on purpose", plan=settings.faults)
+            self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
+        self._engine: Engine | None = None
+        self._door: KafkaDoor | None = None
+        self._folder: DataFolder | None = None
+        self._pool: IoPool | None = None
+        self._http: uvicorn.Server | None = None
+        self._http_task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then stop in order.
+
+        Raises:
+            StartError: it cannot start.
+        """
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        try:
+            await self._start()
+        except (DataFolderError, SequenceError, OSError) as error:
+            await self._stop_http()
+            if self._folder is not None:
+                self._folder.release()
+            raise StartError(str(error)) from error
+        await stop.wait()
+        await self._stop()
+
+    async def _start(self) -> None:
+        _check_exposure(self._settings)
+        await self._start_http()
+        self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
+        engine = await self._pool.run(partial(self._build, self._pool))
+        folder = self._folder
+        if folder is None:
+            raise AssertionError("the folder is built before the engine")
+        self._engine = Engine(
+            folder, engine[0], engine[1], self._pool, _engine_config(self._settings)
+        )
+        await self._engine.start(_tell_progress)
+        host, port = split_address(self._settings.kafka_listen)
+        self._door = KafkaDoor(
+            self._engine, _door_config(self._settings, folder.cluster_id), check_settings
+        )
+        try:
+            await self._door.listen(host, port)
+        except OSError as error:
+            await self._engine.stop()
+            self._folder = None
+            raise OSError(f"--kafka-listen {host}:{port}: {error}") from error
+        _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
+                  http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
+
+    def _build(self, pool: IoPool) -> tuple[SnapshotStore, FileSequence]:
+        """Lock the data directory and open what is in it. Blocks."""
+        settings = self._settings
+        defaults = LogConfig(
+            segment_bytes=settings.segment_bytes,
+            retention_ms=settings.retention_ms,
+            retention_bytes=settings.retention_bytes,
+            fsync=FsyncPolicy(settings.fsync),
+        )
+        self._folder = DataFolder(self._files, Path(settings.data_dir), defaults, pool)
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        lease_ms = int(settings.lease_seconds * 1000)
+        sequence = FileSequence(
+            self._files, self._folder.sequence, owner, wall_clock_ms, keep_ms=2 * lease_ms
+        )
+        return SnapshotStore(self._files, self._folder.snapshots), sequence
+
+    async def _start_http(self) -> None:
+        host, port = split_address(self._settings.http_listen)
+        registry = CollectorRegistry()
+        registry.register(PidleaseCollector([self._metrics]))
+        app = ops_app(lambda: self._engine, self._started_ms, registry)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            listener.close()
+            raise OSError(f"--http-listen {host}:{port}: {error}") from error
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+        self._http = uvicorn.Server(config)
+        # Its signal handling is ours; the server as a whole stops in its own order.
+        self._http_task = asyncio.create_task(self._http._serve([listener]))
+
+    def _metrics(self) -> Iterable[Metric]:
+        if self._engine is not None:
+            yield from engine_metrics(self._engine)
+        if self._door is not None:
+            yield from door_metrics(self._door)
+
+    async def _stop(self) -> None:
+        """Readiness first, then the door, then what is in flight, the snapshot and the log."""
+        _log.info("stopping")
+        if self._engine is not None:
+            self._engine.ready = False
+        if self._door is not None:
+            await self._door.close()
+        if self._engine is not None:
+            await self._engine.stop()
+        if self._pool is not None:
+            self._pool.close()
+        await self._stop_http()
+        _log.info("stopped")
+
+    async def _stop_http(self) -> None:
+        if self._http is not None and self._http_task is not None:
+            self._http.should_exit = True
+            with suppress(asyncio.CancelledError):
+                await self._http_task
+
+
+def _engine_config(settings: Settings) -> EngineConfig:
+    return EngineConfig(
+        lease_ms=int(settings.lease_seconds * 1000),
+        ring_capacity=settings.ring_capacity,
+        judging=settings.judging == "on",
+        partitions_max=settings.partitions_max,
+        keeper=KeeperConfig(
+            snapshot_batches=settings.snapshot_batches,
+            snapshot_seconds=settings.snapshot_seconds,
+            flush_seconds=settings.flush_seconds,
+            retention_seconds=settings.retention_check_seconds,
+        ),
+    )
+
+
+def _door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
+    host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
+    return KafkaDoorConfig(
+        cluster=ClusterConfig(
+            cluster_id,
+            host,
+            port,
+            auto_create=settings.auto_create_topics,
+            default_partitions=settings.default_partitions,
+        ),
+        request_bytes_max=settings.request_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max,
+        fetch_bytes_max=settings.fetch_bytes_max,
+        memory_bytes_max=settings.memory_bytes_max,
+        connections_max=settings.connections_max,
+        idle_seconds=settings.idle_seconds,
+    )
+
+
+def _check_exposure(settings: Settings) -> None:
+    """No authentication yet: beyond loopback only for those who say that they know."""
+    for name in ("kafka_listen", "http_listen"):
+        host, _ = split_address(getattr(settings, name))
+        if (
+            host not in ("localhost", "::1")
+            and not host.startswith("127.")
+            and not settings.insecure
+        ):
+            raise DataFolderError(
+                f"--{name.replace('_', '-')} {host} is open to other machines, and there is no"
+                " authentication yet; listen on 127.0.0.1, or say --insecure"
+            )
+
+
+def _tell_progress(done: int, total: int) -> None:
+    if done == total or done % 1000 == 0:
+        _log.info("replayed", partitions=done, of=total)
+
+
+def serve(settings: Settings) -> None:
+    """Run a server until it is told to stop.
+
+    Raises:
+        StartError: it cannot start.
+    """
+    # Appends come back from threads: hand the interpreter over at once when they do.
+    sys.setswitchinterval(0.0005)
+    if sys.platform == "win32":
+        asyncio.run(App(settings).run())
+        return
+    import uvloop  # noqa: PLC0415 - not there on Windows
+
+    uvloop.run(App(settings).run())

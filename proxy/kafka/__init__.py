@@ -1,0 +1,1 @@
+"""The Kafka door: Kafka's protocol on one listening port."""

@@ -1,0 +1,58 @@
+"""Memory for requests and answers, bounded over all connections together."""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+
+class Waiter(Protocol):
+    """Who can be told that there is memory again."""
+
+    def budget_freed(self) -> None:
+        """Try again."""
+
+
+class MemoryBudget:
+    """Bytes that requests in flight, and answers being made, may hold.
+
+    One request is let in whatever its size when nothing else is there; so a limit below the
+    largest request slows down, but never locks up.
+
+    Parameters:
+        limit: in bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: deque[Waiter] = deque()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing more should be taken in."""
+        return self.used >= self.limit
+
+    def reserve(self, size: int) -> bool:
+        """Take `size` bytes if they are there."""
+        if self.used and self.used + size > self.limit:
+            return False
+        self.used += size
+        return True
+
+    def add(self, size: int) -> None:
+        """Take `size` bytes that are in memory already."""
+        self.used += size
+
+    def wait(self, waiter: Waiter) -> None:
+        """Have somebody told when there is memory again; each call tells once."""
+        self._waiting.append(waiter)
+
+    def release(self, size: int) -> None:
+        """Give `size` bytes back."""
+        self.used -= size
+        # Those who wait now, once each: who finds too little goes to the end of the queue.
+        for _ in range(len(self._waiting)):
+            if self.exhausted or not self._waiting:
+                break
+            # Not from here: one who is freed may free others, and so on.
+            asyncio.get_running_loop().call_soon(self._waiting.popleft().budget_freed)

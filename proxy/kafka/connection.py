@@ -1,0 +1,294 @@
+"""One client's connection: frames in, answers out in the order of the requests.
+
+    bytes -> frame -> handler -> slot, filled now or later -> flushed when all before it are
+
+A frame that does not fit the small buffer is read straight into a buffer of its own, and the
+batches in it go to the log from there. Nothing is read while the client has too much in flight,
+does not take its answers, or the server as a whole is short of memory; so a slow log pushes back.
+"""
+
+import asyncio
+import time
+from collections import deque
+from typing import Final, Protocol, cast
+
+import structlog
+
+from proxy.kafka.budget import MemoryBudget
+from proxy.kafka.wire import INT32, MalformedRequestError, RequestHeader, read_request_header
+
+_SMALL_BUFFER_BYTES: Final = 64 << 10
+#: Incomplete frames larger than this get a buffer of their own.
+_LARGE_FRAME_BYTES: Final = 16 << 10
+_LENGTH_BYTES: Final = 4
+_FRAME_BYTES_MIN: Final = 8
+#: Requests of one connection that may wait for their answers.
+REQUESTS_MAX: Final = 128
+
+_log = structlog.get_logger(__name__)
+
+
+class Slot:
+    """The place of one answer in the order of answers."""
+
+    __slots__ = ("answer", "connection", "correlation_id", "ready", "size")
+
+    def __init__(self, connection: "KafkaConnection", correlation_id: int, size: int) -> None:
+        self.connection = connection
+        self.correlation_id = correlation_id
+        self.size = size
+        self.ready = False
+        self.answer: tuple[bytes, ...] = ()
+
+    def fill(self, *parts: bytes) -> None:
+        """Give the answer, from the response header on; no parts: the request gets none."""
+        self.answer = parts
+        self.ready = True
+        self.connection.flush()
+
+
+class Handler(Protocol):
+    """What a connection asks of the door."""
+
+    budget: MemoryBudget
+    request_bytes_max: int
+
+    def opened(self, connection: "KafkaConnection") -> bool:
+        """A client connected; False: there are too many."""
+
+    def closed(self, connection: "KafkaConnection") -> None:
+        """A client is gone."""
+
+    def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
+        """Answer a request, now or later, by filling the slot.
+
+        Raises:
+            MalformedRequestError: the connection is to be closed.
+        """
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """See the module's text.
+
+    Parameters:
+        handler: the door.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._budget = handler.budget
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(_SMALL_BUFFER_BYTES)
+        self._start = 0
+        self._end = 0
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._slots: deque[Slot] = deque()
+        self._paused = False
+        self._write_paused = False
+        self._waits_for_memory = False
+        self._finishing = False
+        self.peer = ""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.last_read = time.monotonic()
+
+    # ------------------------------------------------------------------ life cycle
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        # uvloop's transports are asyncio's in all but name.
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = str(transport.get_extra_info("peername"))
+        if not self._handler.opened(self):
+            _log.warning("too many connections", peer=self.peer)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """See `asyncio.BaseProtocol`."""
+        self._transport = None
+        for task in self.tasks:
+            task.cancel()
+        if self._frame is not None:
+            self._release(len(self._frame))
+            self._frame = None
+        # Slots of batches on their way to the log give their memory back when they are filled.
+        self.flush()
+        self._handler.closed(self)
+
+    def close(self) -> None:
+        """Close the connection; what was answered goes out first."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def finish(self) -> None:
+        """Read nothing more, and close as soon as all answers are out."""
+        self._finishing = True
+        self._pause()
+        if not self._slots:
+            self.close()
+
+    @property
+    def stalled_frame(self) -> bool:
+        """Whether a request has begun to arrive and is not complete."""
+        return self._frame is not None or self._end > self._start
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits for its answer."""
+        return not self._slots
+
+    # ------------------------------------------------------------------ reading
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """See `asyncio.BufferedProtocol`."""
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        return memoryview(self._buffer)[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self.last_read = time.monotonic()
+        frame = self._frame
+        if frame is None:
+            self._end += nbytes
+            self._read_frames()
+            return
+        self._filled += nbytes
+        if self._filled == len(frame):
+            self._frame = None
+            self._take(frame)
+
+    def eof_received(self) -> bool:
+        """See `asyncio.BufferedProtocol`: close, as Kafka does."""
+        return False
+
+    def _read_frames(self) -> None:
+        """Take all whole frames out of the small buffer."""
+        while not self._paused and self._end - self._start >= _LENGTH_BYTES:
+            (size,) = INT32.unpack_from(self._buffer, self._start)
+            if not _FRAME_BYTES_MIN <= size <= self._handler.request_bytes_max:
+                limit = self._handler.request_bytes_max
+                self.refuse(f"{size} bytes; at most {limit}. Is this Kafka's protocol?")
+                return
+            body = self._start + _LENGTH_BYTES
+            if self._end - body >= size:
+                frame = self._buffer[body : body + size]
+                self._start = body + size
+                self._budget.add(size)
+                self._take(frame)
+            elif size > _LARGE_FRAME_BYTES:
+                self._begin_large(size, body)
+                break
+            else:
+                break
+        self._compact()
+
+    def _begin_large(self, size: int, body: int) -> None:
+        """Read the rest of a frame straight into a buffer of its own."""
+        if not self._budget.reserve(size):
+            self._wait_for_memory()
+            return
+        frame = bytearray(size)
+        self._filled = self._end - body
+        frame[: self._filled] = memoryview(self._buffer)[body : self._end]
+        self._start = self._end = 0
+        self._frame = frame
+
+    def _compact(self) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start and len(self._buffer) - self._end < _LARGE_FRAME_BYTES:
+            rest = self._buffer[self._start : self._end]
+            self._buffer[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+
+    def _take(self, frame: bytearray) -> None:
+        """Handle one request."""
+        slot = Slot(self, 0, len(frame))
+        self._slots.append(slot)
+        try:
+            header = read_request_header(frame)
+            slot.correlation_id = header.correlation_id
+            self._handler.handle(slot, header, frame)
+        except MalformedRequestError as error:
+            self.refuse(str(error))
+            slot.fill()
+            return
+        self._check_load()
+
+    def refuse(self, reason: str) -> None:
+        """Kafka's protocol has no answer to what is no request: tell the log, and close."""
+        _log.warning("connection closed: malformed request", peer=self.peer, reason=reason)
+        self._start = self._end = 0
+        self._pause()
+        self.close()
+
+    # ------------------------------------------------------------------ pushing back
+
+    def _check_load(self) -> None:
+        if self._write_paused or len(self._slots) >= REQUESTS_MAX:
+            self._pause()
+        elif self._budget.exhausted:
+            self._wait_for_memory()
+        elif self._paused and not self._waits_for_memory:
+            self._resume()
+
+    def _wait_for_memory(self) -> None:
+        self._pause()
+        if not self._waits_for_memory:
+            self._waits_for_memory = True
+            self._budget.wait(self)
+
+    def budget_freed(self) -> None:
+        """See `budget.Waiter`."""
+        self._waits_for_memory = False
+        if self._transport is not None:
+            self._check_load()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._transport is None or self._transport.is_closing() or self._finishing:
+            return
+        self._paused = False
+        self._transport.resume_reading()
+        if self._frame is None:
+            self._read_frames()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`: the client does not take its answers."""
+        self._write_paused = True
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._write_paused = False
+        self._check_load()
+
+    # ------------------------------------------------------------------ answering
+
+    def flush(self) -> None:
+        """Send the answers whose turn it is."""
+        parts: list[bytes] = []
+        freed = 0
+        slots = self._slots
+        while slots and slots[0].ready:
+            slot = slots.popleft()
+            freed += slot.size
+            if slot.answer:
+                size = sum(map(len, slot.answer))
+                parts.append(INT32.pack(size))
+                parts.extend(slot.answer)
+        if parts and self._transport is not None:
+            self._transport.writelines(parts)
+        if freed:
+            self._release(freed)
+            if self._paused:
+                self._check_load()
+
+    def _release(self, size: int) -> None:
+        self._budget.release(size)

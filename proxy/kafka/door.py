@@ -1,0 +1,229 @@
+"""The Kafka door: which requests are served, and by whom."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from pidlease.engine.engine import Engine
+from proxy.kafka.budget import MemoryBudget
+from proxy.kafka.cluster import ClusterApi, ClusterConfig
+from proxy.kafka.connection import KafkaConnection, Slot
+from proxy.kafka.fetch import FetchApi
+from proxy.kafka.offsets import list_offsets
+from proxy.kafka.produce import ProduceApi
+from proxy.kafka.producers import init_producer_id
+from proxy.kafka.wire import MalformedRequestError, RequestHeader
+
+_PRODUCE: Final = 0
+_FETCH: Final = 1
+_API_VERSIONS: Final = 18
+
+#: What is served: key -> (lowest, highest version). Low ones are kept: some clients ignore the
+#: lowest that is advertised.
+VERSIONS: Final = {
+    _PRODUCE: (3, 12),
+    _FETCH: (4, 11),
+    2: (1, 6),
+    3: (0, 12),
+    10: (0, 4),
+    _API_VERSIONS: (0, 4),
+    19: (2, 7),
+    22: (0, 5),
+}
+
+#: What is advertised. librdkafka compresses only for brokers that know Produce from version 0 on
+#: (KAFKA-18659), so Kafka 4 advertises it without serving it, and so do we.
+ADVERTISED: Final = {**VERSIONS, _PRODUCE: (0, VERSIONS[_PRODUCE][1])}
+
+#: A request that has begun must go on arriving.
+_STALLED_SECONDS: Final = 30.0
+_SWEEP_SECONDS: Final = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaDoorConfig:
+    """How the door listens.
+
+    Attributes:
+        cluster: how the server describes itself.
+        request_bytes_max: the largest request (Kafka's socket.request.max.bytes).
+        batch_bytes_max: the largest batch (Kafka's message.max.bytes).
+        fetch_bytes_max: the most that one answer to a Fetch holds, beyond its first batch.
+        memory_bytes_max: what requests and answers of all connections together may hold.
+        connections_max: clients at once.
+        idle_seconds: a connection without requests is closed after this time.
+    """
+
+    cluster: ClusterConfig
+    request_bytes_max: int = 100 << 20
+    batch_bytes_max: int = 1_048_588
+    fetch_bytes_max: int = 16 << 20
+    memory_bytes_max: int = 256 << 20
+    connections_max: int = 10_000
+    idle_seconds: float = 600.0
+
+
+@dataclass(slots=True)
+class DoorCounts:
+    """What came through the door since the start."""
+
+    requests: dict[int, int] = field(default_factory=dict)
+    malformed: int = 0
+    refused_connections: int = 0
+
+
+Answering = Callable[[RequestHeader, bytearray], Coroutine[Any, Any, bytes]]
+
+
+class KafkaDoor:
+    """Listens for Kafka clients (see `connection.Handler`).
+
+    Parameters:
+        engine: what is behind.
+        config: how it listens.
+        check_settings: raises ValueError for topic settings that make no sense.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: KafkaDoorConfig,
+        check_settings: Callable[[dict[str, str]], None],
+    ) -> None:
+        self.budget = MemoryBudget(config.memory_bytes_max)
+        self.request_bytes_max = config.request_bytes_max
+        self.counts: Final = DoorCounts()
+        self.connections: set[KafkaConnection] = set()
+        self._config = config
+        self._engine = engine
+        self._cluster = ClusterApi(engine, config.cluster, check_settings, ADVERTISED)
+        self._produce = ProduceApi(engine, config.batch_bytes_max)
+        self._fetch = FetchApi(engine, self.budget, config.fetch_bytes_max)
+        self._now: dict[int, Callable[[RequestHeader, bytearray], bytes]] = {
+            10: self._cluster.find_coordinator,
+            22: lambda header, frame: init_producer_id(engine, header, frame),
+        }
+        self._later: dict[int, Answering] = {
+            2: lambda header, frame: list_offsets(engine, header, frame),
+            3: self._cluster.metadata,
+            19: self._cluster.create_topics,
+        }
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ listening
+
+    async def listen(self, host: str, port: int) -> None:
+        """Begin to take connections.
+
+        Raises:
+            OSError: the port is in use, or the address is not this machine's.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: KafkaConnection(self), host, port, backlog=1024
+        )
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    async def close(self) -> None:
+        """Take no more connections, and close those there are when they have their answers."""
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sweeper
+        deadline = time.monotonic() + _STALLED_SECONDS
+        while self.connections and time.monotonic() < deadline:
+            for connection in list(self.connections):
+                connection.finish()
+            await asyncio.sleep(0.01)
+
+    async def _sweep(self) -> None:
+        """Close what is stalled in the middle of a request, or long idle."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            now = time.monotonic()
+            for connection in list(self.connections):
+                quiet = now - connection.last_read
+                stalled = connection.stalled_frame and quiet > _STALLED_SECONDS
+                if stalled or (connection.idle and quiet > self._config.idle_seconds):
+                    if stalled:
+                        _log.warning("connection closed: a request did not go on arriving",
+                                     peer=connection.peer)  # fmt: skip
+                    connection.close()
+
+    # ------------------------------------------------------------------ connections
+
+    def opened(self, connection: KafkaConnection) -> bool:
+        """See `connection.Handler`."""
+        if len(self.connections) >= self._config.connections_max:
+            self.counts.refused_connections += 1
+            return False
+        self.connections.add(connection)
+        return True
+
+    def closed(self, connection: KafkaConnection) -> None:
+        """See `connection.Handler`."""
+        self.connections.discard(connection)
+
+    # ------------------------------------------------------------------ requests
+
+    def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
+        """See `connection.Handler`."""
+        key = header.api_key
+        if key == _PRODUCE and 3 <= header.version <= 12:
+            self.counts.requests[key] = self.counts.requests.get(key, 0) + 1
+            self._produce.handle(slot, header, frame)
+            return
+        if key == _API_VERSIONS:
+            slot.fill(self._cluster.api_versions(header))
+        else:
+            self._check_version(header)
+            if key in self._now:
+                slot.fill(self._now[key](header, frame))
+            else:
+                self._answer_later(slot, header, frame)
+        self.counts.requests[key] = self.counts.requests.get(key, 0) + 1
+
+    def _check_version(self, header: RequestHeader) -> None:
+        lowest, highest = VERSIONS.get(header.api_key, (0, -1))
+        if not lowest <= header.version <= highest:
+            self.counts.malformed += 1
+            served = f"versions {lowest} to {highest} are" if highest >= 0 else "this API is not"
+            raise MalformedRequestError(
+                f"API {header.api_key} version {header.version} from client"
+                f" {header.client_id!r}; {served} served here (ApiVersions tells)"
+            )
+
+    def _answer_later(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
+        connection = slot.connection
+        task = asyncio.create_task(self._answer(slot, header, frame))
+        connection.tasks.add(task)
+        task.add_done_callback(connection.tasks.discard)
+
+    async def _answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
+        try:
+            if header.api_key == _FETCH:
+                await self._fetch.answer(slot, header, frame)
+            else:
+                slot.fill(await self._later[header.api_key](header, frame))
+        except asyncio.CancelledError:
+            slot.fill()
+            raise
+        except MalformedRequestError as error:
+            self.counts.malformed += 1
+            slot.connection.refuse(str(error))
+            slot.fill()
+        except Exception:  # noqa: BLE001 - a bug of ours: this client starts over, others go on
+            _log.exception("request failed", api_key=header.api_key, version=header.version,
+                           client=header.client_id)  # fmt: skip
+            slot.connection.close()
+            slot.fill()

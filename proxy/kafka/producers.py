@@ -1,0 +1,41 @@
+"""InitProducerId (key 22): a lease of policy kafka, always a fresh PID with epoch 0.
+
+Never one that another client had: after a fence, a Kafka client raises its epoch and goes on,
+so two clients under one PID would both believe to be the right one.
+"""
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.core.pid import Policy
+from pidlease.engine.engine import Engine
+from pidlease.engine.leasing import NoPidError
+from proxy.kafka.messages import Response, read_request
+from proxy.kafka.wire import RequestHeader
+
+_INIT_PRODUCER_ID: Final = 22
+
+
+def init_producer_id(engine: Engine, header: RequestHeader, frame: bytearray) -> bytes:
+    """Answer InitProducerId.
+
+    A transactional id is refused with 53; no PID to be had is 14, which every client retries;
+    from version 3 on exactly one of id and epoch being -1 is an invalid request (KIP-360).
+    """
+    request = read_request(header, frame)
+    pid, epoch = -1, -1
+    given = (getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
+    if request.transactional_id is not None:
+        code = ErrorCode.transactional_id_authorization_failed
+    elif (given[0] == -1) != (given[1] == -1):
+        code = ErrorCode.invalid_request
+    else:
+        try:
+            pid, epoch = engine.leases.lease(Policy.KAFKA), 0
+            code = ErrorCode.none
+        except NoPidError:
+            code = ErrorCode.coordinator_load_in_progress
+    return Response(_INIT_PRODUCER_ID, header.version).encode(
+        header.correlation_id, error_code=code, producer_id=pid, producer_epoch=epoch
+    )

@@ -1,0 +1,163 @@
+"""Kafka's primitive types, for what is read and written by hand: headers, Produce, Fetch.
+
+Source: the protocol guide's "Protocol Primitive Types" and KIP-482 (flexible versions).
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+_HEADER: Final = struct.Struct(">hhih")
+
+
+class MalformedRequestError(Exception):
+    """Bytes that are no request of the version that they name."""
+
+
+class RequestHeader(NamedTuple):
+    """The header in front of each request; `body` is where the rest begins."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    body: int
+
+
+def read_request_header(frame: bytearray) -> RequestHeader:
+    """Read header v1 (the flexible v2 differs only in tags behind it; see `skip_tags`).
+
+    Raises:
+        MalformedRequestError: it ends too early.
+    """
+    try:
+        api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
+    except struct.error:
+        raise MalformedRequestError(f"{len(frame)} bytes are no request header") from None
+    at = _HEADER.size
+    if length < 0:
+        return RequestHeader(api_key, version, correlation_id, "", at)
+    if at + length > len(frame):
+        raise MalformedRequestError("the client id is longer than the request")
+    client_id = frame[at : at + length].decode(errors="replace")
+    return RequestHeader(api_key, version, correlation_id, client_id, at + length)
+
+
+class Reader:
+    """Reads one value behind the other; every length is held against what is there.
+
+    Parameters:
+        frame: the request.
+        at: where to begin.
+        flexible: whether strings, arrays and bytes have compact lengths, and structs have tags.
+    """
+
+    __slots__ = ("at", "flexible", "frame")
+
+    def __init__(self, frame: bytearray, at: int, *, flexible: bool) -> None:
+        self.frame = frame
+        self.at = at
+        self.flexible = flexible
+
+    def int16(self) -> int:
+        """A signed 16-bit number."""
+        return int(self._unpack(INT16)[0])
+
+    def int32(self) -> int:
+        """A signed 32-bit number."""
+        return int(self._unpack(INT32)[0])
+
+    def _unpack(self, kind: struct.Struct) -> tuple[int, ...]:
+        try:
+            values = kind.unpack_from(self.frame, self.at)
+        except struct.error:
+            raise MalformedRequestError("the request ends too early") from None
+        self.at += kind.size
+        return values
+
+    def uvarint(self) -> int:
+        """An unsigned number of seven bits a byte, at most 32 bits."""
+        value = shift = 0
+        while shift < 35:
+            if self.at >= len(self.frame):
+                raise MalformedRequestError("the request ends too early")
+            byte = self.frame[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise MalformedRequestError("a length of more than 32 bits")
+
+    def _length(self, fixed: struct.Struct) -> int:
+        length = self.uvarint() - 1 if self.flexible else int(self._unpack(fixed)[0])
+        if length < -1 or self.at + length > len(self.frame):
+            raise MalformedRequestError(f"a length of {length} where the request has less")
+        return length
+
+    def string(self) -> str | None:
+        """A string, or null."""
+        length = self._length(INT16)
+        if length < 0:
+            return None
+        data = self.frame[self.at : self.at + length]
+        self.at += length
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise MalformedRequestError("a string that is not UTF-8") from None
+
+    def data(self) -> memoryview | None:
+        """Bytes, or null: a view into the request, not a copy."""
+        length = self._length(INT32)
+        if length < 0:
+            return None
+        view = memoryview(self.frame)[self.at : self.at + length]
+        self.at += length
+        return view
+
+    def array(self) -> int:
+        """How many elements follow; a null array has none. Each takes at least a byte."""
+        return max(self._length(INT32), 0)
+
+    def tags(self) -> None:
+        """Skip tagged fields, of which none is asked for; nothing to do in old versions."""
+        if not self.flexible:
+            return
+        for _ in range(self.uvarint()):
+            self.uvarint()
+            size = self.uvarint()
+            if self.at + size > len(self.frame):
+                raise MalformedRequestError("a tagged field is longer than the request")
+            self.at += size
+
+    def end(self) -> None:
+        """Make sure that nothing is left."""
+        if self.at != len(self.frame):
+            raise MalformedRequestError(f"{len(self.frame) - self.at} bytes too many")
+
+
+def compact_length(length: int) -> bytes:
+    """A length of a flexible version; -1 for null."""
+    value = length + 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_string(text: str | None, *, flexible: bool) -> bytes:
+    """A string, or null."""
+    if text is None:
+        return compact_length(-1) if flexible else INT16.pack(-1)
+    data = text.encode()
+    return (compact_length(len(data)) if flexible else INT16.pack(len(data))) + data
+
+
+def write_array(length: int, *, flexible: bool) -> bytes:
+    """The length in front of an array."""
+    return compact_length(length) if flexible else INT32.pack(length)

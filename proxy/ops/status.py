@@ -1,0 +1,61 @@
+"""What `pidlease status` shows, as JSON."""
+
+from typing import Any, Final
+
+from pidlease import __version__
+from pidlease.engine.engine import Engine, wall_clock_ms
+
+#: Partitions listed at most; the totals count all.
+_PARTITIONS_MAX: Final = 1000
+
+
+def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
+    """A picture of a running server.
+
+    Parameters:
+        engine: what runs.
+        started_ms: when the process started, in ms since 1970.
+    """
+    now_ms = wall_clock_ms()
+    partitions = engine.partitions()
+    newest = engine.keeper.newest
+    leases = engine.leases
+    return {
+        "version": __version__,
+        "ready": engine.ready,
+        "uptime_seconds": (now_ms - started_ms) / 1000,
+        "topics": len(engine.topics),
+        "partition_count": len(partitions),
+        "producers": sum(len(partition.producers) for partition in partitions),
+        "partitions": [
+            {
+                "topic": partition.name.topic,
+                "partition": partition.name.partition,
+                "start_offset": partition.log.start_offset,
+                "end_offset": partition.readable_end,
+                "producers": len(partition.producers),
+                "in_flight": partition.in_flight,
+                "stopped": partition.log.stopped,
+            }
+            for partition in partitions[:_PARTITIONS_MAX]
+        ],
+        "leases": {
+            "ring_used": len(leases.ring),
+            "ring_capacity": leases.ring.capacity,
+            "lease_seconds": leases.lease_ms / 1000,
+            "granted": leases.granted,
+            "refused": dict(leases.refused),
+            "expired": leases.expired,
+            "block_left": leases.block_left,
+            "prefetch_error": leases.prefetch_error,
+        },
+        "snapshot": None
+        if newest is None
+        else {
+            "number": newest.number,
+            "age_seconds": (now_ms - newest.created_ms) / 1000,
+            "rows": newest.rows,
+            "seconds": engine.keeper.snapshot_seconds,
+            "failures": engine.keeper.snapshot_failures,
+        },
+    }

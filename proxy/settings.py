@@ -1,0 +1,131 @@
+"""Every setting, from the command line, PIDLEASE_..., or a TOML file, in that order."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pidlease.storage.faults import FaultPlan
+
+_PORT_MAX = 65_535
+
+
+class SettingsError(Exception):
+    """A setting that makes no sense; the message names it."""
+
+
+def _is_address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > _PORT_MAX:
+        raise ValueError("is HOST:PORT, for example 127.0.0.1:9092")
+    return value
+
+
+def _is_fault_plan(value: str) -> str:
+    FaultPlan(value)
+    return value
+
+
+Address = Annotated[str, AfterValidator(_is_address)]
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """The settings of `pidlease serve`. Sizes in bytes, times in seconds unless the name says."""
+
+    model_config = SettingsConfigDict(env_prefix="PIDLEASE_", extra="forbid", frozen=True)
+
+    data_dir: Path = Field(description="where the log, snapshots and the PID sequence are")
+    kafka_listen: Address = Field("127.0.0.1:9092", description="where Kafka clients connect")
+    kafka_advertise: Address | None = Field(
+        None, description="what clients are told to connect to; default: where it listens"
+    )
+    http_listen: Address = Field("127.0.0.1:8080", description="health, metrics, status")
+    insecure: bool = Field(
+        default=False,
+        description="listen beyond this machine although there is no authentication yet",
+    )
+
+    fsync: Literal["batch", "interval", "never"] = Field(
+        "batch", description="before the answer; within flush-seconds; left to the system"
+    )
+    flush_seconds: Seconds = Field(1.0, description="how often fsync=interval fsyncs")
+    segment_bytes: int = Field(1 << 30, ge=1024, lt=2**31, description="size of a segment")
+    retention_ms: int = Field(7 * 24 * 3600 * 1000, ge=-1, description="age of records; -1: any")
+    retention_bytes: int = Field(-1, ge=-1, description="size of a partition; -1: any")
+    retention_check_seconds: Seconds = Field(300.0, description="how often it is looked")
+
+    auto_create_topics: bool = Field(default=True, description="make topics on first use")
+    default_partitions: int = Field(1, gt=0, le=10_000, description="of a topic made that way")
+    partitions_max: Positive = Field(20_000, description="of all topics together")
+
+    judging: Literal["on", "off"] = Field("on", description="off: no idempotence at all")
+    lease_seconds: Seconds = Field(24 * 3600.0, description="how long a lease is")
+    ring_capacity: int = Field(1_000_000, gt=0, le=50_000_000, description="leases at once")
+
+    snapshot_batches: Positive = Field(100_000, description="a snapshot after so many batches,")
+    snapshot_seconds: Seconds = Field(60.0, description="or after this time")
+
+    request_bytes_max: int = Field(100 << 20, ge=1024, lt=2**31, description="largest request")
+    batch_bytes_max: int = Field(1_048_588, ge=1024, lt=2**31, description="largest batch")
+    fetch_bytes_max: int = Field(16 << 20, ge=1024, lt=2**31, description="largest Fetch answer")
+    memory_bytes_max: int = Field(256 << 20, ge=1 << 20, description="for requests in flight")
+    connections_max: Positive = Field(10_000, description="Kafka clients at once")
+    idle_seconds: Seconds = Field(600.0, description="an idle connection is closed after this")
+    io_threads: int = Field(8, gt=0, le=256, description="threads for reading and writing files")
+
+    log_format: Literal["console", "json"] = Field("console", description="how events are told")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="which")
+    faults: Annotated[str, AfterValidator(_is_fault_plan)] = Field(
+        "", description="for tests only: file operations to fail, delay, or die at"
+    )
+
+
+def split_address(value: str) -> tuple[str, int]:
+    """Host and port of an address that was checked."""
+    host, _, port = value.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
+    """Put the settings together.
+
+    Parameters:
+        config: a TOML file, or None.
+        given: what the command line says; None for what it does not.
+
+    Raises:
+        SettingsError: one is unknown, missing, or makes no sense.
+    """
+    values: dict[str, Any] = {}
+    if config is not None:
+        try:
+            values = tomllib.loads(config.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise SettingsError(f"{config}: {error}") from error
+    explicit = {name: value for name, value in given.items() if value is not None}
+    fields = {name.replace("-", "_"): value for name, value in values.items()}
+    unknown = fields.keys() - Settings.model_fields.keys()
+    if unknown:
+        raise SettingsError(f"{config}: unknown settings: {', '.join(sorted(unknown))}")
+    # What the file says is only a default: an environment variable goes before it.
+    fields = {
+        name: value
+        for name, value in fields.items()
+        if f"PIDLEASE_{name.upper()}" not in os.environ
+    }
+    try:
+        return Settings(**{**fields, **explicit})
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, each['loc'])) or 'settings'}: {each['msg']}"
+            f" (given: {each['input']!r})"
+            if each["type"] != "missing"
+            else f"{'.'.join(map(str, each['loc']))}: not given"
+            for each in error.errors()
+        )
+        raise SettingsError(problems) from None

@@ -1,0 +1,91 @@
+"""The servers that are compared, started on first use and kept up while they are needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from tests.servers.kafka import KafkaServer
+from tests.servers.kafka.server import FSYNC_EACH_BATCH
+from tests.servers.pidlease import PidleaseServer
+
+
+class Fsync(Enum):
+    """When an answer may be given: how both servers are told so stands in `Servers._build`."""
+
+    NEVER = "never"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One alternative: a kind of server under certain settings."""
+
+    kind: str  # "pidlease" or "kafka"
+    fsync: Fsync
+    judging: bool = True
+    twin: str = ""  # tells two servers of the same settings apart
+
+    def __str__(self) -> str:
+        """The name in tables and folders."""
+        judging = "" if self.judging else ", judging off"
+        return f"{self.kind}{self.twin} (fsync {self.fsync.value}{judging})"
+
+
+Server = KafkaServer | PidleaseServer
+
+
+class Servers:
+    """All running contenders; a context manager that stops them."""
+
+    def __init__(self, directory: Path, *, kafka_heap: str) -> None:
+        self._directory = directory
+        self._kafka_heap = kafka_heap
+        self._running: dict[Contender, Server] = {}
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.keep_only(())
+
+    def get(self, contender: Contender) -> Server:
+        """The running server of a contender, started if it is the first time."""
+        if contender not in self._running:
+            server = self._build(contender)
+            server.start()
+            self._running[contender] = server
+        return self._running[contender]
+
+    def keep_only(self, needed: Iterable[Contender]) -> None:
+        """Stop all that is not needed any more: even an idle JVM takes some of two cores."""
+        wanted = set(needed)
+        for contender in [one for one in self._running if one not in wanted]:
+            self._running.pop(contender).stop()
+
+    def settle(self, contender: Contender) -> None:
+        """Write back what a measurement left in the page cache, outside of the next one's time.
+
+        Only this server's files: `sync` would hold up everybody else on the machine.
+        """
+        for path in self.get(contender).data_dir.rglob("*.log"):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _build(self, contender: Contender) -> Server:
+        index = len(list(self._directory.iterdir()))
+        directory = self._directory / f"{index}-{contender.kind}"
+        directory.mkdir()
+        if contender.kind == "kafka":
+            overrides = FSYNC_EACH_BATCH if contender.fsync is Fsync.BATCH else {}
+            return KafkaServer(directory, heap=self._kafka_heap, overrides=overrides)
+        judging = "on" if contender.judging else "off"
+        return PidleaseServer(
+            directory, settings={"fsync": contender.fsync.value, "judging": judging}
+        )

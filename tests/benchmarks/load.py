@@ -1,0 +1,112 @@
+"""The load of a comparison, and the process that sends it in bursts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+_ROOT = Path(__file__).resolve().parents[2]
+_STOP_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a producer sends; `settings` are librdkafka's, on top of its defaults.
+
+    A round is `bursts` turns of each contender. Bursts are short (some 0.1 to 0.3 s), so that
+    whatever else the machine does in that second hits both contenders alike.
+    """
+
+    records: int  # of one burst
+    record_bytes: int
+    bursts: int
+    settings: dict[str, str | int | float | bool]
+
+    @property
+    def burst_megabytes(self) -> float:
+        """Payload of one burst in 10^6 bytes."""
+        return self.records * self.record_bytes / 1e6
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What the producer's process measured of one burst, up to the last acknowledgement."""
+
+    elapsed_s: float
+    client_cpu_s: float
+
+
+class LostRecordsError(RuntimeError):
+    """Not every record stands in the log exactly once: the measurement means nothing."""
+
+
+class LoadProcess:
+    """One producer in a process of its own, told over its stdin when it is its turn.
+
+    Of its own, because its GIL and memory must not be shared with whoever measures; one for the
+    whole comparison, because starting it takes longer than a burst.
+    """
+
+    def __init__(self, load: Load, bootstrap: str, topic: str) -> None:
+        self._where = f"{topic} at {bootstrap}"
+        self._acknowledged = 0
+        start = {**dataclasses.asdict(load), "bootstrap": bootstrap, "topic": topic}
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.producer", json.dumps(start)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_ROOT,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child.stdin is not None:
+            self._child.stdin.close()  # the end of its input is its end
+        try:
+            self._child.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def connect(self) -> None:
+        """Bring topic, connection and producer id into being, outside of the measured time."""
+        self.burst(1)
+
+    def burst(self, records: int) -> Timing:
+        """Send `records` and wait until all are acknowledged."""
+        answer = self._ask({"send": records})
+        self._acknowledged += records
+        return Timing(answer["elapsed_s"], answer["client_cpu_s"])
+
+    def verify(self) -> None:
+        """Compare with the end of the log that the server itself tells."""
+        stored = int(self._ask({"stored": 0})["stored"])
+        if stored != self._acknowledged:
+            raise LostRecordsError(
+                f"{self._where}: {self._acknowledged} acknowledged, {stored} stored"
+            )
+
+    def _ask(self, question: Mapping[str, int]) -> dict[str, Any]:
+        if self._child.stdin is None or self._child.stdout is None:
+            raise RuntimeError("the producer was started without pipes")
+        try:
+            self._child.stdin.write(json.dumps(question) + "\n")
+            self._child.stdin.flush()
+            line = self._child.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise LostRecordsError(f"{self._where}: the producer died, its error stands above")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise LostRecordsError(f"{self._where}: {answer['error']}")
+        return answer

@@ -1,0 +1,93 @@
+"""The child process of `load.LoadProcess`: one idempotent librdkafka producer.
+
+One question for each line of stdin, {"send": 1000} or {"stored": 0}, one answer for each on
+stdout, all JSON. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+_POOL_RECORDS = 4096  # different payloads; incompressible, in case anything compresses
+_POLL_EVERY = 1000
+_FLUSH_TIMEOUT_S = 120
+
+
+class Sender:
+    """The producer with its payloads, made before any time is measured."""
+
+    def __init__(self, start: dict[str, Any]) -> None:
+        self._topic: str = start["topic"]
+        self._bootstrap: str = start["bootstrap"]
+        self._failures: list[str] = []
+        self._payloads = [os.urandom(start["record_bytes"]) for _ in range(_POOL_RECORDS)]
+        self._producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                # A Python call for each delivered record would measure Python. Every failure is
+                # still reported, and the log's own end must fit the count afterwards.
+                "delivery.report.only.error": True,
+                "on_delivery": self._on_delivery,
+                "log_level": 3,  # a fresh Kafka makes it warn a few times before it is ready
+                **start["settings"],
+            }
+        )
+
+    def answer(self, question: dict[str, int]) -> dict[str, float | str]:
+        """Do what one line asks for."""
+        if "send" in question:
+            return self._timed(question["send"])
+        return {"stored": self._stored()}
+
+    def _timed(self, count: int) -> dict[str, float | str]:
+        cpu_before_s, before_s = time.process_time(), time.perf_counter()
+        left = self._send(count)
+        elapsed_s = time.perf_counter() - before_s
+        if left or self._failures:
+            failures = f"{len(self._failures)} failed {self._failures[:3]}"
+            return {"error": f"of {count} records {left} were never answered, {failures}"}
+        return {"elapsed_s": elapsed_s, "client_cpu_s": time.process_time() - cpu_before_s}
+
+    def _send(self, count: int) -> int:
+        """As little Python for each record as possible; returns how many were not answered."""
+        produce, poll, payloads = self._producer.produce, self._producer.poll, self._payloads
+        for n in range(count):
+            while True:
+                try:
+                    produce(self._topic, payloads[n % _POOL_RECORDS], partition=0)
+                    break
+                except BufferError:  # librdkafka's queue is full: the server is the slower one
+                    poll(0.01)
+            if n % _POLL_EVERY == 0:
+                poll(0)
+        return self._producer.flush(_FLUSH_TIMEOUT_S)
+
+    def _stored(self) -> int:
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "bench"})
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=30)
+        finally:
+            consumer.close()
+        return int(high) - int(low)
+
+    def _on_delivery(self, error: Any, _message: Any) -> None:
+        if error is not None:
+            self._failures.append(str(error))
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    sender = Sender(json.loads(sys.argv[1]))
+    for line in sys.stdin:
+        print(json.dumps(sender.answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

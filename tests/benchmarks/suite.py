@@ -1,0 +1,51 @@
+"""What is compared with what, under which load, and the ratio that is wanted."""
+
+from __future__ import annotations
+
+from tests.benchmarks.comparison import Comparison
+from tests.benchmarks.contenders import Contender, Fsync
+from tests.benchmarks.load import Load
+
+# librdkafka's defaults but for idempotence, as most users run it. Records of 1 KB.
+_BULK = Load(records=20_000, record_bytes=1_000, bursts=8, settings={})
+_SINGLE_SETTINGS: dict[str, str | int | float | bool] = {
+    "linger.ms": 0,
+    "batch.num.messages": 1,  # each record becomes a batch and a request of its own
+    "max.in.flight.requests.per.connection": 5,
+}
+_SINGLE = Load(records=1_000, record_bytes=100, bursts=20, settings=_SINGLE_SETTINGS)
+# With an fsync for each request the same burst would take seconds.
+_SINGLE_FSYNC = Load(records=300, record_bytes=100, bursts=10, settings=_SINGLE_SETTINGS)
+
+_OURS = Contender("pidlease", Fsync.NEVER)
+_OURS_BATCH = Contender("pidlease", Fsync.BATCH)
+_OURS_UNJUDGED = Contender("pidlease", Fsync.NEVER, judging=False)
+_KAFKA = Contender("kafka", Fsync.NEVER)
+_KAFKA_BATCH = Contender("kafka", Fsync.BATCH)
+_KAFKA_TWIN = Contender("kafka", Fsync.NEVER, twin=" twin")
+_KAFKA_BATCH_TWIN = Contender("kafka", Fsync.BATCH, twin=" twin")
+
+
+def _self_check(name: str, one: Contender, twin: Contender, load: Load, unit: str) -> Comparison:
+    """Only run when asked for by name."""
+    return Comparison(name, one, twin, load, unit, target=None, default=False)
+
+
+# In an order that lets servers be stopped early: what needs the same ones stands together.
+SUITE = (
+    # Kafka against Kafka: how far from 1.0 this machine gets with nothing to tell apart.
+    _self_check("self-check-1k", _KAFKA, _KAFKA_TWIN, _BULK, "MB/s"),
+    _self_check("self-check-single", _KAFKA, _KAFKA_TWIN, _SINGLE, "records/s"),
+    _self_check("self-check-1k-fsync", _KAFKA_BATCH, _KAFKA_BATCH_TWIN, _BULK, "MB/s"),
+    _self_check(
+        "self-check-single-fsync", _KAFKA_BATCH, _KAFKA_BATCH_TWIN, _SINGLE_FSYNC, "records/s"
+    ),
+    Comparison("produce-1k", _OURS, _KAFKA, _BULK, "MB/s", 0.9),
+    Comparison("single-record", _OURS, _KAFKA, _SINGLE, "records/s", 1.2),
+    Comparison("judging-1k", _OURS, _OURS_UNJUDGED, _BULK, "MB/s", 0.98, rounds_factor=2),
+    Comparison(
+        "judging-single", _OURS, _OURS_UNJUDGED, _SINGLE, "records/s", 0.98, rounds_factor=2
+    ),
+    Comparison("produce-1k-fsync", _OURS_BATCH, _KAFKA_BATCH, _BULK, "MB/s", 0.9),
+    Comparison("single-record-fsync", _OURS_BATCH, _KAFKA_BATCH, _SINGLE_FSYNC, "records/s", 1.2),
+)

@@ -1,0 +1,23 @@
+"""A real Apache Kafka, fetched by its Maven coordinates, and its own segment reader."""
+
+from tests.servers.kafka.install import KafkaUnavailableError, kafka_version, unavailable_reason
+from tests.servers.kafka.segments import (
+    DumpedBatch,
+    DumpedFile,
+    DumpedRecord,
+    SegmentDump,
+    dump_log_segments,
+)
+from tests.servers.kafka.server import KafkaServer
+
+__all__ = [
+    "DumpedBatch",
+    "DumpedFile",
+    "DumpedRecord",
+    "KafkaServer",
+    "KafkaUnavailableError",
+    "SegmentDump",
+    "dump_log_segments",
+    "kafka_version",
+    "unavailable_reason",
+]

@@ -1,0 +1,143 @@
+"""A real Kafka broker and controller in one process (KRaft combined mode)."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.servers.kafka.install import java_command
+from tests.servers.ports import LOOPBACK, free_ports
+from tests.servers.process import ServerError, ServerProcess
+
+# What Kafka's own start script passes, so that we measure Kafka as people run it.
+_JVM_OPTIONS = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+)
+# Everything else keeps Kafka's defaults; these only make one node enough.
+_SINGLE_NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "true",
+}
+FSYNC_EACH_BATCH: Mapping[str, str] = {"log.flush.interval.messages": "1"}
+
+
+class KafkaServer:
+    """Formats its storage, starts, waits for the first answer; stops by pid.
+
+    with KafkaServer(tmp_path / "kafka", overrides=FSYNC_EACH_BATCH) as kafka:
+        Producer({"bootstrap.servers": kafka.bootstrap})
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        heap: str = "512m",
+        overrides: Mapping[str, str] | None = None,
+        start_timeout_s: float = 90,
+    ) -> None:
+        self.directory = directory.resolve()
+        self.data_dir = self.directory / "data"
+        self.heap = heap
+        self.start_timeout_s = start_timeout_s
+        self._overrides = dict(overrides or {})
+        self._broker_port, self._controller_port = free_ports(2)
+        self.bootstrap = f"{LOOPBACK}:{self._broker_port}"
+        self.process = ServerProcess(
+            name="Kafka", log_path=self.directory / "kafka.log", cwd=self.directory
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start, with the old ports and data if there are any."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self._write_properties()
+        if not (self.data_dir / "meta.properties").exists():
+            self._format(properties)
+        options = (f"-Xms{self.heap}", f"-Xmx{self.heap}", *_JVM_OPTIONS)
+        self.process.start([*java_command("kafka.Kafka", *options), str(properties)], os.environ)
+        try:
+            self.process.wait_until(self._answers, self.start_timeout_s)
+        except BaseException:  # also Ctrl-C: nobody else knows the pid
+            self.process.kill9()
+            raise
+
+    def stop(self, timeout_s: float = 60) -> None:
+        """A clean shutdown: segments are closed and their indexes trimmed."""
+        self.process.stop(timeout_s)
+
+    def partition_dir(self, topic: str, partition: int = 0) -> Path:
+        """The folder that holds the segments of a partition."""
+        return self.data_dir / f"{topic}-{partition}"
+
+    def _write_properties(self) -> Path:
+        broker = f"PLAINTEXT://{self.bootstrap}"
+        controller = f"{LOOPBACK}:{self._controller_port}"
+        settings = {
+            **_SINGLE_NODE,
+            "listeners": f"{broker},CONTROLLER://{controller}",
+            "advertised.listeners": broker,
+            "controller.quorum.voters": f"1@{controller}",
+            "log.dirs": str(self.data_dir),
+            **self._overrides,
+        }
+        path = self.directory / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return path
+
+    def _format(self, properties: Path) -> None:
+        # A leading letter: the tool would take an id that begins with "-" for an option.
+        cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        done = subprocess.run(
+            [
+                *java_command("kafka.tools.StorageTool"),
+                *("format", "-t", cluster_id, "-c", str(properties)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=self.start_timeout_s,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ServerError(f"Kafka could not format its storage:\n{done.stdout}{done.stderr}")
+
+    def _answers(self) -> bool:
+        # librdkafka would print every refused connection while the broker comes up.
+        quiet = logging.getLogger(f"{__name__}.waiting")
+        quiet.setLevel(logging.CRITICAL)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap}, logger=quiet)
+        try:
+            return bool(admin.list_topics(timeout=1).brokers)
+        except KafkaException:
+            return False

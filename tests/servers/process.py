@@ -1,0 +1,114 @@
+"""One child process with its log file: started, watched, and ended by its pid alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_POLL_S = 0.05
+_LOG_TAIL_BYTES = 4000
+
+
+class ServerError(RuntimeError):
+    """A server did not start, did not answer in time, or ended by itself."""
+
+
+@dataclass
+class ServerProcess:
+    """A server's operating system process; can be started again after it ended."""
+
+    name: str
+    log_path: Path
+    cwd: Path
+    _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start `command`; its output is appended to the log, so that restarts stay readable."""
+        if self.alive:
+            raise ServerError(f"{self.name} runs already as pid {self.pid}")
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.cwd,
+                env=dict(env),
+                # Ctrl-C in the terminal must reach the test, which then stops the server.
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The pid of the process that was started last."""
+        if self._child is None:
+            raise ServerError(f"{self.name} was never started")
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs now."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code (negative: the signal); None while it runs or before the start."""
+        return None if self._child is None else self._child.poll()
+
+    def wait_exit(self, timeout_s: float) -> int:
+        """Wait until it ends by itself, e.g. at a fault point, and return its exit code."""
+        if self._child is None:
+            raise ServerError(f"{self.name} was never started")
+        try:
+            return self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise ServerError(f"{self.name} runs on after {timeout_s} s{self._tail()}") from error
+
+    def kill9(self) -> None:
+        """End it at once, as a crash would."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    def stop(self, timeout_s: float) -> int | None:
+        """Ask it to end (SIGTERM) and return its exit code; raise if it had to be killed."""
+        if self._child is None:
+            return None
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        try:
+            return self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            self.kill9()
+            raise ServerError(
+                f"{self.name} did not end within {timeout_s} s after SIGTERM{self._tail()}"
+            ) from error
+
+    def wait_until(self, answers: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until `answers()` is true; raise early if the process has ended."""
+        deadline = time.monotonic() + timeout_s
+        while not answers():
+            if not self.alive:
+                raise ServerError(f"{self.name} ended with {self.returncode}{self._tail()}")
+            if time.monotonic() > deadline:
+                raise ServerError(f"{self.name} gave no answer within {timeout_s} s{self._tail()}")
+            time.sleep(_POLL_S)
+
+    def cpu_s(self) -> float:
+        """Processor seconds that it has used so far, all threads together."""
+        # Behind the last ")": the name in parentheses may itself hold blanks.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _tail(self) -> str:
+        try:
+            text = self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        except OSError:
+            return ""
+        return f"; the end of {self.log_path}:\n{text}"
