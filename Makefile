@@ -1,0 +1,61 @@
+# Everything needed is installed by these targets into .venv and build/, from the package
+# registries, with locked versions. Needed beforehand: python3 (3.11+) with venv, make, git.
+# For what compares with Apache Kafka (bench, and some tests that are skipped without): mvn.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+TESTS_IN_PARALLEL ?= 2
+
+.PHONY: demo test check bench mutants soak lock clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m deploy.demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --dist loadgroup
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m tests.benchmarks
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants
+
+# The full counts of what `make test` runs a part of; about an hour.
+soak: $(VENV)/.dev
+	PIDLEASE_SOAK=1 $(BIN)/python -m pytest --timeout 7200
+
+# New locked versions, after a change of pyproject.toml.
+lock: $(VENV)/.dev
+	$(BIN)/python -m pip install -q pip-tools
+	for extra in demo dev; do \
+	  $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe --upgrade \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
+	    --extra $$extra -o requirements/$$extra.txt pyproject.toml; \
+	done
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed (PYTHON=python3.12 make ...)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "python3 -m venv failed: install python3-venv"; rm -rf $(VENV); exit 1; }
+
+$(VENV)/.demo: $(VENV)/bin/python requirements/demo.txt pyproject.toml
+	$(PIP) install --require-hashes -r requirements/demo.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python requirements/dev.txt pyproject.toml
+	$(PIP) install --require-hashes -r requirements/dev.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) build
