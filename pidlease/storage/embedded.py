@@ -1,6 +1,7 @@
 """The embedded log: for each partition a folder of segments in Kafka's own format."""
 
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -37,6 +38,13 @@ from pidlease.storage.sparse_index import TIME_ENTRY
 #: Offsets in the index files count from the segment's base in 31 bits.
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
+#: What is written on the event loop at most; a page cache takes it in some tens of microseconds.
+_INLINE_BYTES_MAX: Final = 128 << 10
+#: A write that took longer than this says that the disk is busy,
+_INLINE_SECONDS_MAX: Final = 0.002
+#: and that for so long nothing should be written on the event loop.
+_CALM_SECONDS: Final = 1.0
+
 
 class _View(NamedTuple):
     """What readers see: the segments, the end, and how much of the last one is acknowledged."""
@@ -71,6 +79,7 @@ class EmbeddedPartitionLog:
         self._active = ActiveSegment(SegmentFiles(files, folder, 0))
         self._view = _View((self._active.names,), 0, 0)
         self._unflushed = False
+        self._calm_from = 0.0
         self.config = config
         self.stopped = ""
         self.cut_bytes = 0
@@ -135,8 +144,33 @@ class EmbeddedPartitionLog:
         return self._view.end_offset
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
-        """See `PartitionLog`."""
+        """See `PartitionLog`.
+
+        A small write into the page cache is done at once where no fsync belongs to it: going to
+        a thread and back costs many times the write. Where such a write was slow, or something
+        else is going on with the partition, the next ones go to a thread (docs/adr/0003).
+        """
+        if self.config.fsync is not FsyncPolicy.BATCH and time.monotonic() >= self._calm_from:
+            size = sum(len(batch.data) for batch in batches)
+            full = self._active.size + size > self.config.segment_bytes
+            if size <= _INLINE_BYTES_MAX and not full and self._lock.acquire(blocking=False):
+                self._append_inline(batches, done)
+                return
         self._pool.submit(partial(self.append_blocking, batches), done)
+
+    def _append_inline(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
+        started = time.monotonic()
+        result: list[int] | LogError
+        try:
+            result = self._append_locked(batches)
+        except LogError as error:
+            result = error
+        finally:
+            self._lock.release()
+        finished = time.monotonic()
+        if finished - started > _INLINE_SECONDS_MAX:
+            self._calm_from = finished + _CALM_SECONDS
+        done(result)
 
     def append_blocking(self, batches: Sequence[NewBatch]) -> list[int]:
         """Append the batches; their base offsets.
@@ -146,18 +180,21 @@ class EmbeddedPartitionLog:
             LogStoppedError: the partition takes no appends, or does not from now on.
         """
         with self._lock:
-            if self.stopped:
-                raise LogStoppedError(self.stopped)
-            placed, offsets = self._place(batches)
-            try:
-                if self._is_full(placed):
-                    self._roll()
-                self._active.write(placed, fsync=self.config.fsync is FsyncPolicy.BATCH)
-            except OSError as error:
-                self._undo(error)
-            self._unflushed = self.config.fsync is not FsyncPolicy.BATCH
-            self._publish()
-            return offsets
+            return self._append_locked(batches)
+
+    def _append_locked(self, batches: Sequence[NewBatch]) -> list[int]:
+        if self.stopped:
+            raise LogStoppedError(self.stopped)
+        placed, offsets = self._place(batches)
+        try:
+            if self._is_full(placed):
+                self._roll()
+            self._active.write(placed, fsync=self.config.fsync is FsyncPolicy.BATCH)
+        except OSError as error:
+            self._undo(error)
+        self._unflushed = self.config.fsync is not FsyncPolicy.BATCH
+        self._publish()
+        return offsets
 
     def _place(self, batches: Sequence[NewBatch]) -> tuple[list[Placed], list[int]]:
         offset = self._active.next_offset
