@@ -13,6 +13,8 @@ from rich.console import Console
 from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
+from proxy.cli.status import status
+from proxy.cli.verify import verify
 from proxy.settings import Settings, SettingsError, load_settings
 
 #: Exit codes: 0 all is well; 1 what was looked for is wrong; 2 it could not be looked at.
@@ -62,6 +64,8 @@ _signature = _options()
 _serve.__signature__ = _signature  # type: ignore[attr-defined]
 _serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
 cli.command("serve")(_serve)
+cli.command()(status)
+cli.command()(verify)
 
 
 @cli.command()

@@ -23,6 +23,8 @@ from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_
 
 #: Lines in the file at which the old ones are merged.
 _LINES_MAX: Final = 10_000
+#: The shortest line there can be.
+_LINE_BYTES_MIN: Final = 50
 
 _log = structlog.get_logger(__name__)
 
@@ -81,6 +83,7 @@ class FileSequence:
             sweep_asides(self._files, self._path.parent)
             if not self._files.exists(self._path):
                 write_aside(self._files, self._path, [])
+            self._files.fsync_folder(self._path.parent)
             content = read_file(self._files, self._path)
         except OSError as error:
             raise SequenceError(f"{self._path}: {error}") from error
@@ -88,7 +91,7 @@ class FileSequence:
         for number, line in enumerate(lines[:-1], 1):
             block = _parse(line)
             if block is None or block.first < self._next:
-                if number < len(lines) - 1:
+                if any(map(_parse, lines[number:])):
                     raise SequenceError(
                         f"{self._path}: line {number} is damaged; take the file from a backup"
                     )
@@ -97,10 +100,12 @@ class FileSequence:
             self._next = block.end
             self._length += len(line) + 1
         if self._length < len(content):
-            # A torn line was never used. But a damaged one may have been: leave its numbers out.
-            self._next += BLOCK_SIZE
-            _log.warning("last line of the PID sequence is not intact; skipping one block",
-                         path=str(self._path), next=self._next)  # fmt: skip
+            # A torn line was never used. But damaged ones may have been: leave out the numbers
+            # of as many as may stand there.
+            skipped = (len(content) - self._length) // _LINE_BYTES_MIN + 1
+            self._next += skipped * BLOCK_SIZE
+            _log.warning("the end of the PID sequence is not intact; skipping blocks",
+                         path=str(self._path), skipped=skipped, next=self._next)  # fmt: skip
 
     def _append(self, line: bytes) -> None:
         file = self._files.open(self._path)

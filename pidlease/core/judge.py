@@ -58,6 +58,10 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
+#: The longest batch where numbers wrap. No real one comes near; but five of half the number
+#: space would meet themselves on the way round, and one could not be told from a step back.
+WRAPPING_SPAN_MAX: Final = 2**28
+
 ADMIT: Final = Verdict(Kind.ADMIT)
 UNKNOWN: Final = Verdict(Kind.UNKNOWN)
 _DUPLICATE: Final = Verdict(Kind.DUPLICATE)
@@ -118,6 +122,8 @@ def malformed(rules: Rules, batch: Batch) -> str:
     if records < 1:
         return f"a batch of {records} records"
     numbers = span(rules, batch)
+    if rules.wraps and numbers > WRAPPING_SPAN_MAX:
+        return f"sequences {first}..{last} are more than {WRAPPING_SPAN_MAX}, or run backwards"
     if records == numbers or (rules.ranges and records < numbers):
         return ""
     return f"{records} records do not fit sequences {first}..{last}"
@@ -139,11 +145,11 @@ def _judge_first(rules: Rules, batch: Batch, age: Age) -> Verdict:
 def _judge_numbers(rules: Rules, state: ProducerState, batch: Batch) -> Verdict:
     _, first, last, _, crc = batch
     expected = next_sequence(rules, state.high)
-    if first == expected:
-        return ADMIT
-    for appended in reversed(state.batches):
+    for appended in state.batches:
         if appended.first == first and appended.last == last:
             return Verdict(Kind.DUPLICATE, offset=appended.offset, differs=appended.crc != crc)
+    if first == expected:
+        return ADMIT
     if not _is_behind(rules, first, expected):
         return ADMIT if rules.holes else Verdict(Kind.GAP, expected=expected)
     if not _is_behind(rules, last, expected):

@@ -83,9 +83,9 @@ class LeaseRing:
             if self._due_ms[self._head] > now_ms:
                 break
             pid = self._pids[self._head]
+            stays_until_ms = renewal(pid)
             self._head = (self._head + 1) % len(self._pids)
             self._used -= 1
-            stays_until_ms = renewal(pid)
             if stays_until_ms is None:
                 gone.append(pid)
             else:

@@ -33,10 +33,12 @@ class Rules:
         restarts: a higher generation starts at 0 again, by any step up; otherwise the numbers
             go on and the generation may only be one higher, or granted.
         holes: a sequence beyond H + 1 is admitted.
-        ranges: a batch may hold fewer records than its range has numbers.
+        ranges: a batch may hold fewer records than its range has numbers: a copier's source has
+            holes, and so have ids that a producer brings from elsewhere.
         low_mark: below the lowest sequence admitted in this generation is a gap, not a duplicate.
         start_young: where a PID may start whose block is younger than the lease.
-        start_old: the same for a PID whose block is older, or that has none.
+        start_old: the same for a PID whose block is older. (A PID of no recorded block is
+            unknown, but for producers with a name of their own.)
     """
 
     policy: Policy

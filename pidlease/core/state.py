@@ -46,7 +46,8 @@ class ProducerState(NamedTuple):
     Attributes:
         generation: the highest seen.
         high: H, the last sequence applied.
-        lowest: the lowest sequence admitted in this generation.
+        lowest: the lowest sequence admitted; where a higher generation restarts the numbers,
+            in this generation.
         batches: the last five, oldest first.
         arrival_ms: when the last one arrived, in ms since 1970 by this proxy's clock.
     """

@@ -43,7 +43,11 @@ class LeasedPartition(Protocol):
 
 
 class _Lease:
-    """What is known of a PID across partitions. Times in ms since 1970; first_ms -1: not yet."""
+    """What is known of a PID across partitions. Times in ms since 1970.
+
+    first_ms is -1 before the first message; granted_ms is -1 where the lease was not kept since
+    its grant (only the log, or an old client, knows of it), so that its state may have expired.
+    """
 
     __slots__ = ("first_ms", "granted_ms", "partitions")
 
@@ -166,7 +170,15 @@ class Leases:
         return pid
 
     def age(self, pid: int, hole_ms: int) -> Age:
-        """See `partition.LeaseBook`."""
+        """See `partition.LeaseBook`.
+
+        A lease that is kept here since it was granted is as good as a young block: its state has
+        never expired. So a PID that was leased late from its block, or is in long use, may still
+        begin on another partition.
+        """
+        lease = self._leases.get(pid)
+        if lease is not None and lease.granted_ms > hole_ms:
+            return Age.YOUNG
         return self._ages.age(pid, max(self._clock_ms() - self.lease_ms, hole_ms))
 
     def adopt(self, pid: int, partition: LeasedPartition) -> bool:
@@ -179,7 +191,7 @@ class Leases:
             except RingFullError:
                 self.refused["ring full"] += 1
                 return False
-            lease = self._leases[pid] = _Lease(now_ms)
+            lease = self._leases[pid] = _Lease(-1)
         if lease.first_ms < 0:
             lease.first_ms = now_ms
         if partition not in lease.partitions:
@@ -244,7 +256,7 @@ class Leases:
         lease = self._leases.get(pid)
         now_ms = self._clock_ms()
         if lease is None:
-            lease = self._leases[pid] = _Lease(now_ms, now_ms)
+            lease = self._leases[pid] = _Lease(-1, now_ms)
             self.ring.restore(pid, now_ms + self.lease_ms)
         elif lease.first_ms < 0:
             lease.first_ms = now_ms

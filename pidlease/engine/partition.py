@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -217,10 +218,10 @@ class Partition:
         failed = self._failed.get(pid)
         if failed is None:
             return False
-        if self._clock_ms() >= failed.until_ms or batch.generation != failed.generation:
+        if self._clock_ms() >= failed.until_ms or batch.generation > failed.generation:
             del self._failed[pid]
             return False
-        return batch.first != failed.first
+        return batch.generation == failed.generation and batch.first != failed.first
 
     def _outcome(self, policy: Policy | None, outcome: Outcome) -> Outcome:
         self._counts.count(policy, outcome.status)
@@ -240,6 +241,8 @@ class Partition:
 
     def _start(self) -> None:
         self._start_scheduled = False
+        if self._writing:
+            return
         group: list[_Pending] = []
         size = 0
         while self._queue and len(group) < GROUP_BATCHES_MAX:
@@ -263,7 +266,7 @@ class Partition:
         for watcher in self._watchers:
             watcher.set()
         for pending, outcome in applied:
-            pending.done(outcome)
+            _tell(pending.done, outcome)
             for batch, done in pending.retries:
                 self._answer_retry(pending.pid, batch, done)
 
@@ -303,9 +306,9 @@ class Partition:
         if rules is None or verdict.kind is Kind.ADMIT:
             # Cannot be: it repeats or straddles what was just applied. If it is, a retry is safe.
             _log.critical("a joined retry would be admitted", pid=pid, batch=batch, state=state)
-            done(self._outcome(None, Outcome(Status.FAILED, reason="send it again")))
+            _tell(done, self._outcome(None, Outcome(Status.FAILED, reason="send it again")))
             return
-        self._refuse(pid, rules, batch, verdict, done)
+        self._refuse(pid, rules, batch, verdict, partial(_tell, done))
 
     # ------------------------------------------------------------------ failing
 
@@ -324,9 +327,9 @@ class Partition:
         for pending in (*group, *behind):
             policy = policy_of(pending.pid)
             outcome = Outcome(status, reason=str(error))
-            pending.done(self._outcome(policy, outcome))
+            _tell(pending.done, self._outcome(policy, outcome))
             for _, done in pending.retries:
-                done(self._outcome(policy, outcome))
+                _tell(done, self._outcome(policy, outcome))
 
     def _fall_back(self, pid: int, batch: Batch) -> None:
         """Let pushed be persisted again, and remember what comes first when it comes again."""
@@ -407,6 +410,14 @@ def batch_of(header: BatchHeader) -> Batch:
 def _rules(pid: int) -> Rules | None:
     policy = policy_of(pid)
     return None if policy is None else RULES.get(policy)
+
+
+def _tell(done: Done, outcome: Outcome) -> None:
+    """Tell one of many; what goes wrong there is not to keep the others waiting."""
+    try:
+        done(outcome)
+    except Exception:  # noqa: BLE001 - a door's bug
+        _log.exception("an outcome could not be told", outcome=outcome)
 
 
 def _no_policy(pid: int) -> str:

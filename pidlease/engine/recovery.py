@@ -110,8 +110,11 @@ class Recovery:
                 and ends[name][1] < place.next_offset
             ]
             if beyond:
-                _log.error("snapshot skipped: the log ends before it", number=manifest.number,
+                # Removed, too: once the log has grown past it again, it would speak of batches
+                # that were lost as if they stood there.
+                _log.error("snapshot removed: the log ends before it", number=manifest.number,
                            partitions=[str(name) for name in beyond[:10]])  # fmt: skip
+                self.snapshots.remove(manifest.number)
                 continue
             try:
                 return self.snapshots.load(manifest.number)

@@ -54,7 +54,8 @@ class DataFolder:
             self.clean: Final = files.exists(self._marker)
             if self.clean:
                 files.remove(self._marker)
-                files.fsync_folder(path)
+            # Also where there is no marker: a crash may have come between removal and fsync.
+            files.fsync_folder(path)
         except OSError as error:
             self._lock.release()
             raise DataFolderError(f"{path} cannot be used: {error}") from error
@@ -95,7 +96,7 @@ class DataFolder:
         """See `LogStore`. A partition that is stopped makes it an unclean stop."""
         for log in self._logs:
             log.close()
-        if not any(log.stopped for log in self._logs):
+        if all(log.closed for log in self._logs):
             write_aside(self._files, self._marker, [b""])
         self._lock.release()
 

@@ -4,6 +4,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from pidlease.storage import sparse_index
+from pidlease.storage.durable_mark import DurableMark
 from pidlease.storage.errors import (
     AppendFailedError,
     DamagedLogError,
@@ -77,11 +79,13 @@ class EmbeddedPartitionLog:
         self._lock = threading.Lock()
         self._sealed: tuple[SegmentFiles, ...] = ()
         self._active = ActiveSegment(SegmentFiles(files, folder, 0))
+        self._mark = DurableMark(files, folder)
         self._view = _View((self._active.names,), 0, 0)
         self._unflushed = False
         self._calm_from = 0.0
         self.config = config
         self.stopped = ""
+        self.closed = False
         self.cut_bytes = 0
 
     # ------------------------------------------------------------------ life cycle, blocking
@@ -98,6 +102,9 @@ class EmbeddedPartitionLog:
         make_durable_folder(self._files, self._folder)
         bases = self._tidy()
         segments = [SegmentFiles(self._files, self._folder, base) for base in bases]
+        if not clean:
+            # A crash may have come between making a file and the fsync of its name.
+            self._files.fsync_folder(self._folder)
         if not segments:
             self._active.create()
             self._publish()
@@ -105,13 +112,23 @@ class EmbeddedPartitionLog:
         self._sealed = tuple(segments[:-1])
         self._active = ActiveSegment(segments[-1])
         try:
+            durable = self._mark.read()
+            recovery_offset = max(recovery_offset, durable)
             self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
+            self._check_complete(durable)
         except DamagedLogError as error:
             self.stop(str(error))
         if self.cut_bytes:
             _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
                          end_offset=self._active.next_offset)  # fmt: skip
         self._publish()
+
+    def _check_complete(self, durable: int) -> None:
+        end = self._active.next_offset
+        if end < durable:
+            path = self._active.names.path(LOG_SUFFIX)
+            reason = f"it ends at offset {end}, and was durable up to {durable}"
+            raise DamagedLogError(path, self._active.size, reason)
 
     def _tidy(self) -> list[int]:
         """Remove what an interrupted removal left, and name the segments there are."""
@@ -129,7 +146,10 @@ class EmbeddedPartitionLog:
         with self._lock:
             if not self.stopped:
                 self._active.seal()
+                self.stopped = "the log is closed"
+                self.closed = True
             self._active.close()
+            self._mark.close()
 
     # ------------------------------------------------------------------ appending
 
@@ -192,7 +212,10 @@ class EmbeddedPartitionLog:
             self._active.write(placed, fsync=self.config.fsync is FsyncPolicy.BATCH)
         except OSError as error:
             self._undo(error)
-        self._unflushed = self.config.fsync is not FsyncPolicy.BATCH
+        if self.config.fsync is FsyncPolicy.BATCH:
+            self._mark.write(self._active.next_offset)
+        else:
+            self._unflushed = True
         self._publish()
         return offsets
 
@@ -218,14 +241,38 @@ class EmbeddedPartitionLog:
     def _roll(self) -> None:
         """Seal the last segment durably, then begin a new one. So only the last can be torn."""
         old = self._active
-        old.seal()
+        try:
+            old.seal()
+        except OSError as error:
+            if self._unflushed:
+                # Acknowledged pages may be gone: the kernel drops what it could not write.
+                self.stop(f"fsync of acknowledged records failed ({error})")
+            raise
+        self._unflushed = False
         new = ActiveSegment(SegmentFiles(self._files, self._folder, old.next_offset))
-        new.create()
+        try:
+            new.create()
+        except OSError as error:
+            self._drop(new, error)
+            raise
         self._active = new
         self._sealed = (*self._sealed, old.names)
         old.close()
 
+    def _drop(self, new: ActiveSegment, error: OSError) -> None:
+        """Leave nothing of a segment that could not be begun: it would hide the one before."""
+        new.close()
+        path = new.names.path(LOG_SUFFIX)
+        try:
+            if self._files.exists(path):
+                self._files.remove(path)
+                self._files.fsync_folder(self._folder)
+        except OSError as second:
+            self.stop(f"a new segment failed ({error}), and could not be removed ({second})")
+
     def _undo(self, error: OSError) -> None:
+        if self.stopped:
+            raise LogStoppedError(self.stopped) from error
         try:
             self._active.cut()
         except OSError as second:
@@ -265,6 +312,7 @@ class EmbeddedPartitionLog:
                 self.stop(f"fsync of acknowledged records failed ({error})")
                 raise LogStoppedError(self.stopped) from error
             self._unflushed = False
+            self._mark.write(self._active.next_offset)
 
     async def retain(self, limit_offset: int, now_ms: int) -> int:
         """See `PartitionLog`."""
@@ -286,9 +334,10 @@ class EmbeddedPartitionLog:
                 past = too_large or self._is_past(segment.max_timestamp(), now_ms)
                 if following.base_offset > limit_offset or not past:
                     break
+                segment.remove()
                 self._sealed = self._sealed[1:]
                 self._publish()
-                segment.remove()
+                segment.remove_indexes()
                 total -= size
                 removed += 1
             return removed
@@ -339,13 +388,15 @@ class EmbeddedPartitionLog:
         """See `PartitionLog.find_time`."""
         segments, _, last_size = self._view
         for segment in segments[:-1]:
-            if segment.max_timestamp() >= timestamp:
-                return self._find_time_in(segment, segment.log_size(), timestamp)
+            with suppress(FileNotFoundError):  # retention took it away in between
+                if segment.max_timestamp() >= timestamp:
+                    return self._find_time_in(segment, segment.log_size(), timestamp)
         return self._find_time_in(segments[-1], last_size, timestamp)
 
     def _find_time_in(self, segment: SegmentFiles, end: int, timestamp: int) -> TimedOffset | None:
         offset = segment.base_offset
-        with segment.reading(TIME_SUFFIX) as times:
+        floor = None
+        with suppress(FileNotFoundError), segment.reading(TIME_SUFFIX) as times:
             floor = sparse_index.floor_entry(times, TIME_ENTRY, timestamp - 1)
         if floor is not None and segment.is_true_time(floor):
             offset += floor[1]

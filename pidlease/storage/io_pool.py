@@ -11,7 +11,11 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
+import structlog
+
 Result = TypeVar("Result")
+
+_log = structlog.get_logger(__name__)
 
 _Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -90,4 +94,7 @@ class IoPool:
         self._woken = False
         while self._results:
             done, result = self._results.popleft()
-            done(result)
+            try:
+                done(result)
+            except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others
+                _log.exception("a result could not be delivered")

@@ -9,6 +9,8 @@ inside the batch, or a sector's share of it reads as zeros because it never reac
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from pidlease.storage.files import OpenFile
 from pidlease.storage.record_batch import (
     HEADER_BYTES,
@@ -24,6 +26,8 @@ from pidlease.storage.record_batch import (
 SECTOR_BYTES: Final = 512
 
 _CHUNK_BYTES: Final = 1 << 20
+#: Where in a batch begins what its CRC covers.
+_CRC_FROM: Final = 21
 #: How far to look for intact batches behind a broken one.
 _LOOK_AHEAD_BYTES: Final = 64 << 20
 
@@ -105,10 +109,12 @@ def is_torn(file: OpenFile, position: int, size: int, expected_offset: int) -> b
     header = read_header(rest)
     sane = header.magic == MAGIC and header.size >= HEADER_BYTES
     if sane and header.size > size - position:
-        return not _intact_follows(rest, expected_offset)
+        # The length is not under the CRC: it may be all that is wrong.
+        alone = crc32c(rest[_CRC_FROM:]) == header.crc
+        return not alone and not _intact_follows(rest, expected_offset)
     to_sector_end = SECTOR_BYTES - position % SECTOR_BYTES
     extent = header.size if sane else max(HEADER_BYTES, to_sector_end)
-    return _has_lost_sector(rest[:extent], position)
+    return _has_lost_sector(rest, extent, position, expected_offset)
 
 
 def _read(file: OpenFile, position: int, size: int, end: int) -> memoryview:
@@ -138,12 +144,19 @@ def _check(data: memoryview, position: int, expected_offset: int | None) -> Batc
     return header
 
 
-def _has_lost_sector(batch: memoryview, position: int) -> bool:
+def _has_lost_sector(rest: memoryview, extent: int, position: int, expected_offset: int) -> bool:
+    """Whether a sector that the batch has a share of never reached the disk.
+
+    Such a sector is zero from the batch's first byte, or its own, to its end or the end of the
+    file. So are the first few bytes of a batch that begins at a sector's end (the high bytes of
+    its offset): they prove nothing.
+    """
     at = 0
-    while at < len(batch):
+    while at < min(extent, len(rest)):
         share = SECTOR_BYTES - (position + at) % SECTOR_BYTES
-        part = batch[at : at + share]
-        if not any(part):
+        part = bytes(rest[at : at + share])
+        natural = at == 0 and expected_offset.to_bytes(8, "big").startswith(part)
+        if not any(part) and not natural:
             return True
         at += share
     return False

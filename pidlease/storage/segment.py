@@ -77,11 +77,21 @@ class SegmentFiles:
             return file.size()
 
     def remove(self) -> None:
-        """Remove it, durably: the .log first, so that indexes alone mean an unfinished removal."""
-        self.files.remove(self.path(LOG_SUFFIX))
+        """Remove its .log.
+
+        What was removed before is made durable first: the oldest segment goes first also for a
+        power cut in between, or it would leave a hole.
+
+        Raises:
+            OSError: it is still there.
+        """
         self.files.fsync_folder(self.folder)
+        self.files.remove(self.path(LOG_SUFFIX))
+
+    def remove_indexes(self) -> None:
+        """Remove the indexes of a .log that is gone; what is left, the next start removes."""
         for suffix in (INDEX_SUFFIX, TIME_SUFFIX):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 self.files.remove(self.path(suffix))
 
     def position_of(self, offset: int, log: OpenFile, end: int) -> int:
@@ -126,11 +136,18 @@ class SegmentFiles:
                 last = sparse_index.last_entry(index, TIME_ENTRY)
         except FileNotFoundError:
             last = None
-        if last is not None and self.is_true_time(last):
-            return last[0]
         with self.reading(LOG_SUFFIX) as log:
-            headers = scan_headers(log, 0, log.size())
-            return max((header.max_timestamp for _, header in headers), default=-1)
+            # The last entry may not be of the last batch: the index may have lost its end.
+            end, begin = log.size(), 0
+            if last is not None and self.is_true_time(last):
+                begin = self.position_of(self.base_offset + last[1], log, end)
+            return self.max_timestamp_between(log, begin, end)
+
+    @staticmethod
+    def max_timestamp_between(log: OpenFile, begin: int, end: int) -> int:
+        """The largest timestamp of the batches between two positions; -1 where there is none."""
+        headers = scan_headers(log, begin, end)
+        return max((header.max_timestamp for _, header in headers), default=-1)
 
     def is_true_time(self, entry: tuple[int, int]) -> bool:
         """Whether the batch that a .timeindex entry names has the timestamp that it says."""
@@ -162,11 +179,9 @@ class ActiveSegment:
 
     def create(self) -> None:
         """Make its .log, durably."""
+        self._start_indexes(0, 0)
         self._log = self.names.files.open(self.names.path(LOG_SUFFIX), create=True)
         self._log.truncate(0)
-        for suffix in (INDEX_SUFFIX, TIME_SUFFIX):
-            self._index_file(suffix)[0].truncate(0)
-            self._indexes[suffix] = (self._indexes[suffix][0], 0)
         self.names.files.fsync_folder(self.names.folder)
 
     @property
@@ -203,6 +218,8 @@ class ActiveSegment:
         """Make it durable, indexes included, and close it."""
         self.log.fsync()
         self._write_index(TIME_SUFFIX, self.indexer.time_entry())
+        if self._index_failed:
+            self._start_indexes(0, 0)  # none is better than one that looks complete
         for file, _ in self._indexes.values():
             file.fsync()
 
@@ -241,6 +258,9 @@ class ActiveSegment:
                 path = self.names.path(LOG_SUFFIX)
                 raise DamagedLogError(path, error.position, str(error)) from None
             self.cut()
+        if not clean:
+            # What a kill left in the page cache counts from now on; so it must be on the disk.
+            self.log.fsync()
         return size - self.size
 
     def _trusted(self, recovery_offset: int, size: int) -> tuple[int, int]:
@@ -258,6 +278,10 @@ class ActiveSegment:
         times = [time for time in times if time[1] <= relative]
         if times and not self.names.is_true_time(times[-1]):
             return 0, 0
+        begin = self.names.position_of(base + times[-1][1], self.log, size) if times else 0
+        largest = self.names.max_timestamp_between(self.log, begin, position)
+        if largest > (times[-1][0] if times else -1):
+            return 0, 0  # .timeindex has lost its end, and .index has not: build both again
         self.size = position
         self.next_offset = next(scan_headers(self.log, position, size))[1].base_offset
         if times:

@@ -8,6 +8,7 @@ it is there as a whole or not at all; what it says is checked when it is read.
 import array
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -153,6 +154,8 @@ class SnapshotStore:
         self._keep = keep
         make_durable_folder(files, folder)
         sweep_asides(files, folder)
+        # Retention trusts what is here: the name of the last one may not be on the disk yet.
+        files.fsync_folder(folder)
 
     def numbers(self) -> list[int]:
         """The snapshots that are there, newest first."""
@@ -176,6 +179,26 @@ class SnapshotStore:
         number = max(self.numbers(), default=0) + 1
         aside = aside_path(self._folder)
         self._files.make_folder(aside)
+        try:
+            manifest = self._write_aside(aside, number, created_ms, (partitions, leases))
+            self._files.rename(aside, self._folder / _name(number))
+        except OSError:
+            with suppress(OSError):  # a full disk, perhaps: do not leave it fuller
+                remove_tree(self._files, aside)
+            raise
+        self._files.fsync_folder(self._folder)
+        for old in self.numbers()[self._keep :]:
+            self.remove(old)
+        return manifest
+
+    def _write_aside(
+        self,
+        aside: Path,
+        number: int,
+        created_ms: int,
+        content: tuple[Iterable[PartitionRows], Iterable[LeaseRow]],
+    ) -> Manifest:
+        partitions, leases = content
         places: dict[TopicPartition, Place] = {}
         sums: dict[str, tuple[int, int]] = {}
         rows: dict[str, int] = {}
@@ -188,10 +211,6 @@ class SnapshotStore:
         manifest = Manifest(number, created_ms, places, rows, sums)
         self._write_file(aside / _MANIFEST, _encode_manifest(manifest))
         self._files.fsync_folder(aside)
-        self._files.rename(aside, self._folder / _name(number))
-        self._files.fsync_folder(self._folder)
-        for old in self.numbers()[self._keep :]:
-            self.remove(old)
         return manifest
 
     def remove(self, number: int) -> None:

@@ -69,6 +69,7 @@ class TopicStore:
         self._folder = folder
         make_durable_folder(files, folder)
         sweep_asides(files, folder)
+        files.fsync_folder(folder)  # a crash may have come between a rename and its fsync
 
     def load(self) -> list[Topic]:
         """All topics.

@@ -22,6 +22,9 @@ _SMALL_BUFFER_BYTES: Final = 64 << 10
 _LARGE_FRAME_BYTES: Final = 16 << 10
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES_MIN: Final = 8
+#: A request that has begun must arrive within this time, and one second for so many bytes.
+STALLED_SECONDS: Final = 30.0
+_ARRIVING_BYTES_A_SECOND: Final = 256 << 10
 #: Requests of one connection that may wait for their answers.
 REQUESTS_MAX: Final = 128
 
@@ -29,16 +32,31 @@ _log = structlog.get_logger(__name__)
 
 
 class Slot:
-    """The place of one answer in the order of answers."""
+    """The place of one answer in the order of answers, and the memory that it holds."""
 
-    __slots__ = ("answer", "connection", "correlation_id", "ready", "size")
+    __slots__ = ("answer", "connection", "correlation_id", "ready", "request_size", "reserved")
 
     def __init__(self, connection: "KafkaConnection", correlation_id: int, size: int) -> None:
         self.connection = connection
         self.correlation_id = correlation_id
-        self.size = size
+        self.request_size = size
+        #: Bytes held for the answer.
+        self.reserved = 0
         self.ready = False
         self.answer: tuple[bytes, ...] = ()
+
+    def reserve(self, size: int) -> bool:
+        """Hold memory for the answer, if there is any."""
+        if not self.connection.budget.reserve(size):
+            return False
+        self.reserved += size
+        return True
+
+    def resize(self, size: int) -> None:
+        """Hold as much as the answer really takes."""
+        surplus = self.reserved - size
+        self.reserved = size
+        self.connection.budget.release(surplus)
 
     def fill(self, *parts: bytes) -> None:
         """Give the answer, from the response header on; no parts: the request gets none."""
@@ -76,7 +94,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._budget = handler.budget
+        self.budget = handler.budget
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_SMALL_BUFFER_BYTES)
         self._start = 0
@@ -91,6 +109,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.peer = ""
         self.tasks: set[asyncio.Task[None]] = set()
         self.last_read = time.monotonic()
+        self.frame_began = self.last_read
+        self.write_paused_at = self.last_read
+        #: Held by the one task that makes a large answer.
+        self.answering = asyncio.Lock()
+        #: Set while the client takes its answers.
+        self.writable = asyncio.Event()
+        self.writable.set()
 
     # ------------------------------------------------------------------ life cycle
 
@@ -106,6 +131,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """See `asyncio.BaseProtocol`."""
         self._transport = None
+        self._write_paused = False
         for task in self.tasks:
             task.cancel()
         if self._frame is not None:
@@ -127,10 +153,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._slots:
             self.close()
 
-    @property
-    def stalled_frame(self) -> bool:
-        """Whether a request has begun to arrive and is not complete."""
-        return self._frame is not None or self._end > self._start
+    def abort(self) -> None:
+        """Close the connection at once; what the client did not take is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether a request does not go on arriving, or the client does not take its answers.
+
+        Parameters:
+            now: the time, by the monotonic clock.
+        """
+        if self._write_paused:
+            return now - self.write_paused_at > STALLED_SECONDS
+        if self._paused:
+            return False  # it is we who do not read
+        size = len(self._frame) if self._frame is not None else self._end - self._start
+        allowed = STALLED_SECONDS + size / _ARRIVING_BYTES_A_SECOND
+        return size > 0 and now - self.frame_began > allowed
 
     @property
     def idle(self) -> bool:
@@ -150,6 +190,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.last_read = time.monotonic()
         frame = self._frame
         if frame is None:
+            if self._start == self._end:
+                self.frame_began = self.last_read
             self._end += nbytes
             self._read_frames()
             return
@@ -174,7 +216,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._end - body >= size:
                 frame = self._buffer[body : body + size]
                 self._start = body + size
-                self._budget.add(size)
+                self.budget.add(size)
+                self.frame_began = self.last_read
                 self._take(frame)
             elif size > _LARGE_FRAME_BYTES:
                 self._begin_large(size, body)
@@ -185,7 +228,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _begin_large(self, size: int, body: int) -> None:
         """Read the rest of a frame straight into a buffer of its own."""
-        if not self._budget.reserve(size):
+        if not self.budget.reserve(size):
             self._wait_for_memory()
             return
         frame = bytearray(size)
@@ -228,7 +271,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _check_load(self) -> None:
         if self._write_paused or len(self._slots) >= REQUESTS_MAX:
             self._pause()
-        elif self._budget.exhausted:
+        elif self.budget.exhausted:
             self._wait_for_memory()
         elif self._paused and not self._waits_for_memory:
             self._resume()
@@ -237,7 +280,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._pause()
         if not self._waits_for_memory:
             self._waits_for_memory = True
-            self._budget.wait(self)
+            self.budget.wait(self)
 
     def budget_freed(self) -> None:
         """See `budget.Waiter`."""
@@ -255,6 +298,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing() or self._finishing:
             return
         self._paused = False
+        self.last_read = self.frame_began = time.monotonic()
         self._transport.resume_reading()
         if self._frame is None:
             self._read_frames()
@@ -262,11 +306,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`: the client does not take its answers."""
         self._write_paused = True
+        self.write_paused_at = time.monotonic()
+        self.writable.clear()
         self._pause()
 
     def resume_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
         self._write_paused = False
+        self.writable.set()
+        self.flush()
         self._check_load()
 
     # ------------------------------------------------------------------ answering
@@ -276,9 +324,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         parts: list[bytes] = []
         freed = 0
         slots = self._slots
-        while slots and slots[0].ready:
+        # What the client does not take stays here, where it is counted.
+        while slots and slots[0].ready and not self._write_paused:
             slot = slots.popleft()
-            freed += slot.size
+            freed += slot.request_size + slot.reserved
             if slot.answer:
                 size = sum(map(len, slot.answer))
                 parts.append(INT32.pack(size))
@@ -291,4 +340,4 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._check_load()
 
     def _release(self, size: int) -> None:
-        self._budget.release(size)
+        self.budget.release(size)

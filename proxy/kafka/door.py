@@ -40,8 +40,8 @@ VERSIONS: Final = {
 #: (KAFKA-18659), so Kafka 4 advertises it without serving it, and so do we.
 ADVERTISED: Final = {**VERSIONS, _PRODUCE: (0, VERSIONS[_PRODUCE][1])}
 
-#: A request that has begun must go on arriving.
-_STALLED_SECONDS: Final = 30.0
+#: How long a stop waits for clients to take their last answers.
+_CLOSE_SECONDS: Final = 10.0
 _SWEEP_SECONDS: Final = 5.0
 
 _log = structlog.get_logger(__name__)
@@ -140,24 +140,26 @@ class KafkaDoor:
             self._sweeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._sweeper
-        deadline = time.monotonic() + _STALLED_SECONDS
+        self._fetch.close()
+        deadline = time.monotonic() + _CLOSE_SECONDS
         while self.connections and time.monotonic() < deadline:
             for connection in list(self.connections):
                 connection.finish()
             await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
 
     async def _sweep(self) -> None:
-        """Close what is stalled in the middle of a request, or long idle."""
+        """Close what is stalled in the middle of a request or an answer, or long idle."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = time.monotonic()
             for connection in list(self.connections):
-                quiet = now - connection.last_read
-                stalled = connection.stalled_frame and quiet > _STALLED_SECONDS
-                if stalled or (connection.idle and quiet > self._config.idle_seconds):
-                    if stalled:
-                        _log.warning("connection closed: a request did not go on arriving",
-                                     peer=connection.peer)  # fmt: skip
+                if connection.is_stalled(now):
+                    _log.warning("connection closed: a request or an answer came to a halt",
+                                 peer=connection.peer)  # fmt: skip
+                    connection.abort()
+                elif connection.idle and now - connection.last_read > self._config.idle_seconds:
                     connection.close()
 
     # ------------------------------------------------------------------ connections

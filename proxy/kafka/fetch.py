@@ -6,6 +6,7 @@ Source: FetchRequest.json / FetchResponse.json of Kafka 4.1, versions 4 to 11. F
 
 import asyncio
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +23,8 @@ from proxy.kafka.wire import INT32, RequestHeader, write_array, write_string
 
 #: How long a poll may be held, whatever the client asks for.
 _WAIT_MS_MAX: Final = 60_000
+#: How long records gather for a poll that asks for more than the first.
+_GATHER_SECONDS: Final = 0.005
 _PARTITION: Final = struct.Struct(">ihqq")
 _INT64: Final = struct.Struct(">q")
 
@@ -38,6 +41,11 @@ class _Wanted:
     data: bytes = b""
     code: ErrorCode = ErrorCode.none
 
+    @property
+    def has_records(self) -> bool:
+        """Whether something would be read."""
+        return self.partition is not None and self.offset < self.partition.readable_end
+
 
 class FetchApi:
     """Answers Fetch requests.
@@ -52,6 +60,14 @@ class FetchApi:
         self._engine = engine
         self._budget = budget
         self._fetch_bytes_max = fetch_bytes_max
+        self._polls: set[asyncio.Event] = set()
+        self._closing = False
+
+    def close(self) -> None:
+        """Let all polls end with what there is."""
+        self._closing = True
+        for event in self._polls:
+            event.set()
 
     async def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
         """Answer a request, at once or when there is enough to read.
@@ -61,19 +77,23 @@ class FetchApi:
         """
         request = read_request(header, frame)
         wanted = self._wanted(request)
-        await self._wait(request, wanted)
-        limit = min(request.max_bytes, self._fetch_bytes_max)
-        left = max(limit, 0)
-        held = 0
-        for each in wanted:
-            if left <= 0 and any(other.data for other in wanted):
-                break
-            await self._read(each, left)
-            left -= len(each.data)
-            # Held until the answer is flushed: the slot gives it back with the request's own.
-            held += len(each.data)
-            self._budget.add(len(each.data))
-        slot.size += held
+        wait_ms = min(int(request.max_wait.total_seconds() * 1000), _WAIT_MS_MAX)
+        deadline = time.monotonic() + wait_ms / 1000
+        event = asyncio.Event()
+        partitions = {each.partition for each in wanted if each.partition is not None}
+        self._polls.add(event)
+        for partition in partitions:
+            partition.watch(event)
+        try:
+            # One answer of a connection at a time, and none while it does not take them.
+            async with slot.connection.answering:
+                while not await self._read_all(slot, request, wanted):
+                    if not wanted or not await self._wait(event, deadline, request.min_bytes):
+                        break
+        finally:
+            self._polls.discard(event)
+            for partition in partitions:
+                partition.unwatch(event)
         slot.fill(*_encode(slot.correlation_id, header.version, wanted))
 
     def _wanted(self, request: Any) -> list[_Wanted]:
@@ -89,40 +109,51 @@ class FetchApi:
             for part in topic.partitions
         ]
 
-    async def _wait(self, request: Any, wanted: list[_Wanted]) -> None:
-        """Hold the poll until enough records are there, something is wrong, or time is up."""
-        wait_ms = min(int(request.max_wait.total_seconds() * 1000), _WAIT_MS_MAX)
-        if wait_ms <= 0 or self._enough(request.min_bytes, wanted):
-            return
-        event = asyncio.Event()
-        partitions = {each.partition for each in wanted if each.partition is not None}
-        for partition in partitions:
-            partition.watch(event)
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_ms / 1000):
-                    while not self._enough(request.min_bytes, wanted):
-                        event.clear()
-                        await event.wait()
-        finally:
-            for partition in partitions:
-                partition.unwatch(event)
+    async def _wait(self, event: asyncio.Event, deadline: float, min_bytes: int) -> bool:
+        """Hold the poll until records came; False when time is up."""
+        left = deadline - time.monotonic()
+        if left <= 0 or self._closing:
+            return False
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), left)
+        event.clear()
+        if min_bytes > 1:
+            # Not for every record that comes: what is there is read again each time.
+            await asyncio.sleep(max(min(_GATHER_SECONDS, deadline - time.monotonic()), 0))
+        return True
 
-    @staticmethod
-    def _enough(min_bytes: int, wanted: list[_Wanted]) -> bool:
-        """Whether there is an error to tell, or about `min_bytes` to read.
+    async def _read_all(self, slot: Slot, request: Any, wanted: list[_Wanted]) -> bool:
+        """Read what is there; whether it is enough, or there is an error to tell.
 
-        Bytes are estimated by offsets, each record being a few bytes at least: what is there is
-        never held back longer than the client allows, and a byte too few is no error.
+        The memory counts as the request's own until the answer is out.
         """
-        records = 0
+        limit = max(min(request.max_bytes, self._fetch_bytes_max), 0)
+        if any(each.has_records for each in wanted):
+            await slot.connection.writable.wait()
+            await self._reserve(slot, limit)
+        left = limit
         for each in wanted:
-            if each.partition is None or each.offset > each.partition.readable_end:
-                return True
-            if each.offset < each.partition.log.start_offset:
-                return True
-            records += each.partition.readable_end - each.offset
-        return records > 0 and records * _RECORD_BYTES_MIN >= min_bytes
+            if left <= 0 and left != limit:
+                break
+            await self._read(each, left)
+            left -= len(each.data)
+        found = limit - left
+        if slot.reserved:
+            # The first batch is given whole, and may be more than was asked for.
+            slot.resize(found)
+        failed = any(each.code is not ErrorCode.none for each in wanted)
+        if found >= max(request.min_bytes, 0) or failed:
+            return True
+        if self._closing:
+            return True
+        slot.resize(0)
+        return False
+
+    async def _reserve(self, slot: Slot, size: int) -> None:
+        while not slot.reserve(size):
+            freed = _Freed()
+            self._budget.wait(freed)
+            await freed.event.wait()
 
     async def _read(self, each: _Wanted, left: int) -> None:
         partition = each.partition
@@ -131,6 +162,8 @@ class FetchApi:
             return
         if each.offset > partition.readable_end:
             each.code = ErrorCode.offset_out_of_range
+            return
+        if each.offset == partition.readable_end:
             return
         try:
             each.data = await partition.log.read(each.offset, max(min(each.max_bytes, left), 1))
@@ -142,8 +175,15 @@ class FetchApi:
             each.code = ErrorCode.kafka_storage_error
 
 
-#: A record is no smaller (attributes, two deltas, two lengths, header count, its own length).
-_RECORD_BYTES_MIN: Final = 7
+class _Freed:
+    """Waits for memory (see `budget.Waiter`)."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def budget_freed(self) -> None:
+        """See `budget.Waiter`."""
+        self.event.set()
 
 
 def _encode(correlation_id: int, version: int, wanted: list[_Wanted]) -> list[bytes]:

@@ -66,14 +66,19 @@ class ProduceReply:
         return len(rows) - 1
 
     def put(
-        self, rows: list[bytes], place: int, index: int, log_start: int, outcome: Outcome
+        self,
+        rows: list[bytes],
+        place: tuple[int, int, int],
+        header: BatchHeader,
+        outcome: Outcome,
     ) -> None:
-        """Fill a place with an outcome."""
+        """Fill a place (in the rows, partition number, log start offset) with an outcome."""
+        at, index, log_start = place
         code = CODES[outcome.status]
         if outcome.status is Status.DUPLICATE and outcome.offset < 0:
             code = ErrorCode.duplicate_sequence_number
-        message = None if code is ErrorCode.none else _message(outcome)
-        self.put_code(rows, place, index, code, (outcome.offset, log_start, message))
+        message = None if code is ErrorCode.none else _message(header, outcome)
+        self.put_code(rows, at, index, code, (outcome.offset, log_start, message))
 
     def put_code(
         self,
@@ -124,8 +129,10 @@ class ProduceReply:
         return (b"".join(parts),)
 
 
-def _message(outcome: Outcome) -> str:
-    words = [outcome.reason or outcome.status.value]
+def _message(header: BatchHeader, outcome: Outcome) -> str:
+    pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
+    what = outcome.reason or outcome.status.value
+    words = [f"PID {pid}, epoch {epoch}, sequence {first}: {what}"]
     if outcome.generation >= 0:
         words.append(f"the epoch here is {outcome.generation}")
     if outcome.expected >= 0:
@@ -211,7 +218,7 @@ class ProduceApi:
         except _RefusedError as error:
             reply.put_code(rows, place, index, error.code, (-1, log_start, str(error)))
             return
-        done = partial(reply.put, rows, place, index, log_start)
+        done = partial(reply.put, rows, (place, index, log_start), header)
         pid = header.producer_id
         if pid not in NO_PIDS and policy_of(pid) is not Policy.KAFKA:
             done(_foreign(pid))

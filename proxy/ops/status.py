@@ -5,7 +5,7 @@ from typing import Any, Final
 from pidlease import __version__
 from pidlease.engine.engine import Engine, wall_clock_ms
 
-#: Partitions listed at most; the totals count all.
+#: Partitions, and stopped ones, listed at most; the totals count all.
 _PARTITIONS_MAX: Final = 1000
 
 
@@ -18,15 +18,19 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     """
     now_ms = wall_clock_ms()
     partitions = engine.partitions()
+    stopped = [partition for partition in partitions if partition.log.stopped]
     newest = engine.keeper.newest
     leases = engine.leases
+    done, total = engine.replayed
     return {
         "version": __version__,
         "ready": engine.ready,
         "uptime_seconds": (now_ms - started_ms) / 1000,
+        "replay": {"done": done, "total": total},
         "topics": len(engine.topics),
         "partition_count": len(partitions),
         "producers": sum(len(partition.producers) for partition in partitions),
+        "in_flight": sum(partition.in_flight for partition in partitions),
         "partitions": [
             {
                 "topic": partition.name.topic,
@@ -38,6 +42,15 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
                 "stopped": partition.log.stopped,
             }
             for partition in partitions[:_PARTITIONS_MAX]
+        ],
+        "stopped_count": len(stopped),
+        "stopped": [
+            {
+                "topic": partition.name.topic,
+                "partition": partition.name.partition,
+                "reason": partition.log.stopped,
+            }
+            for partition in stopped[:_PARTITIONS_MAX]
         ],
         "leases": {
             "ring_used": len(leases.ring),
@@ -56,6 +69,6 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
             "age_seconds": (now_ms - newest.created_ms) / 1000,
             "rows": newest.rows,
             "seconds": engine.keeper.snapshot_seconds,
-            "failures": engine.keeper.snapshot_failures,
         },
+        "snapshot_failures": engine.keeper.snapshot_failures,
     }

@@ -1,0 +1,116 @@
+"""Reading a data directory without leaving a trace, and keeping servers out meanwhile."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from pidlease.engine.verify.report import CannotLookError
+from pidlease.storage.files import Files, Lock, OpenFile
+
+_ASIDE = ".aside-"
+
+
+def is_aside(name: str) -> bool:
+    """Whether a name is that of something a crash left half written; the next start sweeps it."""
+    return name.startswith(_ASIDE)
+
+
+class ReadOnlyFiles:
+    """A file system that cannot be changed (see `files.Files`).
+
+    What the stores do when they open a folder comes to nothing: it is not made, not fsynced, and
+    what is to be swept from it is not told. Everything else that would change something raises.
+
+    Parameters:
+        files: the file system.
+        listed: which names `list` tells.
+    """
+
+    def __init__(
+        self, files: Files, listed: Callable[[str], bool] = lambda name: not is_aside(name)
+    ) -> None:
+        self._files = files
+        self._listed = listed
+
+    def open(self, path: Path, *, create: bool = False) -> NoReturn:  # noqa: ARG002 - the port's
+        """Raise: it would be open for writing."""
+        raise _refused(path)
+
+    def open_readonly(self, path: Path) -> OpenFile:
+        """See `Files`."""
+        return self._files.open_readonly(path)
+
+    def exists(self, path: Path) -> bool:
+        """See `Files`."""
+        return self._files.exists(path)
+
+    def is_folder(self, path: Path) -> bool:
+        """See `Files`."""
+        return self._files.is_folder(path)
+
+    def list(self, folder: Path) -> list[str]:
+        """See `Files`."""
+        return [name for name in self._files.list(folder) if self._listed(name)]
+
+    def make_folder(self, folder: Path) -> None:
+        """Do nothing: a folder that is not there reads as an empty one."""
+
+    def rename(self, source: Path, target: Path) -> NoReturn:  # noqa: ARG002 - the port's
+        """Raise."""
+        raise _refused(target)
+
+    def remove(self, path: Path) -> NoReturn:
+        """Raise."""
+        raise _refused(path)
+
+    def fsync_folder(self, folder: Path) -> None:
+        """Do nothing."""
+
+    def lock(self, path: Path, content: str) -> Lock:  # noqa: ARG002 - the port's
+        """Raise: it would leave a word in the file; see `keep_servers_out`."""
+        raise _refused(path)
+
+
+def _refused(path: Path) -> OSError:
+    return OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+
+@contextmanager
+def keep_servers_out(path: Path) -> Iterator[bool]:
+    """Hold the lock of a data directory, shared, so that no server can start in it.
+
+    Not by `Files.lock`: that makes the file where it is missing, and writes into it.
+
+    Parameters:
+        path: the data directory.
+
+    Yields:
+        Whether there was a lock to hold; without one (a copy, perhaps) nobody is kept out.
+
+    Raises:
+        CannotLookError: a server has it, or it cannot be opened.
+    """
+    lock = path / "lock"
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield False
+        return
+    except OSError as error:
+        raise CannotLookError(f"{path} cannot be read: {error}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            raise CannotLookError(
+                f"{path} is in use by {holder or 'another process'}; stop that one first, or"
+                " look at a copy"
+            ) from None
+        yield True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,150 @@
+"""Sequences as they stand in the log, by the same judge and the same fold as in a server.
+
+A history begins at offset 0, or, where retention has removed the beginning or damage has cut
+it off, somewhere behind: then a producer's first batch may be any, and the first snapshot at or
+behind that place can only be compared as far as the log goes back. From there on its rows are
+what is known, as for a server that starts with it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pidlease.core.judge import Age, Verdict, judge
+from pidlease.core.judge import Kind as Judged
+from pidlease.core.pid import Policy, policy_of
+from pidlease.core.rules import RULES
+from pidlease.core.state import Appended, Batch, ProducerState, fold
+from pidlease.engine.partition import batch_of
+from pidlease.engine.verify.report import Kind
+from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.snapshots import LeaseRow
+
+_KINDS: Final = {
+    Judged.DUPLICATE: Kind.DUPLICATE,
+    Judged.GAP: Kind.GAP,
+    Judged.OVERLAP: Kind.OVERLAP,
+    Judged.FENCED: Kind.FENCING,
+    Judged.MALFORMED: Kind.MALFORMED,
+}
+
+
+class History:
+    """What a partition's log says of its producers, from an offset on.
+
+    Parameters:
+        start: the offset.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start: Final = start
+        self.producers: dict[int, ProducerState] = {}
+        self._whole = start == 0
+        self._based = False
+        self._cut: set[int] = set()
+
+    def apply(self, header: BatchHeader) -> tuple[Kind, str] | None:
+        """Fold a batch.
+
+        Returns:
+            What is wrong with its sequences; None where nothing is.
+        """
+        pid = header.producer_id
+        policy = policy_of(pid) if pid > 0 else Policy.WRITER
+        if policy is None:
+            return Kind.MALFORMED, f"PID {pid} belongs to no policy"
+        rules = RULES.get(policy)
+        if rules is None:
+            return None
+        batch, state = batch_of(header), self.producers.get(pid)
+        age = Age.YOUNG if self._whole else Age.OLD
+        verdict = judge(rules, state, batch, age, granted=batch.generation)
+        new = fold(rules, state, batch, header.base_offset, 0)
+        self.producers[pid] = new
+        if state is None and not (self._whole or self._based):
+            self._cut.add(pid)
+        elif state is not None and len(new.batches) == 1:
+            self._cut.discard(pid)  # a new generation: all of it is in the log
+        if verdict.kind not in _KINDS:
+            return None
+        return _KINDS[verdict.kind], _explain(pid, batch, state, verdict)
+
+    def differences(
+        self, rows: Mapping[int, ProducerState], leases: Mapping[int, LeaseRow]
+    ) -> Iterator[str]:
+        """Where a snapshot taken here says something else.
+
+        Parameters:
+            rows: what it says of the producers.
+            leases: its leases; they tell who may have ended and come back.
+        """
+        known = self._whole or self._based
+        for pid, row in rows.items():
+            state = self.producers.get(pid)
+            if state is None:
+                if known:
+                    yield f"PID {pid} is in the snapshot, and not in the log"
+            elif not self._agrees(pid, row, state, lasted=_lasted(leases.get(pid))):
+                yield f"PID {pid} is {_show(row)} in the snapshot, and {_show(state)} by the log"
+        for pid, state in self.producers.items():
+            if pid not in rows and _lasted(leases.get(pid)):
+                yield f"PID {pid} is not in the snapshot, and {_show(state)} by the log"
+
+    def _agrees(self, pid: int, row: ProducerState, state: ProducerState, *, lasted: bool) -> bool:
+        """Whether a row is what the log says, arrival aside.
+
+        A producer whose lease ended and who came back is known only from then on.
+        """
+        if (row.generation, row.high) != (state.generation, state.high):
+            return False
+        cut = pid in self._cut
+        if not cut and (row.lowest, row.batches) == (state.lowest, state.batches):
+            return True
+        if cut and _ends_with(row.batches, state.batches):
+            return True
+        return not lasted and _ends_with(state.batches, row.batches)
+
+    def begin_with(self, rows: Mapping[int, ProducerState]) -> None:
+        """Go on from a snapshot's rows, where the log does not go back to the beginning."""
+        if not self._whole and not self._based:
+            self._based = True
+            self.producers = dict(rows)
+            self._cut.clear()
+
+
+def _lasted(lease: LeaseRow | None) -> bool:
+    """Whether a lease has lasted since before the PID's first batch, so that all of it is known.
+
+    A lease that ended and was taken up again, or that only the log knew after a crash, has its
+    first message at its grant.
+    """
+    return lease is not None and lease.granted_ms < lease.first_ms
+
+
+def _ends_with(batches: tuple[Appended, ...], end: tuple[Appended, ...]) -> bool:
+    return bool(end) and batches[-len(end) :] == end
+
+
+def _show(state: ProducerState) -> str:
+    return (
+        f"at generation {state.generation}, H {state.high}, lowest {state.lowest}, last batches"
+        f" {[tuple(batch) for batch in state.batches]}"
+    )
+
+
+def _explain(pid: int, batch: Batch, state: ProducerState | None, verdict: Verdict) -> str:
+    what = f"PID {pid}, generation {batch.generation}, sequences {batch.first}..{batch.last}: "
+    if verdict.kind is Judged.DUPLICATE:
+        return what + f"a duplicate stands in the log{_at(verdict.offset)}"
+    if verdict.kind is Judged.FENCED:
+        return what + f"generation {verdict.generation} stands before it"
+    if verdict.kind is Judged.OVERLAP:
+        return what + f"overlaps what stands before it; {verdict.expected} should follow"
+    if verdict.kind is Judged.GAP and state is None:
+        return what + "begins in the middle; a producer's first sequence is 0"
+    if verdict.kind is Judged.GAP:
+        return what + f"a gap; {verdict.expected} should follow"
+    return what + verdict.reason
+
+
+def _at(offset: int) -> str:
+    return "" if offset < 0 else f"; the first one is at offset {offset}"

@@ -1,0 +1,246 @@
+"""One partition's log from end to end: bytes, offsets, sequences, indexes, snapshots."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pidlease.core.state import ProducerState
+from pidlease.engine.verify.history import History
+from pidlease.engine.verify.report import Kind, Report
+from pidlease.engine.verify.segments import IndexChecks, batches
+from pidlease.storage.files import Files, OpenFile
+from pidlease.storage.record_batch import BatchHeader, InvalidBatchError, check_from_client
+from pidlease.storage.scan import BrokenBatchError, ScannedBatch, is_torn
+from pidlease.storage.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
+from pidlease.storage.snapshots import LeaseRow
+
+#: Progress is told once for so many bytes.
+_TOLD_BYTES: Final = 1 << 20
+
+
+class Checkpoint(NamedTuple):
+    """What a snapshot says of a partition.
+
+    Attributes:
+        path: the snapshot's rows.
+        next_offset: the first offset that is not in it.
+        rows: the producers.
+        leases: all leases of the snapshot.
+    """
+
+    path: Path
+    next_offset: int
+    rows: Mapping[int, ProducerState]
+    leases: Mapping[int, LeaseRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """What all the checks share.
+
+    Attributes:
+        files: the file system, which cannot be changed.
+        report: where findings go.
+        advance: told how many more bytes were read.
+    """
+
+    files: Files
+    report: Report
+    advance: Callable[[int], None]
+
+
+class PartitionCheck:
+    """Looks at one partition.
+
+    Parameters:
+        looking: what all the checks share.
+        folder: the partition's folder.
+        checkpoints: what the snapshots say of it.
+        recovery_offset: the newest snapshot's place; what lies before it cannot be torn.
+    """
+
+    def __init__(
+        self,
+        looking: Looking,
+        folder: Path,
+        checkpoints: list[Checkpoint],
+        recovery_offset: int,
+    ) -> None:
+        self._files = looking.files
+        self._report = looking.report
+        self._advance = looking.advance
+        self._folder = folder
+        self._checkpoints = sorted(checkpoints, key=lambda each: each.next_offset)
+        self._recovery_offset = recovery_offset
+        self._expected = 0
+        self._history = History(0)
+        self._damaged = False
+        self._untold = 0
+
+    def run(self) -> None:
+        """Look at all of it."""
+        names = self._files.list(self._folder)
+        bases = [base for name in names if (base := base_offset_of(name)) is not None]
+        self._look_at_names(names, bases)
+        self._report.totals.partitions += 1
+        if bases:
+            self._expected = bases[0]
+            self._history = History(bases[0])
+            self._look_at_start()
+        for base in bases:
+            self._segment(SegmentFiles(self._files, self._folder, base), is_last=base == bases[-1])
+        self._compare()
+        for checkpoint in self._checkpoints:
+            text = f"it lies at offset {checkpoint.next_offset} of {self._folder.name}"
+            self._report.wrong(Kind.SNAPSHOT, checkpoint.path,
+                               f"{text}, beyond the log's end at {self._expected}",
+                               offset=self._expected)  # fmt: skip
+        self._report.pids.update(self._history.producers)
+
+    def _look_at_names(self, names: list[str], bases: list[int]) -> None:
+        stems = {f"{base:020d}" for base in bases}
+        for name in names:
+            stem, dot, suffix = name.partition(".")
+            path = self._folder / name
+            if dot + suffix in SUFFIXES and stem not in stems:
+                text = "left by an interrupted removal; the next start removes it"
+                self._report.note(path, text)
+            elif dot + suffix not in SUFFIXES:
+                self._report.wrong(Kind.STRAY, path, "is no file of a log")
+        if not bases and self._report.clean:
+            self._report.wrong(Kind.MISSING, self._folder, "there is no segment", offset=0)
+
+    def _look_at_start(self) -> None:
+        """Retention never passes what a valid snapshot may need."""
+        start = self._expected
+        while self._checkpoints and self._checkpoints[0].next_offset < start:
+            checkpoint = self._checkpoints.pop(0)
+            self._report.wrong(
+                Kind.MISSING,
+                self._folder,
+                f"the log begins at offset {start}; {checkpoint.path.parent.name} needs it from"
+                f" {checkpoint.next_offset} on",
+                offset=checkpoint.next_offset,
+            )
+
+    # ------------------------------------------------------------------ segments
+
+    def _segment(self, segment: SegmentFiles, *, is_last: bool) -> None:
+        path = segment.path(LOG_SUFFIX)
+        if segment.base_offset != self._expected:
+            self._out_of_line(path, 0, segment.base_offset, "the segment begins")
+            self._expected = segment.base_offset
+        sealed = not is_last or self._report.clean
+        with segment.reading(LOG_SUFFIX) as log, IndexChecks(segment, sealed=sealed) as indexes:
+            size = log.size()
+            self._report.totals.segments += 1
+            self._report.totals.bytes += size
+            for found in batches(log, 0, size):
+                if isinstance(found, ScannedBatch):
+                    indexes.batch(found)
+                    self._batch(path, found)
+                    continue
+                indexes.give_up()
+                if is_last and self._is_torn(log, found, size):
+                    self._torn(path, size - found.position)
+                    break
+                self._damaged = True
+                self._report.wrong(Kind.DAMAGED, path, str(found), position=found.position,
+                                   offset=self._expected)  # fmt: skip
+            indexes.finish()
+        self._tell()
+        self._report_indexes(segment, indexes, sealed=sealed)
+
+    def _is_torn(self, log: OpenFile, error: BrokenBatchError, size: int) -> bool:
+        """Whether the next start takes it for a torn tail (see `ActiveSegment.recover`)."""
+        durable = self._report.clean or self._expected < self._recovery_offset
+        return not durable and is_torn(log, error.position, size, self._expected)
+
+    def _torn(self, path: Path, size: int) -> None:
+        self._report.totals.torn_bytes += size
+        self._report.note(path, f"torn tail of {size} bytes behind offset {self._expected}, never"
+                                " acknowledged; the next start cuts it off")  # fmt: skip
+
+    def _report_indexes(self, segment: SegmentFiles, indexes: IndexChecks, *, sealed: bool) -> None:
+        for suffix, (position, message) in indexes.problems:
+            path = segment.path(suffix)
+            if sealed:
+                offset = segment.base_offset
+                self._report.wrong(Kind.INDEX, path, message, position=position, offset=offset)
+            else:
+                self._report.note(path, f"{message}; the next start builds it again")
+
+    def _tell(self) -> None:
+        self._advance(self._untold)
+        self._untold = 0
+
+    # ------------------------------------------------------------------ batches
+
+    def _batch(self, path: Path, batch: ScannedBatch) -> None:
+        position, header, _ = batch
+        if header.base_offset != self._expected:
+            self._out_of_line(path, position, header.base_offset, "a batch stands")
+        self._compare()
+        self._form(path, position, header)
+        wrong = self._history.apply(header)
+        if wrong is not None:
+            kind, message = wrong
+            self._report.wrong(kind, path, message, position=position, offset=header.base_offset)
+        self._expected = header.last_offset + 1
+        totals = self._report.totals
+        totals.batches += 1
+        totals.records += header.records
+        self._untold += header.size
+        if self._untold >= _TOLD_BYTES:
+            self._tell()
+
+    def _out_of_line(self, path: Path, position: int, found: int, what: str) -> None:
+        """A hole, or something that stands twice. Behind a hole, history begins anew."""
+        expected = self._expected
+        kind = Kind.HOLE if found > expected else Kind.REPEATED
+        if not self._damaged or kind is Kind.REPEATED:
+            text = f"{what} at offset {found} where {expected} should follow"
+            self._report.wrong(kind, path, text, position=position, offset=expected)
+        if found > expected:
+            self._begin_anew(found)
+
+    def _begin_anew(self, offset: int) -> None:
+        self._compare()
+        self._report.pids.update(self._history.producers)
+        self._history = History(offset)
+        self._expected = offset
+        self._damaged = False
+
+    def _form(self, path: Path, position: int, header: BatchHeader) -> None:
+        """What the CRC does not cover, and what no batch in a log may say."""
+        message = ""
+        try:
+            check_from_client(header)
+        except InvalidBatchError as error:
+            message = str(error)
+        if header.leader_epoch:
+            message = f"leader epoch {header.leader_epoch}, where the log always writes 0"
+        if message:
+            self._report.wrong(Kind.MALFORMED, path, message, position=position,
+                               offset=header.base_offset)  # fmt: skip
+
+    # ------------------------------------------------------------------ snapshots
+
+    def _compare(self) -> None:
+        """Hold the snapshots that were taken here against the log up to here."""
+        while self._checkpoints and self._checkpoints[0].next_offset <= self._expected:
+            checkpoint = self._checkpoints.pop(0)
+            path, at, rows, leases = checkpoint
+            where = f"{self._folder.name} at offset {at}"
+            if at < self._history.start:
+                self._report.note(path, f"{where}: not compared, the log is damaged before it")
+                continue
+            if at < self._expected:
+                text = f"{where}: that is inside a batch"
+                self._report.wrong(Kind.SNAPSHOT, path, text, offset=at)
+                continue
+            for difference in self._history.differences(rows, leases):
+                text = f"{where}: {difference}"
+                self._report.wrong(Kind.SNAPSHOT, path, text, offset=at)
+            self._history.begin_with(rows)

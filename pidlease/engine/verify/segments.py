@@ -1,0 +1,109 @@
+"""Reading one segment from end to end, going on behind what is broken."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+from pidlease.engine.verify.indexes import OffsetIndexCheck, Problem, TimeIndexCheck
+from pidlease.storage.files import OpenFile
+from pidlease.storage.record_batch import HEADER_BYTES, MAGIC, read_header
+from pidlease.storage.scan import BrokenBatchError, ScannedBatch, scan
+from pidlease.storage.segment import INDEX_SUFFIX, TIME_SUFFIX, SegmentFiles
+
+
+def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | BrokenBatchError]:
+    """The batches from a position on, each with an intact CRC, whatever their offsets.
+
+    Parameters:
+        log: the segment's .log.
+        position: where a batch begins, in bytes.
+        size: the length of the file, in bytes.
+
+    Yields:
+        Batches, and in place of one that is not intact, why; behind it only where the next one
+        can be found by the length that the broken one gives.
+    """
+    while position < size:
+        try:
+            for batch in scan(log, position, size):
+                yield batch
+                position = batch.position + batch.header.size
+        except BrokenBatchError as error:
+            # Also raised for one that is intact and does not follow; then it is the next.
+            position = error.position
+            if _is_intact(log, position, size):
+                continue
+            yield error
+            behind = _behind(log, position, size)
+            if behind is None:
+                return
+            position = behind
+
+
+def _is_intact(log: OpenFile, position: int, size: int) -> bool:
+    with suppress(BrokenBatchError):
+        next(scan(log, position, size))
+        return True
+    return False
+
+
+def _behind(log: OpenFile, position: int, size: int) -> int | None:
+    """Where an intact batch, or the end, follows a broken batch by the length that it gives."""
+    data = log.read_at(HEADER_BYTES, position)
+    if len(data) < HEADER_BYTES:
+        return None
+    header = read_header(data)
+    behind = position + header.size
+    if header.magic != MAGIC or header.size < HEADER_BYTES or behind > size:
+        return None
+    return behind if behind == size or _is_intact(log, behind, size) else None
+
+
+class IndexChecks:
+    """Both indexes of a segment, open while its log goes by.
+
+    Parameters:
+        segment: the segment.
+        sealed: whether the indexes must be complete.
+    """
+
+    def __init__(self, segment: SegmentFiles, *, sealed: bool) -> None:
+        self._segment = segment
+        self._sealed = sealed
+        self._open = ExitStack()
+        self._checks: dict[str, OffsetIndexCheck | TimeIndexCheck] = {}
+        self.problems: list[tuple[str, Problem]] = []
+
+    def __enter__(self) -> "IndexChecks":
+        for suffix in (INDEX_SUFFIX, TIME_SUFFIX):
+            try:
+                file = self._open.enter_context(self._segment.reading(suffix))
+            except FileNotFoundError:
+                self.problems.append((suffix, Problem(-1, "is missing")))
+                continue
+            self._checks[suffix] = (
+                OffsetIndexCheck(file)
+                if suffix == INDEX_SUFFIX
+                else TimeIndexCheck(file, sealed=self._sealed)
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def batch(self, batch: ScannedBatch) -> None:
+        """Take note of the next batch of the log."""
+        header = batch.header
+        last = header.last_offset - self._segment.base_offset
+        for suffix, check in self._checks.items():
+            found = check.batch(batch.position, last, header.max_timestamp)
+            if found:
+                self.problems += [(suffix, problem) for problem in found]
+
+    def give_up(self) -> None:
+        """Say no more: the log is broken, and what would be said is of its making."""
+        self._checks.clear()
+
+    def finish(self) -> None:
+        """Take note of the log's end."""
+        for suffix, check in self._checks.items():
+            self.problems += [(suffix, problem) for problem in check.finish()]

@@ -1,0 +1,60 @@
+"""The PID sequence file, line by line."""
+
+from pathlib import Path
+
+from pidlease.coordination.file_sequence import _parse as parse_line
+from pidlease.core.pid import number_of
+from pidlease.engine.verify.partition import Looking
+from pidlease.engine.verify.report import Kind, Report
+from pidlease.storage.files import read_file
+
+
+def check_sequence(looking: Looking, path: Path) -> None:
+    """Look at every line, and whether the sequence is above every PID that was seen.
+
+    Parameters:
+        looking: what all the checks share; the PIDs have been seen.
+        path: the file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    report = looking.report
+    largest = max(map(number_of, report.pids), default=0)
+    if not looking.files.exists(path):
+        if report.clean or largest:
+            report.wrong(Kind.MISSING, path, "there is no PID sequence")
+        return
+    content = read_file(looking.files, path)
+    lines = content.split(b"\n")
+    # Behind the last newline: nothing, or what a crash left of a line.
+    torn = lines.pop()
+    if lines and not torn and b"\0" in lines[-1]:
+        torn = lines.pop()
+    end = _check_lines(report, path, lines)
+    if torn and report.clean:
+        report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes behind the last whole line",
+                     position=len(lines) + 1)  # fmt: skip
+    elif torn:
+        report.note(path, f"torn last line of {len(torn)} bytes; the next start skips a block")
+    if largest >= end:
+        text = f"the sequence goes up to {end - 1}; a PID with number {largest} was seen"
+        report.wrong(Kind.SEQUENCE, path, text, position=len(lines))
+
+
+def _check_lines(report: Report, path: Path, lines: list[bytes]) -> int:
+    """The first number behind all whole lines."""
+    end = 1
+    for number, line in enumerate(lines, 1):
+        try:
+            block = parse_line(line)
+        except (ValueError, KeyError, TypeError):
+            block = None
+        if block is None:
+            report.wrong(Kind.SEQUENCE, path, f"line {number} is damaged", position=number)
+        elif block.first < end or block.count < 1:
+            text = f"line {number} has numbers from {block.first} on, and {end} should follow"
+            report.wrong(Kind.SEQUENCE, path, text, position=number)
+        else:
+            end = block.end
+    return end

@@ -1,0 +1,1 @@
+"""What an operator asks on the command line, beside `serve`: `status` and `verify`."""

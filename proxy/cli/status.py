@@ -1,0 +1,227 @@
+"""`pidlease status`: a running server at a glance, and its health as an exit code."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import BaseModel, ValidationError
+from rich.console import Console
+from rich.text import Text
+
+from proxy.cli.console import WRONG, cannot_look, pairs_table, plain_table, print_json, stdout
+
+_URL: Final = "http://127.0.0.1:8080"
+_TIMEOUT_SECONDS: Final = 5.0
+_ANSWER_BYTES_MAX: Final = 64 << 20
+
+
+class _Partition(BaseModel):
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    producers: int
+    in_flight: int
+    stopped: str
+
+
+class _Stopped(BaseModel):
+    topic: str
+    partition: int
+    reason: str
+
+
+class _Leases(BaseModel):
+    ring_used: int
+    ring_capacity: int
+    lease_seconds: float
+    granted: int
+    refused: dict[str, int]
+    expired: int
+    block_left: int
+    prefetch_error: str
+
+
+class _Snapshot(BaseModel):
+    number: int
+    age_seconds: float
+    rows: dict[str, int]
+    seconds: float
+
+
+class _Replay(BaseModel):
+    done: int
+    total: int
+
+
+class _Status(BaseModel):
+    """What /v1/status answers; see proxy/ops/status.py."""
+
+    version: str
+    ready: bool
+    uptime_seconds: float
+    replay: _Replay
+    topics: int
+    partition_count: int
+    producers: int
+    in_flight: int
+    partitions: list[_Partition]
+    stopped_count: int
+    stopped: list[_Stopped]
+    leases: _Leases
+    snapshot: _Snapshot | None
+    snapshot_failures: int
+
+
+class _UnreachableError(Exception):
+    """No pidlease answers there; the message says what to do."""
+
+
+def status(
+    url: Annotated[
+        str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address.")
+    ] = _URL,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="What the server says, as JSON.")] = False,
+) -> None:
+    """Show a running server. Exit code 0: ready; 1: not ready, or partitions stopped; 2: not reached."""  # noqa: E501 - one line in the help
+    try:
+        code, answer = _ask(url)
+        found = _Status.model_validate(answer) if code == HTTPStatus.OK else None
+    except _UnreachableError as error:
+        raise cannot_look(str(error)) from None
+    except ValidationError:
+        raise cannot_look(
+            f"what answers at {url} is no pidlease of this version; look at --url"
+        ) from None
+    if as_json:
+        print_json(answer)
+    else:
+        _show(stdout(), url, found)
+    if found is None or not found.ready or found.stopped_count:
+        raise typer.Exit(WRONG)
+
+
+def _ask(url: str) -> tuple[int, Any]:
+    """The code and the body of /v1/status.
+
+    Raises:
+        _UnreachableError: nobody answers, or somebody else.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise _UnreachableError(f"--url {url} is no HTTP address; it is like {_URL}")
+    # No proxy of the environment: who asks for the server's state means that server.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url.rstrip('/')}/v1/status", timeout=_TIMEOUT_SECONDS) as answer:
+            return answer.status, json.loads(answer.read(_ANSWER_BYTES_MAX))
+    except urllib.error.HTTPError as error:
+        return error.code, _refusal(url, error)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise _UnreachableError(
+            f"no pidlease answers at {url} ({reason}); start `pidlease serve`, or give --url the"
+            " address of its --http-listen"
+        ) from None
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> Any:  # noqa: ANN401 - JSON
+    """The body of a server that is there, and has nothing to show yet."""
+    try:
+        with error:
+            answer = json.loads(error.read(_ANSWER_BYTES_MAX))
+    except (OSError, http.client.HTTPException, ValueError):
+        answer = None
+    if error.code != HTTPStatus.SERVICE_UNAVAILABLE or not isinstance(answer, dict):
+        raise _UnreachableError(
+            f"what answers at {url} is no pidlease ({error.code} {error.reason}); look at --url"
+        )
+    return answer
+
+
+def _show(console: Console, url: str, found: _Status | None) -> None:
+    if found is None:
+        console.print(f"{url}: not ready; it has only just started", markup=False)
+        return
+    _show_server(console, url, found)
+    _show_partitions(console, found)
+    _show_leases(console, found.leases)
+    _show_snapshot(console, found)
+
+
+def _show_server(console: Console, url: str, found: _Status) -> None:
+    table = pairs_table("server")
+    state = Text("ready", style="green")
+    if not found.ready:
+        replay = f"{found.replay.done} of {found.replay.total} partitions replayed"
+        state = Text(f"not ready: {replay}", style="red")
+    table.add_row("address", Text(url))
+    table.add_row("version", Text(found.version))
+    table.add_row("state", state)
+    table.add_row("running for", _duration(found.uptime_seconds))
+    table.add_row("topics", f"{found.topics:,}")
+    table.add_row("partitions", f"{found.partition_count:,}")
+    table.add_row("stopped", Text(f"{found.stopped_count:,}", "red" if found.stopped_count else ""))
+    table.add_row("producers", f"{found.producers:,}")
+    table.add_row("in flight", f"{found.in_flight:,} batches")
+    console.print(table)
+
+
+def _show_partitions(console: Console, found: _Status) -> None:
+    columns = ("topic", "partition", "start", "end", "producers", "in flight")
+    table = plain_table("partitions", *columns)
+    for each in found.partitions:
+        numbers = (each.partition, each.start_offset, each.end_offset, each.producers)
+        cells = [f"{number:,}" for number in (*numbers, each.in_flight)]
+        table.add_row(Text(each.topic), *cells, style="red" if each.stopped else None)
+    console.print(table)
+    more = found.partition_count - len(found.partitions)
+    if more > 0:
+        console.print(f"and {more:,} more")
+    for stopped in found.stopped:
+        where = f"{stopped.topic}-{stopped.partition} is stopped: "
+        console.print(Text(where + stopped.reason, style="red"))
+    if found.stopped_count > len(found.stopped):
+        console.print(f"and {found.stopped_count - len(found.stopped):,} more are stopped")
+
+
+def _show_leases(console: Console, leases: _Leases) -> None:
+    table = pairs_table("leases")
+    share = leases.ring_used / leases.ring_capacity
+    table.add_row("ring", f"{leases.ring_used:,} of {leases.ring_capacity:,} slots ({share:.1%})")
+    table.add_row("lease length", _duration(leases.lease_seconds))
+    table.add_row("granted", f"{leases.granted:,}")
+    refused = ", ".join(f"{count:,} {reason}" for reason, count in leases.refused.items())
+    table.add_row("refused", Text(refused or "0"))
+    table.add_row("expired", f"{leases.expired:,}")
+    table.add_row("left of the block", f"{leases.block_left:,}")
+    if leases.prefetch_error:
+        table.add_row("next block", Text(leases.prefetch_error, style="red"))
+    console.print(table)
+
+
+def _show_snapshot(console: Console, found: _Status) -> None:
+    table = pairs_table("snapshot")
+    if found.snapshot is None:
+        table.add_row("newest", "none yet")
+    else:
+        table.add_row("newest", f"number {found.snapshot.number}")
+        table.add_row("age", _duration(found.snapshot.age_seconds))
+        rows = ", ".join(f"{count:,} in {name}" for name, count in found.snapshot.rows.items())
+        table.add_row("rows", Text(rows))
+        table.add_row("took", f"{found.snapshot.seconds:.3f} s")
+    failures = found.snapshot_failures
+    table.add_row("failures", Text(f"{failures:,}", "red" if failures else ""))
+    console.print(table)
+
+
+def _duration(seconds: float) -> str:
+    """For people: below a minute with a decimal, else days, hours, minutes and seconds."""
+    if abs(seconds) < 60:
+        return f"{seconds:.1f} s"
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,109 @@
+"""`pidlease verify`: a data directory, looked at offline from end to end."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from pidlease.engine.verify.access import keep_servers_out
+from pidlease.engine.verify.directory import verify as look
+from pidlease.engine.verify.report import CannotLookError, Finding, Report
+from pidlease.storage.files import RealFiles
+from proxy.cli.console import WRONG, cannot_look, pairs_table, print_json, stderr, stdout
+
+_NO_LOCK: Final = "there is no lock file (a copy?): nothing keeps a server from starting meanwhile"
+
+
+def verify(
+    data_dir: Annotated[
+        Path, typer.Option(envvar="PIDLEASE_DATA_DIR", help="The directory; no server may use it.")
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+) -> None:
+    """Look at a whole log, and change nothing. Exit code 0: sound; 1: something is wrong; 2: could not look."""  # noqa: E501 - one line in the help
+    path = data_dir.absolute()
+    try:
+        with keep_servers_out(path) as locked:
+            report = _look(path)
+    except CannotLookError as error:
+        raise cannot_look(str(error)) from None
+    except OSError as error:
+        raise cannot_look(f"{path} cannot be read: {error}") from None
+    except KeyboardInterrupt:
+        raise cannot_look(f"{path} was not looked at to the end") from None
+    if not locked:
+        report.note(path / "lock", _NO_LOCK)
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        _show(stdout(), report)
+    if not report.sound:
+        raise typer.Exit(WRONG)
+
+
+def _look(path: Path) -> Report:
+    columns = (
+        TextColumn("reading"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeRemainingColumn(),
+    )
+    console = stderr()
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        bar = progress.add_task("reading", total=None)
+        return look(
+            RealFiles(),
+            path,
+            lambda total: progress.update(bar, total=total),
+            lambda read: progress.advance(bar, read),
+        )
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    return {
+        "data_dir": str(report.root),
+        "sound": report.sound,
+        "clean_stop": report.clean,
+        "totals": asdict(report.totals),
+        "findings": [
+            {**finding._asdict(), "kind": finding.kind.value} for finding in report.findings
+        ],
+        "notes": [note._asdict() for note in report.notes],
+    }
+
+
+def _show(console: Console, report: Report) -> None:
+    for note in report.notes:
+        console.print(Text(f"note: {note.file}: {note.message}", style="yellow"), soft_wrap=True)
+    for finding in report.findings:
+        console.print(Text(_line(finding), style="red"), soft_wrap=True)
+    totals = report.totals
+    if totals.findings > len(report.findings):
+        console.print(f"and {totals.findings - len(report.findings):,} more findings")
+    table = pairs_table(str(report.root))
+    table.add_row("last stop", "clean" if report.clean else "not clean")
+    for name in ("partitions", "segments", "batches", "records", "bytes", "producers", "snapshots"):
+        table.add_row(name, f"{getattr(totals, name):,}")
+    if totals.torn_bytes:
+        table.add_row("torn tail", f"{totals.torn_bytes:,} bytes")
+    style = "red" if totals.findings else "green"
+    table.add_row("findings", Text(f"{totals.findings:,}", style=style))
+    console.print(table)
+
+
+def _line(finding: Finding) -> str:
+    """A finding on one line: kind, file, position and offset, what."""
+    place = finding.file
+    if finding.position >= 0:
+        # The PID sequence is a text file, the only one that is told by lines.
+        unit = "line" if finding.kind.value == "sequence" else "byte"
+        place += f", {unit} {finding.position}"
+    if finding.offset >= 0:
+        place += f", offset {finding.offset}"
+    return f"{finding.kind.value}: {place}: {finding.message}"
