@@ -78,12 +78,16 @@ def _configure_logs(settings: Settings) -> None:
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     renderer: Any = structlog.processors.JSONRenderer()
     if settings.log_format == "console":
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            # Never the values of variables: they hold clients' records.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
+            *([] if settings.log_format == "console" else [structlog.processors.format_exc_info]),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

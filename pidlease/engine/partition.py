@@ -21,7 +21,7 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import RULES, Rules
 from pidlease.core.state import Batch, ProducerState, fold
 from pidlease.engine.outcome import STATUS_OF, Done, Outcome, Status
-from pidlease.storage.errors import LogError, LogStoppedError
+from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.ports import NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
@@ -254,7 +254,7 @@ class Partition:
             self._writing = group
             self.log.append([pending.new for pending in group], self._appended)
 
-    def _appended(self, result: list[int] | LogError | Exception) -> None:
+    def _appended(self, result: list[int] | Exception) -> None:
         group, self._writing = self._writing, []
         self._counts.appends += 1
         if isinstance(result, Exception):

@@ -180,10 +180,10 @@ class EmbeddedPartitionLog:
 
     def _append_inline(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         started = time.monotonic()
-        result: list[int] | LogError
+        result: list[int] | Exception
         try:
             result = self._append_locked(batches)
-        except LogError as error:
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
             result = error
         finally:
             self._lock.release()
@@ -437,7 +437,10 @@ class EmbeddedPartitionLog:
         with segment.reading(LOG_SUFFIX) as log:
             end = log.size() if end < 0 else end
             try:
-                position = segment.position_of(offset, log, end)
-                yield from scan(log, position, end, expected if position == 0 else None)
+                if offset <= segment.base_offset:
+                    yield from scan(log, 0, end, segment.base_offset)
+                else:
+                    position = segment.position_of(offset, log, end)
+                    yield from scan(log, position, end)
             except BrokenBatchError as error:
                 raise DamagedLogError(path, error.position, str(error)) from None

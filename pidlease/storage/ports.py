@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pidlease.storage.errors import LogError
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.topics import Topic
 
@@ -56,7 +55,7 @@ class TimedOffset(NamedTuple):
 
 
 #: Told, on the event loop, the base offsets of the batches of one append, or why there are none.
-AppendDone = Callable[[list[int] | LogError], None]
+AppendDone = Callable[[list[int] | Exception], None]
 
 
 class PartitionLog(Protocol):

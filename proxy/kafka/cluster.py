@@ -25,6 +25,8 @@ _CREATE_TOPICS: Final = 19
 #: Topics that one request may create or ask for.
 _TOPICS_MAX: Final = 10_000
 _NO_OPERATIONS: Final = -(2**31)
+#: From this version of Metadata on a topic may be asked for by its id alone.
+_BY_ID_FROM: Final = 12
 _NO_UUID: Final = uuid.UUID(int=0)
 
 _log = structlog.get_logger(__name__)
@@ -120,7 +122,11 @@ class ClusterApi:
 
     async def _asked(self, response: Response, asked: Any, *, create: bool) -> Any:
         name = asked.name
-        if name is None:  # from version 12 on a topic may be asked for by its id
+        if name is None and asked.topic_id is None:
+            return _no_topic(response, "", _NO_UUID, ErrorCode.invalid_request)
+        if name is None and response.version < _BY_ID_FROM:
+            return _no_topic(response, "", asked.topic_id, ErrorCode.invalid_request)
+        if name is None:
             for topic in self._engine.topics.values():
                 if topic.topic_id == asked.topic_id.hex:
                     return self._topic(response, topic)

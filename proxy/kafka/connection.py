@@ -257,6 +257,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.refuse(str(error))
             slot.fill()
             return
+        except Exception:  # noqa: BLE001 - a bug of ours: this client starts over, others go on
+            _log.exception("request failed", peer=self.peer)
+            self._pause()
+            self.close()
+            slot.fill()
+            return
         self._check_load()
 
     def refuse(self, reason: str) -> None:

@@ -12,9 +12,9 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
+from kio.serial import entity_writer
 
+from proxy.kafka.entities import read_entity
 from proxy.kafka.wire import MalformedRequestError, Reader, RequestHeader
 
 _NO_TIME: Final = timedelta(0)
@@ -40,15 +40,13 @@ def read_request(header: RequestHeader, frame: bytearray) -> Any:
     package, prefix = _APIS[header.api_key]
     module = _module(package, header.version, "request")
     entity = getattr(module, prefix + "Request")
-    at = header.body
-    if entity.__flexible__:
-        at = _skip_tags(frame, at)
+    reader = Reader(frame, header.body, flexible=entity.__flexible__)
+    reader.tags()
     try:
-        request, size = entity_reader(entity)(bytes(frame[at:]), 0)
-    except (SerialError, ValueError, IndexError, OverflowError) as error:
-        raise MalformedRequestError(f"{prefix} v{header.version}: {error}") from error
-    if at + size != len(frame):
-        raise MalformedRequestError(f"{prefix} v{header.version}: {size} bytes of a longer body")
+        request = read_entity(entity, reader)
+        reader.end()
+    except MalformedRequestError as error:
+        raise MalformedRequestError(f"{prefix} version {header.version}: {error}") from None
     return request
 
 
@@ -62,6 +60,7 @@ class Response:
 
     def __init__(self, api_key: int, version: int) -> None:
         package, self._prefix = _APIS[api_key]
+        self.version = version
         self._module = _module(package, version, "response")
 
     def part(self, name: str, /, **values: object) -> Any:
@@ -96,10 +95,3 @@ def _fields(kind: type) -> frozenset[str]:
 def _build(kind: Any, values: dict[str, object]) -> Any:
     fields = _fields(kind)
     return kind(**{name: value for name, value in values.items() if name in fields})
-
-
-def _skip_tags(frame: bytearray, at: int) -> int:
-    """The end of the tagged fields of request header v2; clients send none that matter here."""
-    reader = Reader(frame, at, flexible=True)
-    reader.tags()
-    return reader.at

@@ -118,9 +118,22 @@ class Reader:
         self.at += length
         return view
 
+    def take(self, size: int) -> bytes:
+        """So many bytes."""
+        end = self.at + size
+        if end > len(self.frame):
+            raise MalformedRequestError("the request ends too early")
+        data = bytes(self.frame[self.at : end])
+        self.at = end
+        return data
+
+    def nullable_array(self) -> int:
+        """How many elements follow; -1 for a null array. Each takes at least a byte."""
+        return self._length(INT32)
+
     def array(self) -> int:
         """How many elements follow; a null array has none. Each takes at least a byte."""
-        return max(self._length(INT32), 0)
+        return max(self.nullable_array(), 0)
 
     def tags(self) -> None:
         """Skip tagged fields, of which none is asked for; nothing to do in old versions."""

@@ -112,12 +112,11 @@ class History:
 
 
 def _lasted(lease: LeaseRow | None) -> bool:
-    """Whether a lease has lasted since before the PID's first batch, so that all of it is known.
+    """Whether a lease was kept since its grant, so that nothing of its PID is forgotten.
 
-    A lease that ended and was taken up again, or that only the log knew after a crash, has its
-    first message at its grant.
+    One that ended and was taken up again, or that only the log knew after a crash, has none.
     """
-    return lease is not None and lease.granted_ms < lease.first_ms
+    return lease is not None and lease.granted_ms >= 0
 
 
 def _ends_with(batches: tuple[Appended, ...], end: tuple[Appended, ...]) -> bool:

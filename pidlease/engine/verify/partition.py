@@ -9,7 +9,8 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.verify.history import History
 from pidlease.engine.verify.report import Kind, Report
 from pidlease.engine.verify.segments import IndexChecks, batches
-from pidlease.storage.files import Files, OpenFile
+from pidlease.storage.durable_mark import DurableMark
+from pidlease.storage.files import Files, OpenFile, read_file
 from pidlease.storage.record_batch import BatchHeader, InvalidBatchError, check_from_client
 from pidlease.storage.scan import BrokenBatchError, ScannedBatch, is_torn
 from pidlease.storage.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
@@ -17,6 +18,8 @@ from pidlease.storage.snapshots import LeaseRow
 
 #: Progress is told once for so many bytes.
 _TOLD_BYTES: Final = 1 << 20
+#: The file of the durable mark.
+_MARK: Final = "durable"
 
 
 class Checkpoint(NamedTuple):
@@ -84,12 +87,17 @@ class PartitionCheck:
         bases = [base for name in names if (base := base_offset_of(name)) is not None]
         self._look_at_names(names, bases)
         self._report.totals.partitions += 1
+        durable = self._durable_mark()
+        self._recovery_offset = max(self._recovery_offset, durable)
         if bases:
             self._expected = bases[0]
             self._history = History(bases[0])
             self._look_at_start()
         for base in bases:
             self._segment(SegmentFiles(self._files, self._folder, base), is_last=base == bases[-1])
+        if self._expected < durable:
+            text = f"the log ends at offset {self._expected}, and was durable up to {durable}"
+            self._report.wrong(Kind.MISSING, self._folder, text, offset=self._expected)
         self._compare()
         for checkpoint in self._checkpoints:
             text = f"it lies at offset {checkpoint.next_offset} of {self._folder.name}"
@@ -106,10 +114,21 @@ class PartitionCheck:
             if dot + suffix in SUFFIXES and stem not in stems:
                 text = "left by an interrupted removal; the next start removes it"
                 self._report.note(path, text)
-            elif dot + suffix not in SUFFIXES:
+            elif dot + suffix not in SUFFIXES and name != _MARK:
                 self._report.wrong(Kind.STRAY, path, "is no file of a log")
         if not bases and self._report.clean:
             self._report.wrong(Kind.MISSING, self._folder, "there is no segment", offset=0)
+
+    def _durable_mark(self) -> int:
+        """Up to where the log is known to be durable; 0 where nothing is known."""
+        path = self._folder / _MARK
+        durable = DurableMark(self._files, self._folder).read()
+        if not durable and self._files.exists(path):
+            if any(read_file(self._files, path)):
+                self._report.wrong(Kind.DAMAGED, path, "the mark is damaged", position=0)
+            else:
+                self._report.note(path, "the mark is empty; a power cut may leave it so")
+        return durable
 
     def _look_at_start(self) -> None:
         """Retention never passes what a valid snapshot may need."""

@@ -36,7 +36,9 @@ def check_sequence(looking: Looking, path: Path) -> None:
         report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes behind the last whole line",
                      position=len(lines) + 1)  # fmt: skip
     elif torn:
-        report.note(path, f"torn last line of {len(torn)} bytes; the next start skips a block")
+        report.note(
+            path, f"torn last line of {len(torn)} bytes; the next start leaves its numbers out"
+        )
     if largest >= end:
         text = f"the sequence goes up to {end - 1}; a PID with number {largest} was seen"
         report.wrong(Kind.SEQUENCE, path, text, position=len(lines))

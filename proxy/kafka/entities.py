@@ -1,0 +1,157 @@
+"""Reads kio's entities from bytes that anybody may have sent.
+
+kio describes every message; its own reader is made for answers of a broker that one trusts: it
+believes a length before it has looked how many bytes there are (a request of twenty bytes makes
+it ask for gigabytes, and the process is gone), and knows no tags but its own. This one walks the
+same descriptions with a reader that holds every length against what is there.
+"""
+
+import dataclasses
+import types
+import typing
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache, partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.kafka.wire import MalformedRequestError, Reader
+
+#: Elements of one array. More is no request that a client would make, and each takes memory.
+_ELEMENTS_MAX: Final = 100_000
+
+_Read = Callable[[Reader], Any]
+
+
+class _Field(typing.NamedTuple):
+    """How to read one field; `tag` is -1 for one that is not tagged."""
+
+    name: str
+    read: _Read
+    tag: int
+
+
+def read_entity(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio's classes
+    """Read one entity, with all that is nested in it.
+
+    Parameters:
+        kind: kio's class for it.
+        reader: stands where it begins.
+
+    Raises:
+        MalformedRequestError: the bytes are not one.
+    """
+    values: dict[str, Any] = {}
+    tagged: dict[int, _Field] = {}
+    for field in _fields(kind):
+        if field.tag < 0:
+            values[field.name] = field.read(reader)
+        else:
+            tagged[field.tag] = field
+    if reader.flexible:
+        _read_tagged(reader, tagged, values)
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise MalformedRequestError(f"{kind.__name__}: {error}") from error
+
+
+def _read_tagged(reader: Reader, known: dict[int, _Field], values: dict[str, Any]) -> None:
+    """Read the tags that are known, and skip the others (KIP-482)."""
+    for _ in range(reader.uvarint()):
+        field = known.get(reader.uvarint())
+        size = reader.uvarint()
+        end = reader.at + size
+        if end > len(reader.frame):
+            raise MalformedRequestError("a tagged field is longer than the request")
+        if field is not None:
+            values[field.name] = field.read(reader)
+            if reader.at != end:
+                raise MalformedRequestError(f"tagged field {field.name} is not of its size")
+        reader.at = end
+
+
+@cache
+def _fields(kind: type) -> tuple[_Field, ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple(
+        _Field(
+            each.name,
+            _reader_of(hints[each.name], each.metadata.get("kafka_type", "")),
+            each.metadata.get("tag", -1),
+        )
+        for each in dataclasses.fields(kind)
+    )
+
+
+def _reader_of(hint: Any, kafka_type: str) -> _Read:  # noqa: ANN401 - a type
+    """How to read a field, by its Python type and by Kafka's."""
+    nullable = isinstance(hint, types.UnionType)
+    if nullable:
+        hint = next(each for each in typing.get_args(hint) if each is not type(None))
+    if typing.get_origin(hint) is tuple:
+        element = _reader_of(typing.get_args(hint)[0], kafka_type)
+        return partial(_array, element, nullable=nullable)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return partial(read_entity, hint)
+    if kafka_type == "string":
+        return partial(_string, nullable=nullable)
+    return _PRIMITIVES[kafka_type]
+
+
+def _array(element: _Read, reader: Reader, *, nullable: bool) -> tuple[Any, ...] | None:
+    count = reader.nullable_array()
+    if count < 0:
+        if not nullable:
+            raise MalformedRequestError("a null array where there must be one")
+        return None
+    if count > _ELEMENTS_MAX:
+        raise MalformedRequestError(f"{count} elements; at most {_ELEMENTS_MAX} are taken")
+    return tuple([element(reader) for _ in range(count)])
+
+
+def _string(reader: Reader, *, nullable: bool) -> str | None:
+    text = reader.string()
+    if text is None and not nullable:
+        raise MalformedRequestError("a null string where there must be one")
+    return text
+
+
+def _uuid(reader: Reader) -> uuid.UUID | None:
+    """Sixteen bytes; all zero means none."""
+    value = int.from_bytes(reader.take(16), "big")
+    return uuid.UUID(int=value) if value else None
+
+
+def _error_code(reader: Reader) -> ErrorCode:
+    try:
+        return ErrorCode(reader.int16())
+    except ValueError as error:
+        raise MalformedRequestError(str(error)) from None
+
+
+def _bytes(reader: Reader) -> bytes | None:
+    data = reader.data()
+    return None if data is None else bytes(data)
+
+
+def _signed(size: int, reader: Reader) -> int:
+    return int.from_bytes(reader.take(size), "big", signed=True)
+
+
+_PRIMITIVES: Final[dict[str, _Read]] = {
+    "int8": partial(_signed, 1),
+    "int16": partial(_signed, 2),
+    "int32": partial(_signed, 4),
+    "int64": partial(_signed, 8),
+    "uint16": lambda reader: int.from_bytes(reader.take(2), "big"),
+    "bool": lambda reader: reader.take(1) != b"\0",
+    "uuid": _uuid,
+    "error_code": _error_code,
+    "bytes": _bytes,
+    "records": _bytes,
+    "timedelta_i32": lambda reader: timedelta(milliseconds=_signed(4, reader)),
+    "timedelta_i64": lambda reader: timedelta(milliseconds=_signed(8, reader)),
+}
