@@ -155,6 +155,11 @@ class Engine:
         """All partitions there are now."""
         return [partition for topic in self._partitions.values() for partition in topic]
 
+    @property
+    def partitions_left(self) -> int:
+        """How many more may be made."""
+        return self.config.partitions_max - sum(map(len, self._partitions.values()))
+
     def partition(self, topic: str, number: int) -> Partition | None:
         """A partition; None where there is none."""
         partitions = self._partitions.get(topic)
@@ -177,10 +182,9 @@ class Engine:
         async with self._creating:
             if topic.name in self.topics:
                 raise TopicExistsError(f"topic {topic.name} exists")
-            total = sum(map(len, self._partitions.values())) + topic.partitions
-            if total > self.config.partitions_max:
+            if topic.partitions > self.partitions_left:
                 raise TooManyPartitionsError(
-                    f"{total} partitions are more than {self.config.partitions_max}"
+                    f"only {self.partitions_left} partitions more may be made"
                 )
             await self._pool.run(partial(self._store.save_topic, topic))
             partitions = []

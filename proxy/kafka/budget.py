@@ -25,6 +25,8 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        #: Of it, what is held for requests that are still arriving.
+        self.arriving = 0
         self._waiting: deque[Waiter] = deque()
 
     @property
@@ -39,6 +41,24 @@ class MemoryBudget:
         self.used += size
         return True
 
+    def begin(self, size: int) -> bool:
+        """Take `size` bytes for a request that has begun to arrive, if they are there.
+
+        Such requests may hold half of the memory together: who only announces large ones cannot
+        keep others from being read.
+        """
+        if self.arriving and self.arriving + size > self.limit // 2:
+            return False
+        if not self.reserve(size):
+            return False
+        self.arriving += size
+        return True
+
+    def arrived(self, size: int) -> None:
+        """The request is complete, or will never be; its bytes stay taken until released."""
+        self.arriving -= size
+        self._tell()
+
     def add(self, size: int) -> None:
         """Take `size` bytes that are in memory already."""
         self.used += size
@@ -50,6 +70,9 @@ class MemoryBudget:
     def release(self, size: int) -> None:
         """Give `size` bytes back."""
         self.used -= size
+        self._tell()
+
+    def _tell(self) -> None:
         # Those who wait now, once each: who finds too little goes to the end of the queue.
         for _ in range(len(self._waiting)):
             if self.exhausted or not self._waiting:

@@ -3,7 +3,9 @@
 The server is a cluster of one broker, which leads every partition and is the controller.
 """
 
+import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +26,7 @@ _API_VERSIONS: Final = 18
 _CREATE_TOPICS: Final = 19
 #: Topics that one request may create or ask for.
 _TOPICS_MAX: Final = 10_000
+_TOPICS_AT_ONCE: Final = 100
 _NO_OPERATIONS: Final = -(2**31)
 #: From this version of Metadata on a topic may be asked for by its id alone.
 _BY_ID_FROM: Final = 12
@@ -178,12 +181,14 @@ class ClusterApi:
         """Answer CreateTopics."""
         request = read_request(header, frame)
         response = Response(_CREATE_TOPICS, header.version)
-        names = [topic.name for topic in request.topics]
+        names = Counter(topic.name for topic in request.topics)
         results = []
-        for asked in request.topics[:_TOPICS_MAX]:
+        for number, asked in enumerate(request.topics[:_TOPICS_MAX]):
+            if number % _TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others want to be served, too
             code: ErrorCode = ErrorCode.invalid_request
             message: str | None = "the topic is named twice"
-            if names.count(asked.name) == 1:
+            if names[asked.name] == 1:
                 code, message = await self._create(asked, validate_only=request.validate_only)
             results.append(self._created(response, asked, code, message))
         return response.encode(header.correlation_id, topics=tuple(results))
@@ -219,6 +224,9 @@ class ClusterApi:
             return ErrorCode.invalid_replication_factor, reason
         if self._partitions(asked) < 1:
             return ErrorCode.invalid_partitions, f"{asked.num_partitions} partitions"
+        if self._partitions(asked) > self._engine.partitions_left:
+            reason = f"only {self._engine.partitions_left} partitions more may be made"
+            return ErrorCode.invalid_partitions, reason
         try:
             self._check_settings({config.name: config.value or "" for config in asked.configs})
         except ValueError as error:

@@ -24,7 +24,7 @@ _LENGTH_BYTES: Final = 4
 _FRAME_BYTES_MIN: Final = 8
 #: A request that has begun must arrive within this time, and one second for so many bytes.
 STALLED_SECONDS: Final = 30.0
-_ARRIVING_BYTES_A_SECOND: Final = 256 << 10
+_ARRIVING_BYTES_A_SECOND: Final = 1 << 20
 #: Requests of one connection that may wait for their answers.
 REQUESTS_MAX: Final = 128
 
@@ -135,6 +135,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         for task in self.tasks:
             task.cancel()
         if self._frame is not None:
+            self.budget.arrived(len(self._frame))
             self._release(len(self._frame))
             self._frame = None
         # Slots of batches on their way to the log give their memory back when they are filled.
@@ -198,6 +199,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._filled += nbytes
         if self._filled == len(frame):
             self._frame = None
+            self.budget.arrived(len(frame))
             self._take(frame)
 
     def eof_received(self) -> bool:
@@ -228,7 +230,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _begin_large(self, size: int, body: int) -> None:
         """Read the rest of a frame straight into a buffer of its own."""
-        if not self.budget.reserve(size):
+        if not self.budget.begin(size):
             self._wait_for_memory()
             return
         frame = bytearray(size)

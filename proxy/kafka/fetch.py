@@ -87,7 +87,7 @@ class FetchApi:
         try:
             # One answer of a connection at a time, and none while it does not take them.
             async with slot.connection.answering:
-                while not await self._read_all(slot, request, wanted):
+                while not await self._read_all(slot, request, wanted, deadline):
                     if not wanted or not await self._wait(event, deadline, request.min_bytes):
                         break
         finally:
@@ -122,15 +122,20 @@ class FetchApi:
             await asyncio.sleep(max(min(_GATHER_SECONDS, deadline - time.monotonic()), 0))
         return True
 
-    async def _read_all(self, slot: Slot, request: Any, wanted: list[_Wanted]) -> bool:
+    async def _read_all(
+        self, slot: Slot, request: Any, wanted: list[_Wanted], deadline: float
+    ) -> bool:
         """Read what is there; whether it is enough, or there is an error to tell.
 
         The memory counts as the request's own until the answer is out.
         """
-        limit = max(min(request.max_bytes, self._fetch_bytes_max), 0)
+        # A part of the memory at most: the first batch is given whole in any case.
+        limit = min(request.max_bytes, self._fetch_bytes_max, self._budget.limit // 4)
+        limit = max(limit, 0)
         if any(each.has_records for each in wanted):
             await slot.connection.writable.wait()
-            await self._reserve(slot, limit)
+            if not await self._reserve(slot, limit, deadline):
+                return True
         left = limit
         for each in wanted:
             if left <= 0 and left != limit:
@@ -149,11 +154,17 @@ class FetchApi:
         slot.resize(0)
         return False
 
-    async def _reserve(self, slot: Slot, size: int) -> None:
+    async def _reserve(self, slot: Slot, size: int, deadline: float) -> bool:
+        """Wait for memory, but not longer than the poll lasts (and a little, if it lasts not)."""
+        latest = max(deadline, time.monotonic() + _GATHER_SECONDS)
         while not slot.reserve(size):
             freed = _Freed()
             self._budget.wait(freed)
-            await freed.event.wait()
+            try:
+                await asyncio.wait_for(freed.event.wait(), latest - time.monotonic())
+            except TimeoutError:
+                return False
+        return True
 
     async def _read(self, each: _Wanted, left: int) -> None:
         partition = each.partition
