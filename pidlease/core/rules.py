@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from pidlease.core.pid import Policy
+from pidlease.core.pid import Policy, policy_of
 
 
 @enum.unique
@@ -106,3 +106,12 @@ EPOCH: Final = Rules(
 
 #: The policies that a door may bring. The writer is the proxy's own and is never judged.
 RULES: Final = {rules.policy: rules for rules in (STRICT, KAFKA, MONOTONIC, EPOCH)}
+
+# By plain numbers: hashing a member of an enum calls Python, and this is asked for each batch.
+_BY_POLICY: Final = {int(policy): rules for policy, rules in RULES.items()}
+
+
+def rules_of(pid: int) -> Rules | None:
+    """The row of a PID's policy; None where no door may bring such a PID."""
+    policy = policy_of(pid)
+    return None if policy is None else _BY_POLICY.get(policy.value)

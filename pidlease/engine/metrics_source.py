@@ -1,11 +1,15 @@
 """The engine's numbers as metrics."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client.core import Metric
 
+from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.metrics import counter, gauge, labelled_counter
+
+_POLICY_NAMES: Final = ("none", *(policy.name.lower() for policy in Policy))
 
 
 def engine_metrics(engine: Engine) -> Iterable[Metric]:
@@ -31,6 +35,8 @@ def _traffic(engine: Engine) -> Iterable[Metric]:
         ((policy.name.lower() if policy else "none", status.value.replace(" ", "_")), float(n))
         for (policy, status), n in counts.verdicts.items()
     ]
+    appended = [((_POLICY_NAMES[i], "appended"), float(n)) for i, n in enumerate(counts.appended)]
+    verdicts += [row for row in appended if row[1]]
     yield labelled_counter(
         "pidlease_batches_judged",
         "Batches by what became of them.",

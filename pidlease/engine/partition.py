@@ -10,7 +10,7 @@ batches that came while the one before was under way (group commit).
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
@@ -18,7 +18,7 @@ import structlog
 
 from pidlease.core.judge import ADMIT, Age, Kind, Verdict, judge
 from pidlease.core.pid import Policy, policy_of
-from pidlease.core.rules import RULES, Rules
+from pidlease.core.rules import Rules, rules_of
 from pidlease.core.state import Batch, ProducerState, fold
 from pidlease.engine.outcome import STATUS_OF, Done, Outcome, Status
 from pidlease.storage.errors import LogStoppedError
@@ -55,6 +55,8 @@ class Counts:
     """What happened since the start, over all partitions. Plain numbers: the hot path is hot."""
 
     verdicts: dict[tuple[Policy | None, Status], int]
+    #: By the policy's number; 0: no PID. Apart from the others, for it is the one that is hot.
+    appended: list[int] = field(default_factory=lambda: [0] * (len(Policy) + 1))
     batches: int = 0
     records: int = 0
     bytes: int = 0
@@ -160,7 +162,7 @@ class Partition:
         if pid <= 0 or not self._judging:
             self._push(_Pending(0, batch, NewBatch(data, header), done))
             return
-        rules = _rules(pid)
+        rules = rules_of(pid)
         if rules is None:
             done(self._outcome(None, Outcome(Status.MALFORMED, reason=_no_policy(pid))))
             return
@@ -277,7 +279,7 @@ class Partition:
         applied = []
         for pending, offset in zip(group, offsets, strict=True):
             pid, header = pending.pid, pending.new.header
-            rules = _rules(pid) if pid else None
+            rules = rules_of(pid) if pid else None
             if rules is not None:
                 self.producers[pid] = fold(
                     rules, self.producers.get(pid), pending.batch, offset, now_ms
@@ -287,8 +289,8 @@ class Partition:
             counts.batches += 1
             counts.records += header.records
             counts.bytes += header.size
-            policy = rules.policy if rules else None
-            applied.append((pending, self._outcome(policy, Outcome(Status.APPENDED, offset))))
+            counts.appended[rules.policy.value if rules else 0] += 1
+            applied.append((pending, Outcome(Status.APPENDED, offset)))
         return applied
 
     def _land(self, pid: int) -> None:
@@ -300,7 +302,7 @@ class Partition:
 
     def _answer_retry(self, pid: int, batch: Batch, done: Done) -> None:
         """Judge a retry again, now that what it waited for is acknowledged."""
-        rules = _rules(pid)
+        rules = rules_of(pid)
         state = self.producers.get(pid)
         verdict = judge(rules, state, batch) if rules is not None else ADMIT
         if rules is None or verdict.kind is Kind.ADMIT:
@@ -367,7 +369,7 @@ class Partition:
         """Fold batches of the log into the state. In a thread, before anything is judged."""
         for header in headers:
             pid = header.producer_id
-            rules = _rules(pid) if pid > 0 else None
+            rules = rules_of(pid) if pid > 0 else None
             if rules is not None:
                 batch = batch_of(header)
                 state = self.producers.get(pid)
@@ -405,11 +407,6 @@ def batch_of(header: BatchHeader) -> Batch:
     first = header.base_sequence
     last = (first + header.last_offset_delta) & 0x7FFFFFFF
     return Batch(header.producer_epoch, first, last, header.records, header.crc)
-
-
-def _rules(pid: int) -> Rules | None:
-    policy = policy_of(pid)
-    return None if policy is None else RULES.get(policy)
 
 
 def _tell(done: Done, outcome: Outcome) -> None:

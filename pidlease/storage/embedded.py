@@ -43,7 +43,7 @@ _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 #: What is written on the event loop at most; a page cache takes it in some tens of microseconds.
 _INLINE_BYTES_MAX: Final = 128 << 10
 #: A write that took longer than this says that the disk is busy,
-_INLINE_SECONDS_MAX: Final = 0.002
+_INLINE_SECONDS_MAX: Final = 0.02
 #: and that for so long nothing should be written on the event loop.
 _CALM_SECONDS: Final = 1.0
 

@@ -1,11 +1,6 @@
-"""Produce (key 0), by hand: this is the hot path. A batch's records are never looked at.
+"""Produce (key 0): batches on their way to the engine. Their records are never looked at."""
 
-Source: ProduceRequest.json / ProduceResponse.json of Kafka 4.1, versions 3 to 12.
-"""
-
-import struct
 from functools import partial
-from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -24,109 +19,63 @@ from pidlease.storage.record_batch import (
 )
 from proxy.kafka.connection import Slot
 from proxy.kafka.errors import CODES
-from proxy.kafka.wire import (
-    INT32,
-    Reader,
-    RequestHeader,
-    write_array,
-    write_string,
+from proxy.kafka.produce_wire import (
+    PartitionData,
+    PartitionResult,
+    ProduceRequest,
+    read_produce,
+    write_produce,
 )
+from proxy.kafka.wire import RequestHeader
 
-_FLEXIBLE_FROM: Final = 9
-_RECORD_ERRORS_FROM: Final = 8
-_LOG_START_FROM: Final = 5
-_NO_TIME: Final = -1
-_PARTITION: Final = struct.Struct(">ihqq")
-_PARTITION_WITH_START: Final = struct.Struct(">ihqqq")
+_PENDING = PartitionResult(ErrorCode.unknown_server_error.value)
 
 
-class ProduceReply:
-    """The answer to one request, filled partition by partition, sent when all are there."""
+class _Reply:
+    """The answer to one request, sent when every partition's result is there."""
 
-    __slots__ = ("_missing", "_rows", "_silent", "_slot", "_version", "failures")
+    __slots__ = ("_missing", "_request", "_results", "_slot", "_version")
 
-    def __init__(self, slot: Slot, version: int, *, silent: bool) -> None:
+    def __init__(self, slot: Slot, version: int, request: ProduceRequest) -> None:
         self._slot = slot
         self._version = version
-        self._silent = silent
-        self._rows: list[tuple[str, list[bytes]]] = []
-        self._missing = 1
-        self.failures = 0
+        self._request = request
+        self._results = [_PENDING] * len(request.parts)
+        self._missing = len(request.parts)
+        if not self._missing:
+            self._send()
 
-    def topic(self, name: str) -> list[bytes]:
-        """Begin the next topic; its partitions' parts go into the list."""
-        rows: list[bytes] = []
-        self._rows.append((name, rows))
-        return rows
-
-    def expect(self, rows: list[bytes]) -> int:
-        """Keep a place in a topic's list for a part that comes later."""
-        rows.append(b"")
-        self._missing += 1
-        return len(rows) - 1
-
-    def put(
-        self,
-        rows: list[bytes],
-        place: tuple[int, int, int],
-        header: BatchHeader,
-        outcome: Outcome,
-    ) -> None:
-        """Fill a place (in the rows, partition number, log start offset) with an outcome."""
-        at, index, log_start = place
-        code = CODES[outcome.status]
-        if outcome.status is Status.DUPLICATE and outcome.offset < 0:
-            code = ErrorCode.duplicate_sequence_number
-        message = None if code is ErrorCode.none else _message(header, outcome)
-        self.put_code(rows, at, index, code, (outcome.offset, log_start, message))
-
-    def put_code(
-        self,
-        rows: list[bytes],
-        place: int,
-        index: int,
-        code: ErrorCode,
-        rest: tuple[int, int, str | None],
-    ) -> None:
-        """Fill a place with an error code, and (offset, log start offset, message)."""
-        offset, log_start, message = rest
-        if code is not ErrorCode.none:
-            self.failures += 1
-        rows[place] = self._part(index, code.value, offset, log_start, message)
-        self.seal()
-
-    def seal(self) -> None:
-        """Take note that one part more is there; behind the last, send."""
+    def put(self, place: int, result: PartitionResult) -> None:
+        """Fill in a partition's result."""
+        self._results[place] = result
         self._missing -= 1
         if not self._missing:
-            self._slot.fill(*(() if self._silent else self._encode()))
+            self._send()
 
-    def _part(
-        self, index: int, code: int, offset: int, log_start: int, message: str | None
-    ) -> bytes:
-        version = self._version
-        if version < _LOG_START_FROM:
-            return _PARTITION.pack(index, code, offset, _NO_TIME)
-        part = _PARTITION_WITH_START.pack(index, code, offset, _NO_TIME, log_start)
-        if version < _RECORD_ERRORS_FROM:
-            return part
-        flexible = version >= _FLEXIBLE_FROM
-        part += write_array(0, flexible=flexible) + write_string(message, flexible=flexible)
-        return part + b"\0" if flexible else part
+    def tell(self, place: int, header: BatchHeader, log_start: int, outcome: Outcome) -> None:
+        """Fill in a partition's result as the engine says it."""
+        status, offset = outcome.status, outcome.offset
+        if status is Status.APPENDED or (status is Status.DUPLICATE and offset >= 0):
+            self.put(place, PartitionResult(0, offset, log_start))
+            return
+        code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
+        self.put(place, PartitionResult(code.value, -1, log_start, _message(header, outcome)))
 
-    def _encode(self) -> tuple[bytes, ...]:
-        flexible = self._version >= _FLEXIBLE_FROM
-        tags = b"\0" if flexible else b""
-        parts = [INT32.pack(self._slot.correlation_id), tags]
-        parts.append(write_array(len(self._rows), flexible=flexible))
-        for name, rows in self._rows:
-            parts.append(write_string(name, flexible=flexible))
-            parts.append(write_array(len(rows), flexible=flexible))
-            parts.extend(rows)
-            parts.append(tags)
-        parts.append(b"\0\0\0\0")  # throttle time
-        parts.append(tags)
-        return (b"".join(parts),)
+    def _send(self) -> None:
+        slot = self._slot
+        if self._request.acks != 0:
+            slot.fill(
+                write_produce(self._version, slot.correlation_id, self._request, self._results)
+            )
+            return
+        slot.fill()
+        if any(result.code for result in self._results):
+            # The only way to tell a client that waits for no answer (Kafka does so, too).
+            slot.connection.close()
+
+
+#: A duplicate whose offset is not known any more; clients take it for a success.
+_FORGOTTEN = ErrorCode.duplicate_sequence_number
 
 
 def _message(header: BatchHeader, outcome: Outcome) -> str:
@@ -156,69 +105,34 @@ class ProduceApi:
         """Answer a request.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedRequestError: it is none. Then nothing of it has had an effect.
         """
-        flexible = header.version >= _FLEXIBLE_FROM
-        reader = Reader(frame, header.body, flexible=flexible)
-        reader.tags()
-        transactional = reader.string() is not None
-        acks = reader.int16()
-        reader.int32()  # timeout: an append is as fast as the disk
-        refusal = _refusal(acks, transactional=transactional)
-        batches = self._read_topics(reader)
-        # Nothing goes to the engine before the request as a whole has been read: one that is
-        # malformed further on has no effect.
-        reply = ProduceReply(slot, header.version, silent=acks == 0)
-        rows: list[bytes] = []
-        for name, index, data in batches:
-            if index is None or data is None:
-                rows = reply.topic(name)
-                continue
-            self._produce(reply, rows, (name, index), data, refusal)
-        reply.seal()
-        if reply.failures and acks == 0:
-            # The only way to tell a client that waits for no answer (Kafka does so, too).
-            slot.connection.close()
+        request = read_produce(frame, header.body, header.version)
+        reply = _Reply(slot, header.version, request)
+        if request.acks not in (-1, 0, 1) or request.transactional:
+            refusal = _refusal(request)
+            for place in range(len(request.parts)):
+                reply.put(place, refusal)
+            return
+        for place, part in enumerate(request.parts):
+            self._produce(reply, place, part)
 
-    def _read_topics(self, reader: Reader) -> list[tuple[str, int | None, memoryview | None]]:
-        found: list[tuple[str, int | None, memoryview | None]] = []
-        empty = memoryview(b"")
-        for _ in range(reader.array()):
-            name = reader.string() or ""
-            found.append((name, None, None))
-            for _ in range(reader.array()):
-                index = reader.int32()
-                found.append((name, index, reader.data() or empty))
-                reader.tags()
-            reader.tags()
-        reader.tags()
-        reader.end()
-        return found
-
-    def _produce(
-        self,
-        reply: ProduceReply,
-        rows: list[bytes],
-        name: tuple[str, int],
-        data: memoryview,
-        refusal: tuple[ErrorCode, str] | None,
-    ) -> None:
-        topic, index = name
-        place = reply.expect(rows)
+    def _produce(self, reply: _Reply, place: int, part: PartitionData) -> None:
+        topic, index, data = part
         partition = self._engine.partition(topic, index)
-        if refusal is None and partition is None:
-            refusal = (ErrorCode.unknown_topic_or_partition, f"{topic}-{index} does not exist")
-        if refusal is not None or partition is None:
-            code, message = refusal or (ErrorCode.unknown_server_error, "")
-            reply.put_code(rows, place, index, code, (-1, -1, message))
+        if partition is None:
+            code = ErrorCode.unknown_topic_or_partition.value
+            message = f"{topic}-{index} does not exist"
+            reply.put(place, PartitionResult(code, message=message))
             return
         log_start = partition.log.start_offset
         try:
             header = self._check(data)
         except _RefusedError as error:
-            reply.put_code(rows, place, index, error.code, (-1, log_start, str(error)))
+            result = PartitionResult(error.code.value, -1, log_start, str(error))
+            reply.put(place, result)
             return
-        done = partial(reply.put, rows, (place, index, log_start), header)
+        done = partial(reply.tell, place, header, log_start)
         pid = header.producer_id
         if pid not in NO_PIDS and policy_of(pid) is not Policy.KAFKA:
             done(_foreign(pid))
@@ -227,10 +141,8 @@ class ProduceApi:
 
     def _check(self, data: memoryview) -> BatchHeader:
         if len(data) > self._batch_bytes_max:
-            raise _RefusedError(
-                ErrorCode.message_too_large,
-                f"batch of {len(data)} bytes; at most {self._batch_bytes_max}",
-            )
+            reason = f"batch of {len(data)} bytes; at most {self._batch_bytes_max}"
+            raise _RefusedError(ErrorCode.message_too_large, reason)
         try:
             header = read_header(data)
             _check_form(header, len(data))
@@ -261,14 +173,13 @@ class _RefusedError(Exception):
         self.code = code
 
 
-def _refusal(acks: int, *, transactional: bool) -> tuple[ErrorCode, str] | None:
+def _refusal(request: ProduceRequest) -> PartitionResult:
     """What is wrong with the request as a whole."""
-    if acks not in (-1, 0, 1):
-        return ErrorCode.invalid_required_acks, f"acks={acks} is none of -1, 0, 1"
-    if transactional:
-        reason = "transactions are not served"
-        return ErrorCode.transactional_id_authorization_failed, reason
-    return None
+    if request.transactional:
+        code = ErrorCode.transactional_id_authorization_failed.value
+        return PartitionResult(code, message="transactions are not served")
+    code = ErrorCode.invalid_required_acks.value
+    return PartitionResult(code, message=f"acks={request.acks} is none of -1, 0, 1")
 
 
 def _foreign(pid: int) -> Outcome:

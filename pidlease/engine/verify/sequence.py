@@ -53,9 +53,9 @@ def _check_lines(report: Report, path: Path, lines: list[bytes]) -> int:
         except (ValueError, KeyError, TypeError):
             block = None
         if block is None:
-            report.wrong(Kind.SEQUENCE, path, f"line {number} is damaged", position=number)
+            report.wrong(Kind.SEQUENCE, path, "is damaged", position=number)
         elif block.first < end or block.count < 1:
-            text = f"line {number} has numbers from {block.first} on, and {end} should follow"
+            text = f"has numbers from {block.first} on, and {end} should follow"
             report.wrong(Kind.SEQUENCE, path, text, position=number)
         else:
             end = block.end

@@ -1,0 +1,1 @@
+"""What is run around the server: the demo."""

@@ -1,0 +1,48 @@
+"""`python -m deploy.demo`; see the package."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from deploy.demo.proxy_process import DemoError
+from deploy.demo.story import run_demo
+
+_DIRECTORY: Final = Path(__file__).resolve().parents[2] / "build" / "demo"
+#: Without a terminal there is no width to keep to, and a wrapped table is hard to read.
+_PLAIN_WIDTH: Final = 130
+
+
+def main(
+    seconds: Annotated[float, typer.Option(min=1, help="How long sending lasts.")] = 40.0,
+    directory: Annotated[
+        Path, typer.Option(help="Data and logs; what an earlier run left is removed.")
+    ] = _DIRECTORY,
+) -> None:
+    """Send 20,894 real rows through a server that is killed six times, and count them all."""
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    code = 1
+    try:
+        code = asyncio.run(_until_stopped(console, directory.resolve(), seconds))
+    except* DemoError as group:
+        for error in group.exceptions:
+            console.print(f"demo: failed: {error}", style="red", markup=False, highlight=False)
+    except* (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("demo: failed: stopped before its end", markup=False, highlight=False)
+    raise typer.Exit(code)
+
+
+async def _until_stopped(console: Console, directory: Path, seconds: float) -> int:
+    """SIGTERM ends it as Ctrl-C does: the proxy must not be left behind."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await run_demo(console, directory, seconds)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,74 @@
+"""Reads everything back, as any consumer would."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+from deploy.demo.proxy_process import DemoError
+from deploy.demo.rows import PARTITIONS, TOPICS
+
+_AT_ONCE: Final = 1000
+_WAIT_S: Final = 0.5
+_DEADLINE_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as it stands in the log."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+
+
+def read_back(bootstrap: str) -> list[Stored]:
+    """All records of all partitions, each partition's in its order. Blocks.
+
+    Parameters:
+        bootstrap: HOST:PORT of the server.
+
+    Raises:
+        DemoError: the end was not reached in time.
+    """
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "demo", "enable.auto.commit": False}
+    )
+    try:
+        return _read(consumer)
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer) -> list[Stored]:
+    places = [
+        TopicPartition(topic, number, OFFSET_BEGINNING)
+        for topic in TOPICS
+        for number in range(PARTITIONS)
+    ]
+    ends = {
+        (place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)
+        for place in places
+    }
+    due = sum(high - low for low, high in ends.values())
+    consumer.assign(places)
+    found: list[Stored] = []
+    deadline = time.monotonic() + _DEADLINE_S
+    while len(found) < due:
+        if time.monotonic() > deadline:
+            raise DemoError(f"read back only {len(found)} of {due} records")
+        found += [_stored(each) for each in consumer.consume(_AT_ONCE, _WAIT_S)]
+    return found
+
+
+def _stored(message: Message) -> Stored:
+    error = message.error()
+    if error is not None:
+        raise DemoError(f"reading back: {error}")
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or partition is None or offset is None:
+        raise DemoError("reading back: a record without a place")
+    return Stored(topic, partition, offset, message.key() or b"", message.value() or b"")

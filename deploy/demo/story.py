@@ -1,0 +1,140 @@
+"""The demo from its first row to its verdict."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+# Its stubs forget to export NewTopic.
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from rich.console import Console
+
+from deploy.demo.audit import audit
+from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient
+from deploy.demo.crashes import PLAN, Crasher
+from deploy.demo.duplicates import DuplicateCounter
+from deploy.demo.ledger import Ledger
+from deploy.demo.outcome import Outcome
+from deploy.demo.pace import Pace, send_all
+from deploy.demo.proxy_process import DemoError, Proxy
+from deploy.demo.readback import read_back
+from deploy.demo.rows import PARTITIONS, TOPICS, Record, load_records
+from deploy.demo.screen import Screen
+
+_SHOW_S: Final = 0.2
+_CREATE_S: Final = 15.0
+#: For librdkafka, as syslog counts: it would write about its own housekeeping to the screen.
+_ERRORS_ONLY: Final = 3
+#: The whole demo; a hang is a failure, and one that says so.
+_ALL_S: Final = 150.0
+
+
+async def run_demo(console: Console, directory: Path, seconds: float) -> int:
+    """Run it; the exit code.
+
+    Parameters:
+        console: where it is shown.
+        directory: data and logs; what an earlier run left there is removed.
+        seconds: how long sending is to last.
+    """
+    log = _prepare(directory)
+    records = load_records()
+    proxy = Proxy(directory)
+    duplicates = DuplicateCounter()
+    with Screen(console, {client: len(mine) for client, mine in records.items()}) as screen:
+        try:
+            async with asyncio.timeout(_ALL_S):
+                ledgers, crasher = await _produce(proxy, records, screen, duplicates, log, seconds)
+                screen.tell("all acknowledged; reading everything back")
+                stored = await asyncio.to_thread(read_back, proxy.bootstrap)
+                await proxy.stop()
+        except TimeoutError:
+            raise DemoError(f"not done within {_ALL_S:.0f} s; {proxy.tail()}") from None
+        finally:
+            await proxy.destroy()
+    failures = [text for ledger in ledgers for text in ledger.failures]
+    outcome = Outcome(audit(ledgers, stored), crasher.kills, duplicates.total, failures)
+    screen.report(outcome, duplicates)
+    return 1 if outcome.problems() else 0
+
+
+def _prepare(directory: Path) -> logging.Logger:
+    """An empty place for this run, with a file for what the clients have to say."""
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(directory / "data", ignore_errors=True)
+    for name in ("proxy.log", "clients.log"):
+        (directory / name).unlink(missing_ok=True)
+    handler = logging.FileHandler(directory / "clients.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    log = logging.getLogger("librdkafka")
+    for each in (log, logging.getLogger("aiokafka")):
+        each.addHandler(handler)
+        each.setLevel(logging.INFO)
+        # A client that loses its server complains at length; here that is what is wanted.
+        each.propagate = False
+    return log
+
+
+async def _produce(
+    proxy: Proxy,
+    records: dict[str, list[Record]],
+    screen: Screen,
+    duplicates: DuplicateCounter,
+    log: logging.Logger,
+    seconds: float,
+) -> tuple[list[Ledger], Crasher]:
+    """Send everything through all crashes, until every record has been reported on."""
+    took = await proxy.start(PLAN[0].fault)
+    screen.tell(f"the proxy is ready after {took:.1f} s, pid {proxy.pid}, data {proxy.data_dir}")
+    await asyncio.to_thread(_create_topics, proxy.bootstrap)
+    clients: list[Client] = [
+        LibrdkafkaClient(proxy.bootstrap, log),
+        AiokafkaClient(proxy.bootstrap),
+    ]
+    ledgers = [client.ledger for client in clients]
+    for client in clients:
+        await client.start()
+    crasher = Crasher(proxy, clients, screen.tell)
+    pace = Pace(seconds, lambda: crasher.left)
+    watchers = [
+        asyncio.create_task(duplicates.watch(proxy)),
+        asyncio.create_task(_show(screen, ledgers, duplicates)),
+    ]
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(crasher.run())
+            for client in clients:
+                group.create_task(send_all(client, records[client.ledger.client], pace))
+        for client in clients:
+            await client.finish()
+        await duplicates.look(proxy)
+    except BaseException:
+        for client in clients:
+            await client.abandon()
+        raise
+    finally:
+        await _cancel(watchers)
+    return ledgers, crasher
+
+
+async def _show(screen: Screen, ledgers: Sequence[Ledger], duplicates: DuplicateCounter) -> None:
+    while True:
+        screen.show(ledgers, duplicates.total)
+        await asyncio.sleep(_SHOW_S)
+
+
+async def _cancel(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _create_topics(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": _ERRORS_ONLY})
+    wanted = [NewTopic(topic, num_partitions=PARTITIONS) for topic in TOPICS]
+    for created in admin.create_topics(wanted, request_timeout=_CREATE_S).values():
+        created.result()
