@@ -5,20 +5,18 @@ manifest.json; Spark and pandas read it as it is. It is written aside, fsynced a
 it is there as a whole or not at all; what it says is checked when it is read.
 """
 
-import array
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from pidlease.core.state import Appended, ProducerState
+from pidlease.core.state import ProducerState
 from pidlease.storage.files import (
     Buffer,
     Files,
@@ -29,6 +27,30 @@ from pidlease.storage.files import (
     remove_tree,
     sweep_asides,
 )
+from pidlease.storage.snapshot_tables import (
+    LEASES_SCHEMA,
+    PRODUCERS_SCHEMA,
+    LeaseRow,
+    PartitionRows,
+    Place,
+    SnapshotError,
+    TopicPartition,
+    lease_batches,
+    producer_batches,
+    read_leases,
+    read_producers,
+)
+
+__all__ = [
+    "LeaseRow",
+    "Manifest",
+    "PartitionRows",
+    "Place",
+    "Snapshot",
+    "SnapshotError",
+    "SnapshotStore",
+    "TopicPartition",
+]
 
 FORMAT_VERSION: Final = 1
 
@@ -36,79 +58,6 @@ _PREFIX: Final = "snapshot-"
 _MANIFEST: Final = "manifest.json"
 _PRODUCERS: Final = "producers.parquet"
 _LEASES: Final = "leases.parquet"
-_ROWS_AT_ONCE: Final = 20_000
-
-_BATCH: Final = pa.struct(
-    [("first", pa.int64()), ("last", pa.int64()), ("offset", pa.int64()), ("crc", pa.uint32())]
-)
-_PRODUCERS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("pid", pa.int64()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("generation", pa.int64()),
-        pa.field("high", pa.int64()),
-        pa.field("lowest", pa.int64()),
-        pa.field("batches", pa.list_(_BATCH)),
-        pa.field("arrival_ms", pa.int64()),
-    ]
-)
-_LEASES_SCHEMA: Final = pa.schema(
-    [
-        pa.field("pid", pa.int64()),
-        pa.field("granted_ms", pa.int64()),
-        pa.field("first_ms", pa.int64()),
-    ]
-)
-
-
-class SnapshotError(Exception):
-    """A snapshot that cannot be used: damaged, incomplete, or of a newer format."""
-
-
-class TopicPartition(NamedTuple):
-    """A partition's name."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-class LeaseRow(NamedTuple):
-    """A lease: its PID, when it was granted, and its first message (ms; -1: none yet)."""
-
-    pid: int
-    granted_ms: int
-    first_ms: int
-
-
-class PartitionRows(NamedTuple):
-    """One partition's part of a snapshot.
-
-    Attributes:
-        partition: its name.
-        topic_id: of the topic, to tell it from a later one of the same name.
-        next_offset: its place in the offset vector: the first offset that is not applied.
-        hole_ms: when it was found that earlier history is missing; -1 where it is all there.
-            Of a PID from an older block nothing is known here even if it is young.
-        producers: the states.
-    """
-
-    partition: TopicPartition
-    topic_id: str
-    next_offset: int
-    hole_ms: int
-    producers: Mapping[int, ProducerState]
-
-
-class Place(NamedTuple):
-    """See `PartitionRows`."""
-
-    topic_id: str
-    next_offset: int
-    hole_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +152,10 @@ class SnapshotStore:
         sums: dict[str, tuple[int, int]] = {}
         rows: dict[str, int] = {}
         rows[_PRODUCERS], sums[_PRODUCERS] = self._write_table(
-            aside / _PRODUCERS, _PRODUCERS_SCHEMA, _producer_batches(partitions, places)
+            aside / _PRODUCERS, PRODUCERS_SCHEMA, producer_batches(partitions, places)
         )
         rows[_LEASES], sums[_LEASES] = self._write_table(
-            aside / _LEASES, _LEASES_SCHEMA, _lease_batches(leases)
+            aside / _LEASES, LEASES_SCHEMA, lease_batches(leases)
         )
         manifest = Manifest(number, created_ms, places, rows, sums)
         self._write_file(aside / _MANIFEST, _encode_manifest(manifest))
@@ -240,14 +189,10 @@ class SnapshotStore:
         """
         manifest = self.manifest(number)
         folder = self._folder / _name(number)
-        producers = self._read_table(folder / _PRODUCERS, _PRODUCERS_SCHEMA, manifest)
-        leases = self._read_table(folder / _LEASES, _LEASES_SCHEMA, manifest)
-        rows = [
-            row
-            for batch in leases.to_batches()
-            for row in map(LeaseRow, *(_integers(column) for column in batch.columns))
-        ]
-        return Snapshot(manifest, _producers(producers, manifest), rows)
+        producers = self._read_table(folder / _PRODUCERS, PRODUCERS_SCHEMA, manifest)
+        leases = self._read_table(folder / _LEASES, LEASES_SCHEMA, manifest)
+        states = read_producers(producers, manifest.places)
+        return Snapshot(manifest, states, read_leases(leases))
 
     def _write_table(
         self, path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
@@ -326,107 +271,6 @@ class _Sink:
 
 def _name(number: int) -> str:
     return f"{_PREFIX}{number:012d}"
-
-
-class _ProducerColumns:
-    """Rows of producers.parquet, gathered by column: Arrow takes lists many times faster."""
-
-    def __init__(self) -> None:
-        self.pids: list[int] = []
-        self.topics: list[str] = []
-        self.partitions: list[int] = []
-        self.states: list[ProducerState] = []
-
-    def add(self, partition: TopicPartition, pid: int, state: ProducerState) -> None:
-        self.pids.append(pid)
-        self.topics.append(partition.topic)
-        self.partitions.append(partition.partition)
-        self.states.append(state)
-
-    def batch(self) -> pa.RecordBatch:
-        ends = accumulate((len(state.batches) for state in self.states), initial=0)
-        kept = list(chain.from_iterable(state.batches for state in self.states))
-        columns = list(zip(*kept, strict=True)) or [(), (), (), ()]
-        structs = pa.StructArray.from_arrays(
-            [pa.array(values, field.type) for values, field in zip(columns, _BATCH, strict=True)],
-            fields=list(_BATCH),
-        )
-        states = list(zip(*self.states, strict=True)) or [(), (), (), (), ()]
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(self.pids, pa.int64()),
-                pa.array(self.topics, pa.string()),
-                pa.array(self.partitions, pa.int32()),
-                pa.array(states[0], pa.int64()),
-                pa.array(states[1], pa.int64()),
-                pa.array(states[2], pa.int64()),
-                pa.ListArray.from_arrays(pa.array(list(ends), pa.int32()), structs),
-                pa.array(states[4], pa.int64()),
-            ],
-            schema=_PRODUCERS_SCHEMA,
-        )
-
-
-def _producer_batches(
-    partitions: Iterable[PartitionRows], places: dict[TopicPartition, Place]
-) -> Iterator[pa.RecordBatch]:
-    """Rows in chunks, so that a million of them never stand in memory twice."""
-    columns = _ProducerColumns()
-    for partition, topic_id, next_offset, hole_ms, producers in partitions:
-        places[partition] = Place(topic_id, next_offset, hole_ms)
-        for pid, state in producers.items():
-            columns.add(partition, pid, state)
-            if len(columns.pids) >= _ROWS_AT_ONCE:
-                yield columns.batch()
-                columns = _ProducerColumns()
-    yield columns.batch()
-
-
-def _lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
-    rows = list(leases)
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        columns = zip(*rows[start : start + _ROWS_AT_ONCE], strict=True)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, pa.int64()) for column in columns], schema=_LEASES_SCHEMA
-        )
-
-
-def _integers(column: pa.Array) -> list[int]:
-    """The values of an integer column without nulls, straight from its buffer."""
-    values = array.array({pa.int64(): "q", pa.int32(): "i", pa.uint32(): "I"}[column.type])
-    if len(column):
-        start = column.offset * values.itemsize
-        end = start + len(column) * values.itemsize
-        values.frombytes(memoryview(column.buffers()[1])[start:end])
-    return values.tolist()
-
-
-def _producers(
-    table: pa.Table, manifest: Manifest
-) -> dict[TopicPartition, dict[int, ProducerState]]:
-    found: dict[TopicPartition, dict[int, ProducerState]] = {
-        partition: {} for partition in manifest.places
-    }
-    for rows in table.to_batches():
-        column = dict(zip(rows.schema.names, rows.columns, strict=True))
-        lists = column["batches"]
-        ends = _integers(lists.offsets)
-        kept = list(map(Appended, *(_integers(part) for part in lists.values.flatten())))
-        states = zip(
-            _integers(column["generation"]),
-            _integers(column["high"]),
-            _integers(column["lowest"]),
-            (tuple(kept[start:end]) for start, end in pairwise(ends)),
-            _integers(column["arrival_ms"]),
-            strict=True,
-        )
-        names = zip(column["topic"].to_pylist(), _integers(column["partition"]), strict=True)
-        for name, pid, state in zip(names, _integers(column["pid"]), states, strict=True):
-            partition = TopicPartition(*name)
-            if partition not in found:
-                raise SnapshotError(f"rows of {partition}, which is not in the offset vector")
-            found[partition][pid] = ProducerState._make(state)
-    return found
 
 
 def _encode_manifest(manifest: Manifest) -> bytes:
