@@ -19,7 +19,7 @@ class SettingsError(Exception):
 
 def _is_address(value: str) -> str:
     host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > _PORT_MAX:
+    if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= _PORT_MAX:
         raise ValueError("is HOST:PORT, for example 127.0.0.1:9092")
     return value
 
@@ -31,7 +31,8 @@ def _is_fault_plan(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_is_address)]
 Positive = Annotated[int, Field(gt=0)]
-Seconds = Annotated[float, Field(gt=0)]
+#: Up to ten years; their milliseconds fit wherever they are stored.
+Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
@@ -105,7 +106,7 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
     if config is not None:
         try:
             values = tomllib.loads(config.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise SettingsError(f"{config}: {error}") from error
     explicit = {name: value for name, value in given.items() if value is not None}
     fields = {name.replace("-", "_"): value for name, value in values.items()}

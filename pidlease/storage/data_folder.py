@@ -166,7 +166,7 @@ def _identity(files: Files, path: Path) -> str:
         write_aside(files, meta, [json.dumps(content).encode()])
     try:
         content = json.loads(read_file(files, meta))
-        version, cluster_id = content["format"], content["cluster_id"]
+        version, cluster_id = int(content["format"]), str(content["cluster_id"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataFolderError(f"{meta} is damaged ({error}); take it from a backup") from error
     if version > FORMAT_VERSION:
@@ -174,4 +174,4 @@ def _identity(files: Files, path: Path) -> str:
             f"{path} has format {version}, written by a newer version; this one reads up to"
             f" {FORMAT_VERSION}: install the newer one"
         )
-    return str(cluster_id)
+    return cluster_id

@@ -190,7 +190,8 @@ class EmbeddedPartitionLog:
         finished = time.monotonic()
         if finished - started > _INLINE_SECONDS_MAX:
             self._calm_from = finished + _CALM_SECONDS
-        done(result)
+        # Not from within: answers would come before those of the append before.
+        self._pool.deliver(done, result)
 
     def append_blocking(self, batches: Sequence[NewBatch]) -> list[int]:
         """Append the batches; their base offsets.

@@ -51,6 +51,10 @@ class IoPool:
         """
         self._jobs.put((work, done))
 
+    def deliver(self, done: Callable[[Any], None], result: object) -> None:
+        """Have `done` called on the loop, soon, with a result that is there already."""
+        self._loop.call_soon(done, result)
+
     async def run(self, work: Callable[[], Result]) -> Result:
         """Have `work` done in a thread, and wait for it.
 
