@@ -89,9 +89,9 @@ class FileSequence:
             raise SequenceError(f"{self._path}: {error}") from error
         lines = content.split(b"\n")
         for number, line in enumerate(lines[:-1], 1):
-            block = _parse(line)
+            block = parse_line(line)
             if block is None or block.first < self._next:
-                if any(map(_parse, lines[number:])):
+                if any(map(parse_line, lines[number:])):
                     raise SequenceError(
                         f"{self._path}: line {number} is damaged; take the file from a backup"
                     )
@@ -144,7 +144,8 @@ def _line(block: PidBlock) -> bytes:
     return b"%s %08x\n" % (text, crc32c(text))
 
 
-def _parse(line: bytes) -> PidBlock | None:
+def parse_line(line: bytes) -> PidBlock | None:
+    """Read a line of the file; None where it is not intact."""
     text, _, crc = line.rpartition(b" ")
     if b"%08x" % crc32c(text) != crc:
         return None

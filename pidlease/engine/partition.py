@@ -213,17 +213,24 @@ class Partition:
 
     def _is_held(self, pid: int, batch: Batch, verdict: Verdict) -> bool:
         """Whether this gap is there only because a batch before it failed."""
-        return self._follows_failed(pid, batch) and verdict.expected == self._failed[pid].first
+        if not self._follows_failed(pid, batch):
+            return False
+        failed = self._failed[pid]
+        return batch.generation < failed.generation or verdict.expected == failed.first
 
     def _follows_failed(self, pid: int, batch: Batch) -> bool:
-        """Whether a batch of this producer failed a short while ago, and this is another one."""
+        """Whether a batch of this producer failed a short while ago, and this is another one.
+
+        One of a lower generation as well: had the failed one come through, it would be fenced;
+        let in now, its records stand twice when they come again under the higher generation.
+        """
         failed = self._failed.get(pid)
         if failed is None:
             return False
         if self._clock_ms() >= failed.until_ms or batch.generation > failed.generation:
             del self._failed[pid]
             return False
-        return batch.generation == failed.generation and batch.first != failed.first
+        return batch.generation < failed.generation or batch.first != failed.first
 
     def _outcome(self, policy: Policy | None, outcome: Outcome) -> Outcome:
         self._counts.count(policy, outcome.status)

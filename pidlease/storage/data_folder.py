@@ -162,6 +162,11 @@ def _lock(files: Files, path: Path) -> Lock:
 def _identity(files: Files, path: Path) -> str:
     meta = path / "meta.json"
     if not files.exists(meta):
+        if files.exists(path / "topics") or files.exists(path / "sequence"):
+            raise DataFolderError(
+                f"{path} has topics but no meta.json; take that file from a backup, or name another"
+                " directory"
+            )
         content = {"format": FORMAT_VERSION, "cluster_id": uuid.uuid4().hex[:22]}
         write_aside(files, meta, [json.dumps(content).encode()])
     try:

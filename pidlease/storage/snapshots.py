@@ -178,7 +178,7 @@ class SnapshotStore:
         path = self._folder / _name(number) / _MANIFEST
         try:
             return _decode_manifest(read_file(self._files, path))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SnapshotError(f"{path}: {error}") from error
 
     def load(self, number: int) -> Snapshot:
@@ -227,7 +227,7 @@ class SnapshotStore:
             raise SnapshotError(f"{path} is damaged: length or checksum is not the manifest's")
         try:
             table = pq.read_table(pa.BufferReader(content), schema=schema)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
             raise SnapshotError(f"{path}: {error}") from error
         if table.num_rows != manifest.rows[path.name]:
             raise SnapshotError(f"{path}: {table.num_rows} rows are not the manifest's")

@@ -100,5 +100,5 @@ class TopicStore:
             if crc32c(text.encode()) != outer["crc"]:
                 raise DataFolderError(f"{path} is damaged (checksum); take it from a backup")
             return Topic(**json.loads(text))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataFolderError(f"{path} is damaged ({error}); take it from a backup") from error

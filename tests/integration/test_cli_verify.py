@@ -113,7 +113,7 @@ def _look_after_a_clean_stop(path: Path) -> None:
 
 def _look_at_a_damaged_copy(path: Path, copy: Path) -> None:
     shutil.copytree(path, copy)
-    log = sorted((copy / "logs" / "orders-0").glob("*.log"))[1]
+    log = max(copy.glob("logs/*/*.log"), key=lambda each: each.stat().st_size)
     content = bytearray(log.read_bytes())
     content[1000] ^= 1
     log.write_bytes(content)

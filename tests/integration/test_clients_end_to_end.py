@@ -1,17 +1,16 @@
-"""librdkafka and aiokafka, unmodified: what one has sent, the other reads, complete and in order."""
+"""librdkafka and aiokafka, unmodified: one sends, the other reads it, complete and in order."""
 
 import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import admin as kafka_admin
 
 from tests.servers.pidlease import PidleaseServer
 
@@ -43,8 +42,9 @@ def pidlease(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServe
 
 
 def _create(pidlease: PidleaseServer, topic: str) -> None:
-    admin: Any = AdminClient({"bootstrap.servers": pidlease.bootstrap})
-    for future in admin.create_topics([NewTopic(topic, _PARTITIONS, 1)]).values():
+    library: Any = kafka_admin
+    admin = library.AdminClient({"bootstrap.servers": pidlease.bootstrap})
+    for future in admin.create_topics([library.NewTopic(topic, _PARTITIONS, 1)]).values():
         future.result(20)
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pidlease.coordination.file_sequence import _parse as parse_line
+from pidlease.coordination.file_sequence import parse_line
 from pidlease.core.pid import number_of
 from pidlease.engine.verify.partition import Looking
 from pidlease.engine.verify.report import Kind, Report
