@@ -431,7 +431,7 @@ def _no_policy(pid: int) -> str:
 def _original(flying: deque[_Pending], batch: Batch) -> _Pending:
     """The batch in flight that a retry repeats; where it only overlaps some, the last of them."""
     for pending in flying:
-        if pending.batch.first == batch.first and pending.batch.last == batch.last:
+        if pending.batch[:3] == batch[:3]:  # generation, first, last
             return pending
     return flying[-1]
 

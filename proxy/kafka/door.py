@@ -40,6 +40,8 @@ VERSIONS: Final = {
 #: (KAFKA-18659), so Kafka 4 advertises it without serving it, and so do we.
 ADVERTISED: Final = {**VERSIONS, _PRODUCE: (0, VERSIONS[_PRODUCE][1])}
 
+#: The largest request that is no Produce: it is read on the event loop, by Python.
+_ADMIN_BYTES_MAX: Final = 2 << 20
 #: How long a stop waits for clients to take their last answers.
 _CLOSE_SECONDS: Final = 10.0
 _SWEEP_SECONDS: Final = 5.0
@@ -189,6 +191,10 @@ class KafkaDoor:
             slot.fill(self._cluster.api_versions(header))
         else:
             self._check_version(header)
+            if len(frame) > _ADMIN_BYTES_MAX:
+                raise MalformedRequestError(
+                    f"API {header.api_key}: {len(frame)} bytes; at most {_ADMIN_BYTES_MAX} are taken"
+                )
             if key in self._now:
                 slot.fill(self._now[key](header, frame))
             else:

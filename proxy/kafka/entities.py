@@ -19,9 +19,6 @@ from kio.schema.errors import ErrorCode
 
 from proxy.kafka.wire import MalformedRequestError, Reader
 
-#: Elements of one array. More is no request that a client would make, and each takes memory.
-_ELEMENTS_MAX: Final = 100_000
-
 _Read = Callable[[Reader], Any]
 
 
@@ -107,8 +104,6 @@ def _array(element: _Read, reader: Reader, *, nullable: bool) -> tuple[Any, ...]
         if not nullable:
             raise MalformedRequestError("a null array where there must be one")
         return None
-    if count > _ELEMENTS_MAX:
-        raise MalformedRequestError(f"{count} elements; at most {_ELEMENTS_MAX} are taken")
     return tuple([element(reader) for _ in range(count)])
 
 

@@ -12,6 +12,11 @@ INT64: Final = struct.Struct(">q")
 _HEADER: Final = struct.Struct(">hhih")
 
 
+#: Elements of all arrays of a request. Each takes time and memory to read; a client that asks for
+#: every partition of a large cluster stays below it.
+ELEMENTS_MAX: Final = 50_000
+
+
 class MalformedRequestError(Exception):
     """Bytes that are no request of the version that they name."""
 
@@ -54,12 +59,13 @@ class Reader:
         flexible: whether strings, arrays and bytes have compact lengths, and structs have tags.
     """
 
-    __slots__ = ("at", "flexible", "frame")
+    __slots__ = ("_elements_left", "at", "flexible", "frame")
 
     def __init__(self, frame: bytearray, at: int, *, flexible: bool) -> None:
         self.frame = frame
         self.at = at
         self.flexible = flexible
+        self._elements_left = ELEMENTS_MAX
 
     def int16(self) -> int:
         """A signed 16-bit number."""
@@ -129,7 +135,11 @@ class Reader:
 
     def nullable_array(self) -> int:
         """How many elements follow; -1 for a null array. Each takes at least a byte."""
-        return self._length(INT32)
+        count = self._length(INT32)
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise MalformedRequestError(f"more than {ELEMENTS_MAX} topics, partitions or the like")
+        return count
 
     def array(self) -> int:
         """How many elements follow; a null array has none. Each takes at least a byte."""
