@@ -193,7 +193,7 @@ class KafkaDoor:
             self._check_version(header)
             if len(frame) > _ADMIN_BYTES_MAX:
                 raise MalformedRequestError(
-                    f"API {header.api_key}: {len(frame)} bytes; at most {_ADMIN_BYTES_MAX} are taken"
+                    f"API {header.api_key}: {len(frame)} bytes; at most {_ADMIN_BYTES_MAX}"
                 )
             if key in self._now:
                 slot.fill(self._now[key](header, frame))
