@@ -25,6 +25,7 @@ MAGIC: Final = 2
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _CODEC_BITS: Final = 0x07
+_LOG_APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 
@@ -109,6 +110,8 @@ def check_from_client(header: BatchHeader) -> None:
         raise InvalidBatchError("control batches are the broker's own")
     if attributes & _TRANSACTIONAL_BIT:
         raise InvalidBatchError("transactional batches are not served")
+    if attributes & _LOG_APPEND_TIME_BIT:
+        raise InvalidBatchError("only a broker marks timestamps as the log's own")
     if attributes & _CODEC_BITS >= len(CODECS):
         raise InvalidBatchError(f"compression type {attributes & _CODEC_BITS} is not known")
 

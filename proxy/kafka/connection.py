@@ -105,6 +105,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._write_paused = False
         self._waits_for_memory = False
+        #: Bytes of answers in the transport's buffer.
+        self._untaken = 0
         self._finishing = False
         self.peer = ""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -132,6 +134,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         self._transport = None
         self._write_paused = False
+        self._take_back_untaken()
         for task in self.tasks:
             task.cancel()
         if self._frame is not None:
@@ -321,6 +324,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
         self._write_paused = False
+        self._take_back_untaken()
         self.writable.set()
         self.flush()
         self._check_load()
@@ -342,10 +346,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 parts.extend(slot.answer)
         if parts and self._transport is not None:
             self._transport.writelines(parts)
-        if freed:
+        if self._write_paused:
+            # It waits in the transport: still ours, until the client takes it.
+            self._untaken += freed
+        elif freed:
             self._release(freed)
-            if self._paused:
-                self._check_load()
+        if freed and self._paused:
+            self._check_load()
+
+    def _take_back_untaken(self) -> None:
+        untaken, self._untaken = self._untaken, 0
+        self._release(untaken)
 
     def _release(self, size: int) -> None:
         self.budget.release(size)

@@ -136,23 +136,26 @@ class FetchApi:
             await slot.connection.writable.wait()
             if not await self._reserve(slot, limit, deadline):
                 return True
-        left = limit
-        for each in wanted:
-            if left <= 0 and left != limit:
-                break
-            await self._read(each, left)
-            left -= len(each.data)
-        found = limit - left
+        found = await self._read_each(wanted, limit)
         if slot.reserved:
             # The first batch is given whole, and may be more than was asked for.
             slot.resize(found)
         failed = any(each.code is not ErrorCode.none for each in wanted)
-        if found >= max(request.min_bytes, 0) or failed:
-            return True
-        if self._closing:
+        enough = found >= max(request.min_bytes, 0)
+        if enough or failed or self._closing or time.monotonic() >= deadline:
             return True
         slot.resize(0)
         return False
+
+    async def _read_each(self, wanted: list[_Wanted], limit: int) -> int:
+        """Read what there is for each, up to a limit; how many bytes that was."""
+        left = limit
+        for each in wanted:
+            each.data = b""
+            if left > 0 or left == limit:
+                await self._read(each, left)
+                left -= len(each.data)
+        return limit - left
 
     async def _reserve(self, slot: Slot, size: int, deadline: float) -> bool:
         """Wait for memory, but not longer than the poll lasts (and a little, if it lasts not)."""

@@ -66,9 +66,10 @@ def test_the_exit_code_of_the_real_thing(tmp_path: Path) -> None:
         taken.bind((LOOPBACK, 0))
         taken.listen()
         address = f"{LOOPBACK}:{taken.getsockname()[1]}"
+        http = f"{LOOPBACK}:{free_ports(1)[0]}"
         command = ["-m", "proxy", "serve", "--data-dir", str(tmp_path / "data")]
         done = subprocess.run(
-            [sys.executable, *command, "--kafka-listen", address, "--http-listen", "127.0.0.1:0"],
+            [sys.executable, *command, "--kafka-listen", address, "--http-listen", http],
             cwd=_ROOT, capture_output=True, text=True, check=False, timeout=30,
         )  # fmt: skip
     assert done.returncode == _USAGE

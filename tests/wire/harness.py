@@ -1,0 +1,121 @@
+"""The Kafka door with an engine behind it, inside the test's own event loop."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from pidlease.coordination.file_sequence import FileSequence
+from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
+from pidlease.storage.data_folder import DataFolder, check_settings
+from pidlease.storage.faults import FaultPlan, FaultyFiles
+from pidlease.storage.files import Files, RealFiles
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.storage.snapshots import SnapshotStore
+from proxy.kafka.cluster import ClusterConfig
+from proxy.kafka.door import KafkaDoor, KafkaDoorConfig
+from tests.servers.ports import LOOPBACK, free_ports
+from tests.wire.client import WireClient
+
+
+@dataclass
+class Clock:
+    """The engine's clock, which a test may move on."""
+
+    ahead_ms: int = 0
+
+    def __call__(self) -> int:
+        return wall_clock_ms() + self.ahead_ms
+
+
+@dataclass
+class Server:
+    """A running door."""
+
+    port: int
+    engine: Engine
+    door: KafkaDoor
+    clock: Clock
+    cluster_id: str
+
+    async def connect(self) -> WireClient:
+        return await WireClient.connect(LOOPBACK, self.port)
+
+    def let_leases_end(self) -> None:
+        """Move the clock to where every block of PIDs is older than a lease, and all leases end."""
+        self.clock.ahead_ms += 2 * self.engine.config.lease_ms
+        self.engine.leases.expire()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How the server is to be."""
+
+    faults: str = ""
+    fsync: FsyncPolicy = FsyncPolicy.NEVER
+    auto_create: bool = True
+    default_partitions: int = 1
+    segment_bytes: int = 1 << 30
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    request_bytes_max: int = 100 << 20
+    batch_bytes_max: int = 1_048_588
+    fetch_bytes_max: int = 16 << 20
+    memory_bytes_max: int = 256 << 20
+    connections_max: int = 10_000
+    idle_seconds: float = 600.0
+
+
+@asynccontextmanager
+async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterator[Server]:
+    """A server on a free port, stopped in order at the end."""
+    wanted = wanted or Wanted()
+    files: Files = RealFiles()
+    if wanted.faults:
+        files = FaultyFiles(files, FaultPlan(wanted.faults))
+    clock = Clock()
+    pool = IoPool(asyncio.get_running_loop(), 4)
+    folder = await pool.run(
+        partial(
+            DataFolder, files, directory,
+            LogConfig(segment_bytes=wanted.segment_bytes, fsync=wanted.fsync), pool,
+        )
+    )  # fmt: skip
+    sequence = FileSequence(
+        files, folder.sequence, f"test:{os.getpid()}", clock, keep_ms=2 * wanted.engine.lease_ms
+    )
+    snapshots = SnapshotStore(files, folder.snapshots)
+    engine = Engine(folder, snapshots, sequence, pool, wanted.engine, clock)
+    await engine.start()
+    (port,) = free_ports(1)
+    door = KafkaDoor(engine, _door_config(wanted, folder.cluster_id, port), check_settings)
+    await door.listen(LOOPBACK, port)
+    try:
+        yield Server(port, engine, door, clock, folder.cluster_id)
+    finally:
+        for connection in list(door.connections):
+            connection.close()
+        await door.close()
+        await engine.stop()
+        pool.close()
+
+
+def _door_config(wanted: Wanted, cluster_id: str, port: int) -> KafkaDoorConfig:
+    return KafkaDoorConfig(
+        cluster=ClusterConfig(
+            cluster_id,
+            LOOPBACK,
+            port,
+            auto_create=wanted.auto_create,
+            default_partitions=wanted.default_partitions,
+        ),
+        request_bytes_max=wanted.request_bytes_max,
+        batch_bytes_max=wanted.batch_bytes_max,
+        fetch_bytes_max=wanted.fetch_bytes_max,
+        memory_bytes_max=wanted.memory_bytes_max,
+        connections_max=wanted.connections_max,
+        idle_seconds=wanted.idle_seconds,
+    )

@@ -1,0 +1,93 @@
+"""The reader of requests against kio's own, over random requests of every version."""
+
+import dataclasses
+import types
+import typing
+import uuid
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+from kio.serial import entity_reader
+
+from proxy.kafka.door import VERSIONS
+from proxy.kafka.messages import read_request
+from proxy.kafka.wire import RequestHeader, read_request_header
+from tests.property.profile import PROFILE, examples
+from tests.wire.messages import PRODUCE, encode_request
+
+settings.load_profile(PROFILE)
+
+_RANGES: Final = {"int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
+#: ApiVersions is answered without a look at the body; Produce is read by hand.
+_EACH: Final = [
+    (key, version)
+    for key, (lowest, highest) in sorted(VERSIONS.items())
+    if key not in (PRODUCE, 18)
+    for version in range(lowest, highest + 1)
+]
+
+
+def _values(kind: Any) -> st.SearchStrategy[dict[str, Any]]:
+    hints = typing.get_type_hints(kind)
+    return st.fixed_dictionaries(
+        {
+            field.name: _value(hints[field.name], field.metadata.get("kafka_type", ""))
+            for field in dataclasses.fields(kind)
+        }
+    )
+
+
+def _value(hint: Any, kafka_type: str) -> st.SearchStrategy[Any]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = next(each for each in typing.get_args(hint) if each is not type(None))
+        return st.one_of(st.none(), _value(inner, kafka_type))
+    if typing.get_origin(hint) is tuple:
+        return st.lists(_value(typing.get_args(hint)[0], kafka_type), max_size=3)
+    if dataclasses.is_dataclass(hint):
+        return _values(hint)
+    if kafka_type in _RANGES:
+        return st.integers(-_RANGES[kafka_type], _RANGES[kafka_type] - 1)
+    return _plain(hint)
+
+
+def _plain(hint: Any) -> st.SearchStrategy[Any]:
+    if issubclass(hint, bool):
+        return st.booleans()
+    if issubclass(hint, str):
+        return st.text(max_size=40)
+    if issubclass(hint, uuid.UUID):
+        return st.uuids()
+    assert issubclass(hint, timedelta), hint
+    return st.integers(-(2**31), 2**31 - 1).map(lambda ms: timedelta(milliseconds=ms))
+
+
+@pytest.mark.parametrize(("key", "version"), _EACH)
+def test_it_reads_what_kio_reads(key: int, version: int) -> None:
+    kind: Any = load_request_schema(key, version)
+
+    @examples(25)
+    @given(_values(kind), st.one_of(st.none(), st.text(max_size=10)))
+    def check(values: dict[str, Any], client_id: str | None) -> None:
+        frame = bytearray(encode_request(key, version, values, 7, client_id))
+        header = read_request_header(frame)
+        body = header.body + (1 if kind.__flexible__ else 0)
+        wanted, size = entity_reader(kind)(bytes(frame[body:]), 0)
+        assert body + size == len(frame)
+        assert read_request(header, frame) == wanted
+
+    check()
+
+
+@pytest.mark.parametrize(("key", "version"), _EACH)
+def test_unknown_tags_at_the_end_of_a_body_change_nothing(key: int, version: int) -> None:
+    kind: Any = load_request_schema(key, version)
+    if not kind.__flexible__:
+        return
+    frame = encode_request(key, version, {}, 1, "")
+    tagged = frame[:-1] + b"\x02" + b"\x00\x00" + b"\x96\x01\x03abc"
+    header = RequestHeader(key, version, 1, "", 10)
+    assert read_request(header, bytearray(tagged)) == read_request(header, bytearray(frame))
