@@ -10,9 +10,10 @@ from typing import Final
 import structlog
 
 from pidlease.coordination.ports import PidSequence
+from pidlease.engine.counts import Counts
 from pidlease.engine.keeper import Keeper, KeeperConfig
 from pidlease.engine.leasing import Leases
-from pidlease.engine.partition import Counts, Partition, Surroundings
+from pidlease.engine.partition import Partition, Surroundings
 from pidlease.engine.recovery import Progress, Recovery
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
@@ -80,7 +81,7 @@ class Engine:
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.config: Final = config
-        self.counts: Final = Counts({})
+        self.counts: Final = Counts()
         self.leases: Final = Leases(
             sequence, pool, clock_ms, lease_ms=config.lease_ms, capacity=config.ring_capacity
         )

@@ -10,7 +10,7 @@ batches that came while the one before was under way (group commit).
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -20,6 +20,8 @@ from pidlease.core.judge import ADMIT, Age, Kind, Verdict, judge
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, rules_of
 from pidlease.core.state import Batch, ProducerState, fold
+from pidlease.engine.counts import Counts
+from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.outcome import STATUS_OF, Done, Outcome, Status
 from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.ports import NewBatch, PartitionLog
@@ -29,10 +31,6 @@ from pidlease.storage.snapshots import PartitionRows, TopicPartition
 #: How much one append takes at most; it bounds what a crash can tear, and a waiting answer.
 GROUP_BYTES_MAX: Final = 8 << 20
 GROUP_BATCHES_MAX: Final = 1000
-
-#: How long successors of a failed batch are held off with its error before they count as a gap:
-#: they were on the wire when it failed (Kafka's delivery.timeout.ms).
-FAILED_HOLD_MS: Final = 120_000
 
 _log = structlog.get_logger(__name__)
 
@@ -50,26 +48,6 @@ class LeaseBook(Protocol):
         """Take note that the log holds batches of a PID on a partition."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What happened since the start, over all partitions. Plain numbers: the hot path is hot."""
-
-    verdicts: dict[tuple[Policy | None, Status], int]
-    #: By the policy's number; 0: no PID. Apart from the others, for it is the one that is hot.
-    appended: list[int] = field(default_factory=lambda: [0] * (len(Policy) + 1))
-    batches: int = 0
-    records: int = 0
-    bytes: int = 0
-    appends: int = 0
-    joined: int = 0
-    differing: int = 0
-
-    def count(self, policy: Policy | None, status: Status) -> None:
-        """Count an outcome."""
-        key = (policy, status)
-        self.verdicts[key] = self.verdicts.get(key, 0) + 1
-
-
 class _Pending:
     """A batch on its way into the log, and who waits for it."""
 
@@ -81,15 +59,6 @@ class _Pending:
         self.new = new
         self.done = done
         self.retries: list[tuple[Batch, Done]] = []
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """The first batch of a producer that failed; its successors are no gaps for a while."""
-
-    generation: int
-    first: int
-    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +105,7 @@ class Partition:
         self._judging = around.judging
         self._pushed: dict[int, ProducerState] = {}
         self._flying: dict[int, deque[_Pending]] = {}
-        self._failed: dict[int, _Failed] = {}
+        self._failed = FailedFirsts(around.clock_ms)
         self._queue: deque[_Pending] = deque()
         self._writing: list[_Pending] = []
         self._start_scheduled = False
@@ -169,11 +138,10 @@ class Partition:
         state = self._pushed.get(pid) or self.producers.get(pid)
         age = self._leases.age(pid, self.hole_ms) if state is None else Age.OLD
         verdict = judge(rules, state, batch, age)
-        if verdict.kind is not Kind.ADMIT:
+        if self._failed and self._failed.holds(pid, batch, verdict):
+            done(self._outcome(rules.policy, _behind_failed(self._failed.first(pid))))
+        elif verdict.kind is not Kind.ADMIT:
             self._refuse(pid, rules, batch, verdict, done)
-        elif self._failed and self._follows_failed(pid, batch):
-            # Kafka would take it for the first ever seen, and refuse the failed one for ever.
-            done(self._outcome(rules.policy, _behind_failed(self._failed[pid].first)))
         elif state is None and not self._leases.adopt(pid, self):
             reason = "all lease slots are taken"
             done(self._outcome(rules.policy, Outcome(Status.NO_LEASE, reason=reason)))
@@ -185,7 +153,7 @@ class Partition:
                 self._flying[pid] = flying = deque()
             flying.append(pending)
             if self._failed:
-                self._failed.pop(pid, None)
+                self._failed.forget(pid)
             self._push(pending)
 
     def _refuse(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict, done: Done) -> None:
@@ -200,9 +168,6 @@ class Partition:
                 self._counts.joined += 1
                 _original(flying, batch).retries.append((batch, done))
                 return
-        if kind is Kind.GAP and self._failed and self._is_held(pid, batch, verdict):
-            done(self._outcome(rules.policy, _behind_failed(verdict.expected)))
-            return
         if verdict.differs:
             self._counts.differing += 1
             _log.warning("a duplicate by its numbers has other bytes", pid=pid, batch=batch,
@@ -210,27 +175,6 @@ class Partition:
         offset, expected, generation = verdict.offset, verdict.expected, verdict.generation
         outcome = Outcome(STATUS_OF[kind], offset, expected, generation, verdict.reason)
         done(self._outcome(rules.policy, outcome))
-
-    def _is_held(self, pid: int, batch: Batch, verdict: Verdict) -> bool:
-        """Whether this gap is there only because a batch before it failed."""
-        if not self._follows_failed(pid, batch):
-            return False
-        failed = self._failed[pid]
-        return batch.generation < failed.generation or verdict.expected == failed.first
-
-    def _follows_failed(self, pid: int, batch: Batch) -> bool:
-        """Whether a batch of this producer failed a short while ago, and this is another one.
-
-        One of a lower generation as well: had the failed one come through, it would be fenced;
-        let in now, its records stand twice when they come again under the higher generation.
-        """
-        failed = self._failed.get(pid)
-        if failed is None:
-            return False
-        if self._clock_ms() >= failed.until_ms or batch.generation > failed.generation:
-            del self._failed[pid]
-            return False
-        return batch.generation < failed.generation or batch.first != failed.first
 
     def _outcome(self, policy: Policy | None, outcome: Outcome) -> Outcome:
         self._counts.count(policy, outcome.status)
@@ -344,10 +288,7 @@ class Partition:
         """Let pushed be persisted again, and remember what comes first when it comes again."""
         self._flying.pop(pid, None)
         self._pushed.pop(pid, None)
-        failed = self._failed.get(pid)
-        if failed is None or batch.generation > failed.generation:
-            until_ms = self._clock_ms() + FAILED_HOLD_MS
-            self._failed[pid] = _Failed(batch.generation, batch.first, until_ms)
+        self._failed.note(pid, batch)
 
     # ------------------------------------------------------------------ state
 
@@ -358,7 +299,7 @@ class Partition:
     def forget(self, pid: int) -> None:
         """Let go of a producer whose lease has ended."""
         self.producers.pop(pid, None)
-        self._failed.pop(pid, None)
+        self._failed.forget(pid)
 
     def rows(self) -> PartitionRows:
         """What a snapshot holds of this partition, as of now."""

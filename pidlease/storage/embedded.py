@@ -2,40 +2,32 @@
 
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
-from pidlease.storage import sparse_index
 from pidlease.storage.durable_mark import DurableMark
 from pidlease.storage.errors import (
     AppendFailedError,
     DamagedLogError,
-    LogError,
     LogStoppedError,
-    OffsetRangeError,
 )
 from pidlease.storage.files import Files, make_durable_folder
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.log_view import LogView
 from pidlease.storage.ports import AppendDone, FsyncPolicy, LogConfig, NewBatch, TimedOffset
-from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader, place, read_header
-from pidlease.storage.records import first_at_or_after
-from pidlease.storage.scan import BrokenBatchError, ScannedBatch, scan, scan_headers
+from pidlease.storage.record_batch import BatchHeader, place
 from pidlease.storage.segment import (
     LOG_SUFFIX,
     SUFFIXES,
-    TIME_SUFFIX,
     ActiveSegment,
     Placed,
     SegmentFiles,
     base_offset_of,
 )
-from pidlease.storage.sparse_index import TIME_ENTRY
 
 #: Offsets in the index files count from the segment's base in 31 bits.
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
@@ -46,14 +38,6 @@ _INLINE_BYTES_MAX: Final = 128 << 10
 _INLINE_SECONDS_MAX: Final = 0.02
 #: and that for so long nothing should be written on the event loop.
 _CALM_SECONDS: Final = 1.0
-
-
-class _View(NamedTuple):
-    """What readers see: the segments, the end, and how much of the last one is acknowledged."""
-
-    segments: tuple[SegmentFiles, ...]
-    end_offset: int
-    last_size: int
 
 
 _log = structlog.get_logger(__name__)
@@ -80,7 +64,7 @@ class EmbeddedPartitionLog:
         self._sealed: tuple[SegmentFiles, ...] = ()
         self._active = ActiveSegment(SegmentFiles(files, folder, 0))
         self._mark = DurableMark(files, folder)
-        self._view = _View((self._active.names,), 0, 0)
+        self.view = LogView((self._active.names,), 0, 0)
         self._unflushed = False
         self._calm_from = 0.0
         self.config = config
@@ -156,12 +140,12 @@ class EmbeddedPartitionLog:
     @property
     def start_offset(self) -> int:
         """See `PartitionLog`."""
-        return self._view.segments[0].base_offset
+        return self.view.start_offset
 
     @property
     def end_offset(self) -> int:
         """See `PartitionLog`."""
-        return self._view.end_offset
+        return self.view.end_offset
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """See `PartitionLog`.
@@ -289,10 +273,10 @@ class EmbeddedPartitionLog:
 
     def _publish(self) -> None:
         """Let readers see what is acknowledged, as one picture that never changes."""
-        segments = self._view.segments
+        segments = self.view.segments
         if segments[-1] is not self._active.names or len(segments) != len(self._sealed) + 1:
             segments = (*self._sealed, self._active.names)
-        self._view = _View(segments, self._active.next_offset, self._active.size)
+        self.view = LogView(segments, self._active.next_offset, self._active.size)
 
     # ------------------------------------------------------------------ keeping, blocking
 
@@ -348,100 +332,18 @@ class EmbeddedPartitionLog:
 
     def size_bytes(self) -> int:
         """Length of all segments."""
-        return sum(segment.log_size() for segment in self._sealed) + self._view.last_size
+        return sum(segment.log_size() for segment in self._sealed) + self.view.last_size
 
     # ------------------------------------------------------------------ reading
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
         """See `PartitionLog`."""
-        return await self._pool.run(partial(self.read_blocking, offset, max_bytes))
-
-    def read_blocking(self, offset: int, max_bytes: int) -> bytes:
-        """See `PartitionLog.read`."""
-        segments, end, last_size = self._view
-        start = segments[0].base_offset
-        if not start <= offset <= end:
-            raise OffsetRangeError(offset, start, end)
-        if offset == end:
-            return b""
-        at = bisect_right([segment.base_offset for segment in segments], offset) - 1
-        try:
-            with segments[at].reading(LOG_SUFFIX) as log:
-                length = last_size if at == len(segments) - 1 else log.size()
-                position = segments[at].position_of(offset, log, length)
-                data = log.read_at(min(max_bytes, length - position), position)
-                header = read_header(log.read_at(HEADER_BYTES, position))
-                if len(data) < header.size:
-                    data = log.read_at(header.size, position)
-                return data
-        except FileNotFoundError:
-            # Retention took the segment away in between.
-            raise OffsetRangeError(offset, self.start_offset, end) from None
-        except BrokenBatchError as error:
-            path = segments[at].path(LOG_SUFFIX)
-            raise DamagedLogError(path, error.position, str(error)) from None
+        return await self._pool.run(partial(self.view.read, offset, max_bytes))
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:
         """See `PartitionLog`."""
-        return await self._pool.run(partial(self.find_time_blocking, timestamp))
-
-    def find_time_blocking(self, timestamp: int) -> TimedOffset | None:
-        """See `PartitionLog.find_time`."""
-        segments, _, last_size = self._view
-        for segment in segments[:-1]:
-            with suppress(FileNotFoundError):  # retention took it away in between
-                if segment.max_timestamp() >= timestamp:
-                    return self._find_time_in(segment, segment.log_size(), timestamp)
-        return self._find_time_in(segments[-1], last_size, timestamp)
-
-    def _find_time_in(self, segment: SegmentFiles, end: int, timestamp: int) -> TimedOffset | None:
-        offset = segment.base_offset
-        floor = None
-        with suppress(FileNotFoundError), segment.reading(TIME_SUFFIX) as times:
-            floor = sparse_index.floor_entry(times, TIME_ENTRY, timestamp - 1)
-        if floor is not None and segment.is_true_time(floor):
-            offset += floor[1]
-        with segment.reading(LOG_SUFFIX) as log:
-            for position, header in scan_headers(log, segment.position_of(offset, log, end), end):
-                if header.max_timestamp >= timestamp:
-                    return first_at_or_after(log.read_at(header.size, position), header, timestamp)
-        return None
+        return await self._pool.run(partial(self.view.find_time, timestamp))
 
     def read_batches(self, offset: int) -> Iterator[BatchHeader]:
         """See `PartitionLog`."""
-        return (batch.header for batch in self.scan(offset))
-
-    def scan(self, offset: int) -> Iterator[ScannedBatch]:
-        """All acknowledged batches from `offset` on, checked: CRC, and no hole between them.
-
-        Raises:
-            DamagedLogError: a batch is not intact, or one is missing.
-        """
-        segments, end, last_size = self._view
-        bases = [segment.base_offset for segment in segments]
-        first = max(bisect_right(bases, offset) - 1, 0)
-        expected: int | None = None
-        for segment in segments[first:]:
-            last = last_size if segment is segments[-1] else -1
-            for batch in self._scan_segment(segment, offset, expected, last):
-                expected = batch.header.last_offset + 1
-                yield batch
-        if expected is not None and expected != end:
-            raise LogError(f"{self._folder.name}: ends at {expected}, not at {end}")
-
-    def _scan_segment(
-        self, segment: SegmentFiles, offset: int, expected: int | None, end: int
-    ) -> Iterator[ScannedBatch]:
-        path = segment.path(LOG_SUFFIX)
-        if expected not in (None, segment.base_offset):
-            raise DamagedLogError(path, 0, f"offset {expected} should stand here")
-        with segment.reading(LOG_SUFFIX) as log:
-            end = log.size() if end < 0 else end
-            try:
-                if offset <= segment.base_offset:
-                    yield from scan(log, 0, end, segment.base_offset)
-                else:
-                    position = segment.position_of(offset, log, end)
-                    yield from scan(log, position, end)
-            except BrokenBatchError as error:
-                raise DamagedLogError(path, error.position, str(error)) from None
+        return (batch.header for batch in self.view.scan(offset))

@@ -1,0 +1,74 @@
+"""The first batches that failed, and what is held off until they come again.
+
+When an append fails, batches of the same producer may be on the wire behind it. Judged by
+themselves they would be a gap, and a needless gap makes a client raise its generation, which
+doubles records elsewhere; or, where nothing is known of the producer, the first ever seen, and
+the failed one would then be refused for ever. So they get the failed one's error.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pidlease.core.judge import Kind, Verdict
+from pidlease.core.state import Batch
+
+#: How long successors are held off. What was on the wire has come by then, or been given up
+#: (Kafka's delivery.timeout.ms).
+FAILED_HOLD_MS: Final = 120_000
+
+
+class _Failed(NamedTuple):
+    generation: int
+    first: int
+    until_ms: int
+
+
+class FailedFirsts:
+    """One partition's.
+
+    Parameters:
+        clock_ms: the time, in ms since 1970.
+    """
+
+    __slots__ = ("_by_pid", "_clock_ms")
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._by_pid: dict[int, _Failed] = {}
+        self._clock_ms = clock_ms
+
+    def __bool__(self) -> bool:
+        """Whether there is any; nearly always not."""
+        return bool(self._by_pid)
+
+    def note(self, pid: int, batch: Batch) -> None:
+        """Take note of a batch that failed; the first of the highest generation counts."""
+        failed = self._by_pid.get(pid)
+        if failed is None or batch.generation > failed.generation:
+            until_ms = self._clock_ms() + FAILED_HOLD_MS
+            self._by_pid[pid] = _Failed(batch.generation, batch.first, until_ms)
+
+    def holds(self, pid: int, batch: Batch, verdict: Verdict) -> bool:
+        """Whether a batch that would be admitted, or is a gap, is held off for now.
+
+        One of a lower generation as well: had the failed one come through, it would be fenced;
+        let in now, its records stand twice when they come again under the higher generation.
+        """
+        failed = self._by_pid.get(pid)
+        if failed is None or verdict.kind not in (Kind.ADMIT, Kind.GAP):
+            return False
+        if self._clock_ms() >= failed.until_ms or batch.generation > failed.generation:
+            del self._by_pid[pid]
+            return False
+        if batch.generation < failed.generation:
+            return True
+        if batch.first == failed.first:
+            return False
+        return verdict.kind is Kind.ADMIT or verdict.expected == failed.first
+
+    def first(self, pid: int) -> int:
+        """The sequence that has to come again."""
+        return self._by_pid[pid].first
+
+    def forget(self, pid: int) -> None:
+        """It has come again, or the producer is gone."""
+        self._by_pid.pop(pid, None)

@@ -1,0 +1,117 @@
+"""One picture of a partition's log, and reading from it.
+
+A picture never changes; an append or a removal makes a new one. So readers need no lock: they see
+what was acknowledged when they began, while the next append is under way.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from pidlease.storage import sparse_index
+from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
+from pidlease.storage.ports import TimedOffset
+from pidlease.storage.record_batch import HEADER_BYTES, read_header
+from pidlease.storage.records import first_at_or_after
+from pidlease.storage.scan import BrokenBatchError, ScannedBatch, scan, scan_headers
+from pidlease.storage.segment import LOG_SUFFIX, TIME_SUFFIX, SegmentFiles
+from pidlease.storage.sparse_index import TIME_ENTRY
+
+
+class LogView(NamedTuple):
+    """See the module's text. All methods block.
+
+    Attributes:
+        segments: the segments, oldest first.
+        end_offset: the first offset that is not acknowledged.
+        last_size: how much of the last segment is acknowledged, in bytes.
+    """
+
+    segments: tuple[SegmentFiles, ...]
+    end_offset: int
+    last_size: int
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is still there."""
+        return self.segments[0].base_offset
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """See `PartitionLog.read`."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetRangeError(offset, self.start_offset, self.end_offset)
+        if offset == self.end_offset:
+            return b""
+        segment = self.segments[self._place(offset)]
+        try:
+            with segment.reading(LOG_SUFFIX) as log:
+                end = self.last_size if segment is self.segments[-1] else log.size()
+                position = segment.position_of(offset, log, end)
+                data = log.read_at(min(max_bytes, end - position), position)
+                size = read_header(log.read_at(HEADER_BYTES, position)).size
+                return data if len(data) >= size else log.read_at(size, position)
+        except FileNotFoundError:
+            # Retention took the segment away in between.
+            raise OffsetRangeError(offset, offset + 1, self.end_offset) from None
+        except BrokenBatchError as error:
+            path = segment.path(LOG_SUFFIX)
+            raise DamagedLogError(path, error.position, str(error)) from None
+
+    def find_time(self, timestamp: int) -> TimedOffset | None:
+        """See `PartitionLog.find_time`."""
+        for segment in self.segments[:-1]:
+            with suppress(FileNotFoundError):  # retention took it away in between
+                if segment.max_timestamp() >= timestamp:
+                    return _find_time_in(segment, segment.log_size(), timestamp)
+        return _find_time_in(self.segments[-1], self.last_size, timestamp)
+
+    def scan(self, offset: int) -> Iterator[ScannedBatch]:
+        """All acknowledged batches from `offset` on, checked: CRC, and no hole between them.
+
+        Raises:
+            DamagedLogError: a batch is not intact, or one is missing.
+        """
+        expected: int | None = None
+        for segment in self.segments[self._place(offset) :]:
+            for batch in self._scan_segment(segment, offset, expected):
+                expected = batch.header.last_offset + 1
+                yield batch
+        if expected is not None and expected != self.end_offset:
+            raise LogError(f"the log ends at {expected}, not at {self.end_offset}")
+
+    def _place(self, offset: int) -> int:
+        """The place of the segment that holds an offset; the first for earlier ones."""
+        bases = [segment.base_offset for segment in self.segments]
+        return max(bisect_right(bases, offset) - 1, 0)
+
+    def _scan_segment(
+        self, segment: SegmentFiles, offset: int, expected: int | None
+    ) -> Iterator[ScannedBatch]:
+        path = segment.path(LOG_SUFFIX)
+        if expected not in (None, segment.base_offset):
+            raise DamagedLogError(path, 0, f"offset {expected} should stand here")
+        with segment.reading(LOG_SUFFIX) as log:
+            end = self.last_size if segment is self.segments[-1] else log.size()
+            try:
+                if offset <= segment.base_offset:
+                    yield from scan(log, 0, end, segment.base_offset)
+                else:
+                    position = segment.position_of(offset, log, end)
+                    yield from scan(log, position, end)
+            except BrokenBatchError as error:
+                raise DamagedLogError(path, error.position, str(error)) from None
+
+
+def _find_time_in(segment: SegmentFiles, end: int, timestamp: int) -> TimedOffset | None:
+    offset = segment.base_offset
+    floor = None
+    with suppress(FileNotFoundError), segment.reading(TIME_SUFFIX) as times:
+        floor = sparse_index.floor_entry(times, TIME_ENTRY, timestamp - 1)
+    if floor is not None and segment.is_true_time(floor):
+        offset += floor[1]
+    with segment.reading(LOG_SUFFIX) as log:
+        for position, header in scan_headers(log, segment.position_of(offset, log, end), end):
+            if header.max_timestamp >= timestamp:
+                return first_at_or_after(log.read_at(header.size, position), header, timestamp)
+    return None

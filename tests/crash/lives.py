@@ -1,0 +1,107 @@
+"""What the tests of this package do with a server over its lives, and at the end."""
+
+import http.client
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.crash.clients import AiokafkaLoad, LibrdkafkaLoad, Load
+from tests.crash.readback import Stored, check_directory, check_pids, consume
+from tests.crash.seeds import SOAK
+from tests.servers.pidlease import PidleaseServer
+
+#: So long everybody may take at most to get on after a restart; beyond that it hangs.
+HANG_S = 30.0
+_POLL_S = 0.01
+#: A look costs the server some milliseconds: not at every poll.
+_LOOK_EVERY = 8
+_ROOT = Path(__file__).resolve().parents[2]
+
+#: Small segments, so that it rolls; snapshots as often as they can come; nothing expires.
+SETTINGS = {
+    "segment_bytes": "16384",
+    "snapshot_batches": "1",
+    "flush_seconds": "0.2",
+    "retention_ms": "-1",
+    "log_level": "info" if SOAK else "warning",
+}
+
+
+@dataclass
+class Retries:
+    """Duplicates that the server caught, over all its lives; it forgets them when it dies."""
+
+    server: PidleaseServer
+    lives: list[float] = field(default_factory=list)
+
+    @property
+    def total(self) -> float:
+        """All that were seen; the last few of a life may be missing."""
+        return sum(self.lives)
+
+    def new_life(self) -> None:
+        """The next numbers begin at 0 again."""
+        self.lives.append(0)
+
+    def look(self) -> None:
+        """Take note of where the counter stands; it may not answer any more."""
+        try:
+            found = self.server.metric("pidlease_batches_judged_total", outcome="duplicate")
+        except (OSError, RuntimeError, http.client.HTTPException):
+            return
+        self.lives[-1] = max(self.lives[-1], found)
+
+
+@contextmanager
+def server_in(folder: Path) -> Iterator[PidleaseServer]:
+    """A server that is not started yet, and does not outlive the test."""
+    server = PidleaseServer(folder)
+    try:
+        yield server
+    finally:
+        server.kill9()
+
+
+def wait_for(happened: Callable[[], bool], what: str, look: Callable[[], None]) -> None:
+    """Wait until something happened; `look` is done all the while."""
+    deadline = time.monotonic() + HANG_S
+    polls = 0
+    while not happened():
+        assert time.monotonic() < deadline, f"waited {HANG_S} s for {what}"
+        if polls % _LOOK_EVERY == 0:
+            look()
+        polls += 1
+        time.sleep(_POLL_S)
+
+
+def loads_for(bootstrap: str, topic: str, partitions: int, random: Random) -> list[Load]:
+    """One of each client."""
+    kinds = (LibrdkafkaLoad, AiokafkaLoad)
+    return [kind(bootstrap, topic, partitions, Random(random.random())) for kind in kinds]
+
+
+def finish(server: PidleaseServer, topic: str, partitions: int, loads: list[Load]) -> list[Stored]:
+    """Let the clients finish, read everything back, stop, and look at the directory."""
+    for load in loads:
+        load.finish(HANG_S)
+    stored = consume(server.bootstrap, topic, partitions)
+    for load in loads:
+        load.ledger.check(stored)
+    assert server.stop() == 0
+    check_directory(server.data_dir)
+    check_pids(server.data_dir)
+    return stored
+
+
+def verify(data_dir: Path) -> None:
+    """`pidlease verify`, as it is on the command line."""
+    command = [sys.executable, "-m", "proxy", "verify", "--data-dir", str(data_dir)]
+    done = subprocess.run(
+        command, check=False, cwd=_ROOT, capture_output=True, text=True, timeout=HANG_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

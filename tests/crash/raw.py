@@ -1,0 +1,71 @@
+"""What no real client says: PIDs leased and not used, batches that do not start at 0."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from tests.servers.pidlease import PidleaseServer
+from tests.servers.ports import LOOPBACK
+from tests.wire.batches import batch
+from tests.wire.client import INIT, WireClient, answers_of, creation, produced
+from tests.wire.messages import CREATE_TOPICS, INIT_PRODUCER_ID, PRODUCE
+
+_GAP = 45
+_EXISTS = 36
+_LOADING = 14
+
+
+def quietly(work: Coroutine[Any, Any, None]) -> None:
+    """Do something with a server that may die meanwhile."""
+    with suppress(OSError, EOFError, TimeoutError):
+        asyncio.run(work)
+
+
+def surely(work: Coroutine[Any, Any, None]) -> None:
+    """Do something with a server that lives."""
+    asyncio.run(work)
+
+
+def connect(server: PidleaseServer) -> Coroutine[Any, Any, WireClient]:
+    """A connection of our own."""
+    return WireClient.connect(LOOPBACK, server.kafka_port)
+
+
+async def lease(server: PidleaseServer, count: int, pids: list[int]) -> None:
+    """Lease PIDs; each is in the list as soon as it was answered, and was never there before."""
+    async with await connect(server) as client:
+        while count:
+            body = await client.call(INIT_PRODUCER_ID, 4, **INIT)
+            if body.error_code == _LOADING:  # the next block is being taken
+                await asyncio.sleep(0.005)
+                continue
+            assert (body.error_code, body.producer_epoch) == (0, 0), body
+            assert body.producer_id not in pids, f"PID {body.producer_id} was leased twice"
+            pids.append(body.producer_id)
+            count -= 1
+
+
+async def check_virgins(server: PidleaseServer, topic: str, parts: int, pids: list[int]) -> None:
+    """PIDs that never wrote start at 0 on every partition: nothing else is let in."""
+    async with await connect(server) as client:
+        for pid in pids:
+            data = batch([b"not/0/0 the first"], pid, 0, 4)
+            values = produced([(topic, partition, data) for partition in range(parts)])
+            answers = answers_of(await client.call(PRODUCE, 9, **values))
+            codes = [answer.code for answer in answers]
+            assert codes == [_GAP] * parts, f"PID {pid} never wrote, and began at 4: {answers}"
+
+
+async def begin(server: PidleaseServer, topic: str, partition: int, pid: int, text: bytes) -> None:
+    """A PID that never wrote writes, from 0."""
+    async with await connect(server) as client:
+        answer = await client.produce(topic, batch([text], pid, 0, 0), partition=partition)
+        assert answer.code == 0, answer
+
+
+async def make_topic(server: PidleaseServer, topic: str, partitions: int) -> None:
+    """Make a topic, if it is not there."""
+    async with await connect(server) as client:
+        body = await client.call(CREATE_TOPICS, 5, **creation(topic, partitions))
+        assert body.topics[0].error_code in (0, _EXISTS), body.topics[0]

@@ -1,0 +1,105 @@
+"""Reads everything back: as a plain consumer would, and from the segments themselves."""
+
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from crc32c import crc32c
+
+from pidlease.engine.verify.directory import verify
+from pidlease.storage.files import RealFiles
+
+_DEADLINE_S = 60.0
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as a consumer got it."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes
+
+
+class StoredBatch(NamedTuple):
+    """The header of a batch, as it stands in a segment."""
+
+    partition: str
+    base_offset: int
+    pid: int
+    epoch: int
+    first: int
+    records: int
+
+
+def consume(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
+    """All records of a topic, each partition's in its order."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "crash", "enable.auto.commit": False}
+    )
+    try:
+        places = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)]
+        due = 0
+        for place in places:
+            low, high = consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)
+            assert low == 0
+            due += high
+        consumer.assign(places)
+        found: list[Stored] = []
+        deadline = time.monotonic() + _DEADLINE_S
+        while len(found) < due:
+            assert time.monotonic() < deadline, f"read back only {len(found)} of {due}"
+            for message in consumer.consume(5000, 0.2):
+                assert message.error() is None, message.error()
+                partition, offset, value = message.partition(), message.offset(), message.value()
+                assert partition is not None
+                assert offset is not None
+                assert value is not None
+                found.append(Stored(topic, partition, offset, value))
+    finally:
+        consumer.close()
+    for number in range(partitions):
+        offsets = [each.offset for each in found if each.partition == number]
+        assert offsets == list(range(len(offsets))), f"{topic}-{number}: offsets are not dense"
+    return found
+
+
+def batches_on_disk(data_dir: Path) -> Iterator[StoredBatch]:
+    """Every batch of every segment, read by nothing of this project's code."""
+    for log in sorted((data_dir / "logs").glob("*/*.log")):
+        content = log.read_bytes()
+        at = 0
+        while at < len(content):
+            (offset, length, _, magic, crc, _, last, _, _, pid, epoch, first, records) = (
+                _HEADER.unpack_from(content, at)
+            )
+            assert magic == 2, f"{log} at {at}"
+            assert crc32c(content[at + 21 : at + 12 + length]) == crc, f"{log} at {at}"
+            assert records == last + 1
+            yield StoredBatch(log.parent.name, offset, pid, epoch, first, records)
+            at += 12 + length
+
+
+def check_pids(data_dir: Path) -> dict[int, set[str]]:
+    """Under each PID numbers run on from 0 on each partition; the PIDs, with their places."""
+    due: dict[tuple[int, str], int] = {}
+    places: dict[int, set[str]] = {}
+    for batch in batches_on_disk(data_dir):
+        key = batch.pid, batch.partition
+        assert batch.epoch == 0, f"{batch}: a needless gap made its client begin again"
+        assert batch.first == due.get(key, 0), f"{batch} where {due.get(key, 0)} should follow"
+        due[key] = batch.first + batch.records
+        places.setdefault(batch.pid, set()).add(batch.partition)
+    return places
+
+
+def check_directory(data_dir: Path) -> None:
+    """What `pidlease verify` says, without the half second that a process takes to start."""
+    report = verify(RealFiles(), data_dir, lambda _: None, lambda _: None)
+    assert not report.findings, [str(finding) for finding in report.findings[:10]]

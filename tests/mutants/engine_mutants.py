@@ -1,0 +1,162 @@
+"""Broken core, engine and door: what is admitted, what is answered, what is remembered."""
+
+from typing import Final
+
+from tests.mutants.mutant import (
+    GOLDEN,
+    JUDGE,
+    LEASING,
+    NETWORK,
+    ORDER,
+    PARTITION,
+    PRODUCE,
+    RING,
+    SIM,
+    STATE,
+    Mutant,
+)
+
+_JUDGE: Final = "pidlease/core/judge.py"
+_PARTITION: Final = "pidlease/engine/partition.py"
+_RECOVERY: Final = "pidlease/engine/recovery.py"
+_LEASING: Final = "pidlease/engine/leasing.py"
+_ADMITS: Final = (
+    "        verdict = judge(rules, state, batch, age)\n",
+    "        verdict = ADMIT\n",
+)
+
+ENGINE: Final = (
+    Mutant(
+        "judge always admits",
+        _JUDGE,
+        "    reason = malformed(rules, batch)\n    if reason:",
+        "    return ADMIT\n    reason = malformed(rules, batch)\n    if reason:",
+        (JUDGE, GOLDEN),
+    ),
+    Mutant("judge not asked (engine)", _PARTITION, *_ADMITS, (PARTITION,)),
+    Mutant("judge not asked (whole lives)", _PARTITION, *_ADMITS, (SIM,)),
+    Mutant("judge not asked (real clients)", _PARTITION, *_ADMITS, (NETWORK,), server=True),
+    Mutant(
+        "an unknown young PID may start anywhere",
+        _JUDGE,
+        "rules.start_young if age is Age.YOUNG else rules.start_old",
+        "rules.start_old",
+        (JUDGE, GOLDEN),
+    ),
+    Mutant(
+        "an unknown young PID may start anywhere (wire)",
+        _LEASING,
+        "            return Age.YOUNG\n        return self._ages.age(pid, max(",
+        "            return Age.OLD\n        return self._ages.age(pid, 2**62 + max(",
+        (PRODUCE,),
+    ),
+    Mutant(
+        "pushed not rolled back after a failed append",
+        _PARTITION,
+        "        self._flying.pop(pid, None)\n        self._pushed.pop(pid, None)\n",
+        "        self._flying.pop(pid, None)\n",
+        (PARTITION,),
+    ),
+    Mutant(
+        "pushed not rolled back (whole lives)",
+        _PARTITION,
+        "        self._flying.pop(pid, None)\n        self._pushed.pop(pid, None)\n",
+        "        self._flying.pop(pid, None)\n",
+        (SIM,),
+    ),
+    Mutant(
+        "replay skipped",
+        _RECOVERY,
+        "        partition.replay(log.read_batches(partition.next_offset), now_ms)",
+        "        partition.next_offset = log.end_offset",
+        (SIM,),
+    ),
+    Mutant(
+        "snapshot holds what is not durable",
+        _PARTITION,
+        "self.hole_ms, dict(self.producers)\n",
+        "self.hole_ms, self.producers | self._pushed\n",
+        (SIM,),
+    ),
+    Mutant(
+        "snapshot's vector lies behind its state",
+        _PARTITION,
+        "            self.name, self.topic_id, self.next_offset, self.hole_ms,",
+        "            self.name, self.topic_id, 0, self.hole_ms,",
+        (SIM,),
+    ),
+    Mutant(
+        "snapshot beyond the log is used",
+        _RECOVERY,
+        "            if beyond:",
+        "            if beyond == [None]:",
+        (SIM,),
+    ),
+    Mutant(
+        "retention ignores snapshots",
+        "pidlease/engine/keeper.py",
+        "min(needed, default=0)",
+        "2**62",
+        (SIM,),
+    ),
+    Mutant(
+        "duplicate answered while its original is in flight",
+        _PARTITION,
+        "        if flying and kind in (Kind.DUPLICATE, Kind.OVERLAP):",
+        "        if not kind and flying:",
+        (PARTITION,),
+    ),
+    Mutant(
+        "successors of a failed batch answered as gap",
+        _PARTITION,
+        "        if kind is Kind.GAP and self._failed and self._is_held(pid, batch, verdict):",
+        "        if not kind:",
+        (PARTITION,),
+    ),
+    Mutant(
+        "a failed append does not take along what is behind it",
+        _PARTITION,
+        "        behind = [p for p in self._queue if stopped or p.pid in pids]",
+        "        behind = [p for p in self._queue if stopped]",
+        (PARTITION,),
+    ),
+    Mutant(
+        "two appends at once",
+        _PARTITION,
+        "        if self._writing:\n            return\n        group",
+        "        group",
+        (PARTITION,),
+    ),
+    Mutant(
+        "ring evicts what has not expired",
+        "pidlease/core/ring.py",
+        '            raise RingFullError(f"all {self.capacity} lease slots are taken")',
+        "            self._head, self._used = (self._head + 1) % self.capacity, self._used - 1",
+        (RING,),
+    ),
+    Mutant(
+        "a lease in flight ends",
+        _LEASING,
+        "        if any(partition.is_flying(pid) for partition in lease.partitions):\n"
+        "            return now_ms + self.lease_ms\n",
+        "",
+        (LEASING,),
+    ),
+    Mutant(
+        "fold forgets the last batches",
+        "pidlease/core/state.py",
+        "BATCHES_KEPT: Final = 5",
+        "BATCHES_KEPT: Final = 2",
+        (STATE,),
+    ),
+    Mutant(
+        "response order broken",
+        "proxy/kafka/connection.py",
+        "        while slots and slots[0].ready and not self._write_paused:\n"
+        "            slot = slots.popleft()\n",
+        "        while any(s.ready for s in slots) and not self._write_paused:\n"
+        "            slot = next(s for s in slots if s.ready)\n"
+        "            slots.remove(slot)\n",
+        (ORDER,),
+    ),
+)

@@ -1,0 +1,54 @@
+"""What a mutant is, and the places where it is looked for."""
+
+from dataclasses import dataclass
+
+SIM = "tests/sim/test_power_loss_engine.py::test_crashes_by_seed"
+FAULTS = "tests/unit/storage/test_embedded_faults.py"
+LOG = "tests/unit/storage/test_embedded_log.py"
+DAMAGE = "tests/unit/storage/test_embedded_damage.py"
+SNAPSHOTS = "tests/unit/storage/test_snapshots.py"
+TOPICS = "tests/unit/storage/test_topics.py"
+FOLDER = "tests/unit/storage/test_data_folder.py"
+BATCH = "tests/unit/storage/test_record_batch.py"
+SEQUENCE = "tests/unit/coordination/test_file_sequence.py"
+PARTITION = "tests/unit/engine/test_partition.py"
+LEASING = "tests/unit/engine/test_leasing.py"
+RING = "tests/unit/core/test_ring.py"
+JUDGE = "tests/unit/core/test_judge.py"
+GOLDEN = "tests/unit/core/test_golden.py"
+STATE = "tests/unit/core/test_state.py"
+ORDER = "tests/wire/test_order.py"
+PRODUCE = "tests/wire/test_produce_errors.py"
+NETWORK = "tests/crash/test_network.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One small edit, and the tests that must notice it.
+
+    Attributes:
+        name: what is broken.
+        path: of the file.
+        old: the text that stands there, exactly once.
+        new: the text in its place.
+        tests: where at least one must turn red, and no other.
+        server: whether the tests start servers, so that these must run the broken copy, too.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    server: bool = False
+
+    def apply(self, text: str) -> str:
+        """The text of the file, broken.
+
+        Raises:
+            ValueError: the code is no longer what the mutant was made for.
+        """
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.name}: in {self.path} its text stands {found} times, not once")
+        return text.replace(self.old, self.new)

@@ -1,0 +1,152 @@
+"""Broken storage and coordination: what is durable when, what is found again, what is checked."""
+
+from typing import Final
+
+from tests.mutants.mutant import (
+    BATCH,
+    DAMAGE,
+    FAULTS,
+    FOLDER,
+    LOG,
+    SEQUENCE,
+    SIM,
+    SNAPSHOTS,
+    TOPICS,
+    Mutant,
+)
+
+_SEGMENT: Final = "pidlease/storage/segment.py"
+_EMBEDDED: Final = "pidlease/storage/embedded.py"
+_SNAPSHOTS: Final = "pidlease/storage/snapshots.py"
+_SEQUENCE: Final = "pidlease/coordination/file_sequence.py"
+_FILES: Final = "pidlease/storage/files.py"
+
+STORAGE: Final = (
+    Mutant(
+        "fsync skipped in the append path",
+        _SEGMENT,
+        "        if fsync:\n            self.log.fsync()",
+        "        if fsync:\n            pass",
+        (FAULTS,),
+    ),
+    Mutant(
+        "fsync skipped in the append path (by whole lives)",
+        _SEGMENT,
+        "        if fsync:\n            self.log.fsync()",
+        "        if fsync:\n            pass",
+        (SIM,),
+    ),
+    Mutant(
+        "fsync skipped in snapshots: tables",
+        _SNAPSHOTS,
+        "            file.fsync()\n        finally:\n            file.close()\n        return rows",
+        "        finally:\n            file.close()\n        return rows",
+        (SNAPSHOTS,),
+    ),
+    Mutant(
+        "fsync skipped in snapshots: manifest",
+        _SNAPSHOTS,
+        "            file.write_at([content], 0)\n            file.fsync()",
+        "            file.write_at([content], 0)",
+        (SNAPSHOTS,),
+    ),
+    Mutant(
+        "fsync skipped in the PID sequence",
+        _SEQUENCE,
+        "            file.write_at([line], self._length)\n            file.fsync()",
+        "            file.write_at([line], self._length)",
+        (SEQUENCE,),
+    ),
+    Mutant(
+        "PID block not recorded before use",
+        _SEQUENCE,
+        "                self._append(_line(block))",
+        "                pass",
+        (SEQUENCE,),
+    ),
+    Mutant(
+        "damaged end of the PID sequence not skipped",
+        _SEQUENCE,
+        "            self._next += skipped * BLOCK_SIZE",
+        "            self._next += 0",
+        (SEQUENCE,),
+    ),
+    Mutant(
+        "torn tail not cut",
+        _SEGMENT,
+        "                raise DamagedLogError(path, error.position, str(error)) from None\n"
+        "            self.cut()",
+        "                raise DamagedLogError(path, error.position, str(error)) from None",
+        (DAMAGE, SIM),
+    ),
+    Mutant(
+        "failed append not cut",
+        _EMBEDDED,
+        "            self._active.cut()\n",
+        "            pass\n",
+        (FAULTS,),
+    ),
+    Mutant(
+        "tail found at a start not fsynced",
+        _SEGMENT,
+        "so it must be on the disk.\n            self.log.fsync()",
+        "\n            pass",
+        (FAULTS,),
+    ),
+    Mutant(
+        "roll without the sealing fsync",
+        _SEGMENT,
+        "        self.log.fsync()\n        self._write_index(TIME_SUFFIX",
+        "        self._write_index(TIME_SUFFIX",
+        (FAULTS, LOG),
+    ),
+    Mutant(
+        "folder not fsynced: new segment",
+        _SEGMENT,
+        "        self._log.truncate(0)\n        self.names.files.fsync_folder(self.names.folder)",
+        "        self._log.truncate(0)",
+        (FAULTS, SIM),
+    ),
+    Mutant(
+        "folder not fsynced: file written aside",
+        _FILES,
+        "        raise\n    files.fsync_folder(path.parent)",
+        "        raise",
+        (TOPICS,),
+    ),
+    Mutant(
+        "folder not fsynced: snapshot",
+        _SNAPSHOTS,
+        "            raise\n        self._files.fsync_folder(self._folder)\n",
+        "            raise\n",
+        (SNAPSHOTS,),
+    ),
+    Mutant(
+        "file written aside not fsynced",
+        _FILES,
+        "                position += len(chunk)\n            opened.fsync()",
+        "                position += len(chunk)",
+        (TOPICS, FOLDER),
+    ),
+    Mutant(
+        "retention passes its limit",
+        _EMBEDDED,
+        "if following.base_offset > limit_offset or not past:",
+        "if not past:",
+        (LOG,),
+    ),
+    Mutant(
+        "CRC not checked",
+        "pidlease/storage/record_batch.py",
+        "    if found != header.crc:",
+        "    if found < 0:",
+        (BATCH,),
+    ),
+    Mutant(
+        "checksums of a snapshot not checked",
+        _SNAPSHOTS,
+        "        if (len(content), crc32c(content)) != manifest.checksums.get(path.name):",
+        "        if not content:",
+        (SNAPSHOTS,),
+    ),
+)

@@ -1,0 +1,156 @@
+"""A log that does what a test says, and what else a partition needs around it."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pidlease.core.judge import Age
+from pidlease.core.pid import Policy, make_pid
+from pidlease.engine.counts import Counts
+from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.partition import Partition, Surroundings, batch_of
+from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
+from pidlease.storage.ports import AppendDone, NewBatch, TimedOffset
+from pidlease.storage.record_batch import BatchHeader, read_header
+from pidlease.storage.snapshots import TopicPartition
+from tests.sim.batches import make_batch
+
+PID = make_pid(Policy.KAFKA, 1)
+OTHER = make_pid(Policy.KAFKA, 2)
+
+
+class FakeLog:
+    """See `ports.PartitionLog`. An append waits until the test lets it through, or fails it."""
+
+    def __init__(self) -> None:
+        self.start_offset = 0
+        self.end_offset = 0
+        self.stopped = ""
+        self.waiting: tuple[Sequence[NewBatch], AppendDone] | None = None
+        self.stored: list[BatchHeader] = []
+        self.groups: list[int] = []
+
+    def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
+        assert self.waiting is None, "an append while another one is under way"
+        assert batches
+        self.waiting = batches, done
+
+    def succeed(self) -> None:
+        """Let the append that waits through."""
+        batches, done = self._take()
+        offsets = []
+        for _, header in batches:
+            offsets.append(self.end_offset)
+            self.stored.append(header._replace(base_offset=self.end_offset))
+            self.end_offset += header.records
+        self.groups.append(len(batches))
+        done(offsets)
+
+    def fail(self, error: LogError | None = None) -> None:
+        """Fail the append that waits."""
+        _, done = self._take()
+        done(error or AppendFailedError("no space left"))
+
+    def _take(self) -> tuple[Sequence[NewBatch], AppendDone]:
+        assert self.waiting is not None, "no append is under way"
+        waiting, self.waiting = self.waiting, None
+        return waiting
+
+    def stop(self, reason: str) -> None:
+        self.stopped = reason
+
+    async def flush(self) -> None:
+        if self.stopped:
+            raise LogStoppedError(self.stopped)
+
+    async def retain(self, limit_offset: int, now_ms: int) -> int:
+        return 0
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        raise NotImplementedError
+
+    async def find_time(self, timestamp: int) -> TimedOffset | None:
+        return None
+
+    def read_batches(self, offset: int) -> Iterator[BatchHeader]:
+        return (header for header in self.stored if header.last_offset >= offset)
+
+
+@dataclass
+class FakeLeases:
+    """See `partition.LeaseBook`."""
+
+    ages: dict[int, Age] = field(default_factory=dict)
+    full: bool = False
+    adopted: list[int] = field(default_factory=list)
+
+    def age(self, pid: int, hole_ms: int) -> Age:
+        return self.ages.get(pid, Age.YOUNG)
+
+    def adopt(self, pid: int, partition: Partition) -> bool:
+        if not self.full:
+            self.adopted.append(pid)
+        return not self.full
+
+    def restore(self, pid: int, partition: Partition) -> None:
+        self.adopted.append(pid)
+
+
+class Bench:
+    """A partition with a fake log, a clock that stands, and short words to use it."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.leases = FakeLeases()
+        self.now_ms = 1000
+        self.around = Surroundings(self.leases, Counts({}), lambda: self.now_ms)
+        self.partition = Partition(TopicPartition("t", 0), "id", self.log, self.around)
+
+    def send(
+        self, first: int, count: int = 1, *, pid: int = PID, epoch: int = 0, content: bytes = b""
+    ) -> list[Outcome]:
+        """Produce a batch; the list holds the outcome as soon as there is one."""
+        values = [b"%d" % (first + index) + content for index in range(count)]
+        data = make_batch(values, pid=pid, epoch=epoch, first=first)
+        header = read_header(data)
+        told: list[Outcome] = []
+        self.partition.produce(pid, header, data, batch_of(header), told.append)
+        return told
+
+    async def flow(self) -> None:
+        """Let all appends through, until nothing is in flight."""
+        await settle()
+        while self.log.waiting is not None:
+            self.log.succeed()
+            await settle()
+
+    async def fail(self, error: LogError | None = None) -> None:
+        """Fail the next append."""
+        await settle()
+        self.log.fail(error)
+        await settle()
+
+    def sequences(self, pid: int = PID) -> list[int]:
+        """What stands in the log of a producer."""
+        return [
+            header.base_sequence + index
+            for header in self.log.stored
+            if header.producer_id == pid
+            for index in range(header.records)
+        ]
+
+
+async def settle() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def statuses(*told: list[Outcome]) -> list[Status]:
+    """The outcomes; each batch must have exactly one."""
+    assert [len(each) for each in told] == [1] * len(told), told
+    return [each[0].status for each in told]
+
+
+def offsets(*told: list[Outcome]) -> list[int]:
+    """The offsets that were told."""
+    return [each[0].offset for each in told]

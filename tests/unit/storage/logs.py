@@ -1,0 +1,70 @@
+"""Opening an embedded log on a simulated disk, and saying what is in it."""
+
+from pathlib import Path
+from typing import cast
+
+from pidlease.storage.embedded import EmbeddedPartitionLog
+from pidlease.storage.files import Files
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
+from tests.sim.batches import StoredRecord, read_records, simple
+
+FOLDER = Path("/data/logs/t-0")
+
+SMALL = LogConfig(segment_bytes=1000, retention_ms=-1)
+
+
+def config(
+    segment_bytes: int = 1 << 20,
+    *,
+    retention_ms: int = -1,
+    retention_bytes: int = -1,
+    fsync: FsyncPolicy = FsyncPolicy.BATCH,
+) -> LogConfig:
+    return LogConfig(segment_bytes, retention_ms, retention_bytes, fsync)
+
+
+def open_log(
+    files: Files,
+    settings: LogConfig = SMALL,
+    *,
+    recovery_offset: int = 0,
+    clean: bool = False,
+    folder: Path = FOLDER,
+) -> EmbeddedPartitionLog:
+    """The log, of which only the blocking half can be used."""
+    log = EmbeddedPartitionLog(files, folder, settings, cast("IoPool", None))
+    log.open(recovery_offset, clean=clean)
+    return log
+
+
+def read_all(log: EmbeddedPartitionLog, max_bytes: int = 1 << 20) -> list[StoredRecord]:
+    """All records by the consumers' way, from the start of the log to its end."""
+    found: list[StoredRecord] = []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        records = read_records(log.view.read(offset, max_bytes))
+        assert records, f"nothing at {offset}, the end is {log.end_offset}"
+        assert records[0].offset <= offset <= records[-1].offset < log.end_offset
+        found.extend(record for record in records if record.offset >= offset)
+        offset = records[-1].offset + 1
+    return found
+
+
+def offsets(log: EmbeddedPartitionLog) -> list[int]:
+    return [record.offset for record in read_all(log)]
+
+
+def segments(files: Files, folder: Path = FOLDER) -> list[Path]:
+    """The .log files, oldest first."""
+    return [folder / name for name in files.list(folder) if name.endswith(".log")]
+
+
+def fill(
+    log: EmbeddedPartitionLog, count: int, *, first: int = 0, size: int = 20
+) -> list[NewBatch]:
+    """Append so many batches of one record each, one by one."""
+    batches = [simple(first + index, size=size) for index in range(count)]
+    for batch in batches:
+        log.append_blocking([batch])
+    return batches

@@ -1,0 +1,304 @@
+"""Snapshots: what is loaded is what was written, or it is refused."""
+
+import errno
+import json
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from crc32c import crc32c
+
+from pidlease.core.state import Appended, ProducerState
+from pidlease.storage.files import Files, read_file
+from pidlease.storage.snapshots import (
+    FORMAT_VERSION,
+    LeaseRow,
+    Manifest,
+    PartitionRows,
+    Snapshot,
+    SnapshotError,
+    SnapshotStore,
+    TopicPartition,
+)
+from tests.sim.files import SimFiles, SimulatedCrash
+
+FOLDER = Path("/data/snapshots")
+FILES = ("producers.parquet", "leases.parquet", "manifest.json")
+SEEDS = range(15)
+
+Content = tuple[list[PartitionRows], list[LeaseRow]]
+
+
+def draw_state(random: Random) -> ProducerState:
+    big = random.choice([10, 2**31 - 1, 2**62])
+    batches = tuple(
+        Appended(random.randrange(big), random.randrange(big), n, random.randrange(2**32))
+        for n in range(random.randint(0, 5))
+    )
+    numbers = [random.randrange(big) for _ in range(4)]
+    return ProducerState(numbers[0], numbers[1], numbers[2], batches, numbers[3])
+
+
+def draw(seed: int, partitions: int = 4, producers: int = 6) -> Content:
+    random = Random(seed)
+    rows = [
+        PartitionRows(
+            TopicPartition(f"topic.{number % 2}", number),
+            f"id{number % 2}",
+            random.randrange(2**50),
+            random.choice([-1, 5]),
+            {
+                random.randrange(2**52): draw_state(random)
+                for _ in range(random.choice([0, producers]))
+            },
+        )
+        for number in range(partitions)
+    ]
+    leases = [
+        LeaseRow(random.randrange(2**52), n, random.choice([-1, 7])) for n in range(producers)
+    ]
+    return rows, leases
+
+
+def assert_equal(snapshot: Snapshot, content: Content) -> None:
+    rows, leases = content
+    assert snapshot.leases == leases
+    assert snapshot.producers == {row.partition: dict(row.producers) for row in rows}
+    assert {name: tuple(place) for name, place in snapshot.manifest.places.items()} == {
+        row.partition: (row.topic_id, row.next_offset, row.hole_ms) for row in rows
+    }
+
+
+def newest(files: Files) -> Snapshot | None:
+    """What a start would load."""
+    store = SnapshotStore(files, FOLDER)
+    for number in store.numbers():
+        try:
+            return store.load(number)
+        except SnapshotError:
+            continue
+    return None
+
+
+def write(files: Files, seed: int) -> Manifest:
+    return SnapshotStore(files, FOLDER).write(seed, *draw(seed))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_loaded_is_what_was_written(seed: int) -> None:
+    files = SimFiles()
+    content = draw(seed, partitions=seed % 5, producers=seed)
+    manifest = SnapshotStore(files, FOLDER).write(99, *content)
+    store = SnapshotStore(files.power_loss(seed), FOLDER)
+    assert store.numbers() == [manifest.number] == [1]
+    assert store.manifest(1) == manifest
+    assert manifest.created_ms == 99
+    snapshot = store.load(1)
+    assert snapshot.manifest == manifest
+    assert_equal(snapshot, content)
+
+
+def test_a_hundred_thousand_rows() -> None:
+    random = Random(1)
+    states = {number: draw_state(random) for number in range(100_000)}
+    rows = [PartitionRows(TopicPartition("t", 0), "id", 5, -1, states)]
+    leases = [LeaseRow(number, number, -1) for number in range(100_000)]
+    store = SnapshotStore(SimFiles(), FOLDER)
+    started = time.monotonic()
+    store.write(0, rows, leases)
+    written = time.monotonic()
+    snapshot = store.load(1)
+    print(f"written in {written - started:.2f} s, loaded in {time.monotonic() - written:.2f} s")
+    assert_equal(snapshot, (rows, leases))
+    assert snapshot.manifest.rows == {"producers.parquet": 100_000, "leases.parquet": 100_000}
+
+
+def test_two_are_kept() -> None:
+    files = SimFiles()
+    for seed in range(1, 6):
+        write(files, seed)
+        assert SnapshotStore(files, FOLDER).numbers() == [seed, seed - 1][: min(seed, 2)]
+    assert files.list(FOLDER) == ["snapshot-000000000004", "snapshot-000000000005"]
+
+
+# ---------------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_flipped_byte_is_noticed(name: str) -> None:
+    files = SimFiles()
+    write(files, 1)
+    path = FOLDER / "snapshot-000000000001" / name
+    store = SnapshotStore(files, FOLDER)
+    content = read_file(files, path)
+    before = store.load(1)
+    for position in range(len(content)):
+        files.flip(path, position, position % 8)
+        try:
+            # Whitespace of the outer JSON may be another one; the content may not.
+            assert store.load(1) == before, position
+            assert name == "manifest.json"
+        except SnapshotError:
+            pass
+        files.flip(path, position, position % 8)
+    assert store.load(1) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_cut_is_noticed(name: str) -> None:
+    files = SimFiles()
+    write(files, 1)
+    path = FOLDER / "snapshot-000000000001" / name
+    store = SnapshotStore(files, FOLDER)
+    content = read_file(files, path)
+    for size in range(0, len(content), 1 if len(content) < 2000 else 37):
+        files.cut(path, size)
+        with pytest.raises(SnapshotError):
+            store.load(1)
+        files.open(path).write_at([content], 0)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_noticed(name: str) -> None:
+    files = SimFiles()
+    write(files, 1)
+    write(files, 2)
+    files.remove(FOLDER / "snapshot-000000000002" / name)
+    with pytest.raises(SnapshotError):
+        SnapshotStore(files, FOLDER).load(2)
+    found = newest(files)
+    assert found is not None
+    assert found.manifest.number == 1
+
+
+def test_files_of_two_snapshots_do_not_mix() -> None:
+    files = SimFiles()
+    write(files, 1)
+    write(files, 2)
+    one, two = (FOLDER / f"snapshot-{number:012d}" / FILES[0] for number in (1, 2))
+    files.rename(one, two)
+    with pytest.raises(SnapshotError, match="checksum"):
+        SnapshotStore(files, FOLDER).load(2)
+
+
+def test_a_newer_format_is_refused() -> None:
+    files = SimFiles()
+    write(files, 1)
+    path = FOLDER / "snapshot-000000000001" / "manifest.json"
+    body = json.loads(json.loads(read_file(files, path))["manifest"])
+    body["format"] = FORMAT_VERSION + 1
+    text = json.dumps(body)
+    content = json.dumps({"crc32c": crc32c(text.encode()), "manifest": text}).encode()
+    files.open(path).truncate(0)
+    files.open(path).write_at([content], 0)
+    with pytest.raises(SnapshotError, match="newer"):
+        SnapshotStore(files, FOLDER).load(1)
+
+
+def test_other_names_in_the_folder_are_left_alone() -> None:
+    files = SimFiles()
+    files.make_folder(FOLDER)
+    for name in ("snapshot-", "snapshot-x", "notes.txt"):
+        files.open(FOLDER / name, create=True)
+    write(files, 1)
+    assert SnapshotStore(files, FOLDER).numbers() == [1]
+
+
+# ---------------------------------------------------------------------- crashes and full disks
+
+
+@pytest.mark.parametrize("torn", [True, False])
+def test_a_crash_at_every_step_leaves_the_one_before(torn: bool) -> None:
+    """At the third snapshot, so that the removal of the first is among the steps."""
+    lost = 0
+    step = 0
+    while True:
+        step += 1
+        files = SimFiles(step)
+        write(files, 1)
+        write(files, 2)
+        store = SnapshotStore(files, FOLDER)
+        files.crash_at(step, torn=torn)
+        try:
+            store.write(3, *draw(3))
+        except SimulatedCrash:
+            pass
+        else:
+            break
+        for seed in (None, step, -step):
+            view = files.process_death() if seed is None else files.power_loss(seed)
+            lost += view.lost_names + view.lost_writes
+            found = newest(view)
+            assert found is not None, (step, seed)
+            assert_equal(found, draw(found.manifest.created_ms))
+            assert found.manifest.created_ms in (2, 3)
+            write(view, 4)
+            assert not [name for name in view.list(FOLDER) if "aside" in name]
+            again = newest(view.power_loss(seed))
+            assert again is not None
+            assert again.manifest.created_ms == 4
+    assert step > 20
+    assert lost > 0
+
+
+def test_a_snapshot_that_a_start_found_is_durable() -> None:
+    """Killed between rename and fsync; retention will trust what the next start found."""
+    for step in range(1, 60):
+        files = SimFiles(step)
+        store = SnapshotStore(files, FOLDER)
+        files.crash_at(step)
+        try:
+            store.write(1, *draw(1))
+        except SimulatedCrash:
+            files = files.process_death()
+        else:
+            return
+        if newest(files) is None:
+            continue
+        for seed in SEEDS:
+            assert newest(files.power_loss(seed)) is not None, step
+
+
+@pytest.mark.parametrize(
+    ("operation", "pattern"),
+    [
+        ("make_folder", "*"),
+        ("open", "*.parquet"),
+        ("write", "*.parquet"),
+        ("write", "*manifest*"),
+        ("fsync", "*leases*"),
+        ("fsync_folder", "*aside*"),
+        ("rename", "*"),
+    ],
+)
+def test_a_failed_snapshot_leaves_the_one_before_and_no_litter(
+    operation: str, pattern: str
+) -> None:
+    files = SimFiles()
+    write(files, 1)
+    store = SnapshotStore(files, FOLDER)
+    for _ in range(3):
+        failure = files.fail_next(operation, pattern, errno.EIO)
+        with pytest.raises(OSError, match="error"):
+            store.write(2, *draw(2))
+        assert failure.fired == 1
+        assert files.list(FOLDER) == ["snapshot-000000000001"]
+    found = newest(files)
+    assert found is not None
+    assert_equal(found, draw(1))
+
+
+def test_a_full_disk_at_every_byte() -> None:
+    files = SimFiles()
+    write(files, 1)
+    store = SnapshotStore(files, FOLDER)
+    used = files.tree.used_bytes()
+    for room in range(0, 6000, 211):
+        files.capacity = used + room
+        with pytest.raises(OSError, match="space"):
+            store.write(2, *draw(2))
+        files.capacity = None
+        assert store.numbers() == [1]
+        assert files.tree.used_bytes() == used
+    assert store.write(2, *draw(2)).number == 2
