@@ -1,0 +1,101 @@
+"""Appends that are written on the event loop: see docs/adr/0003."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from pidlease.storage.embedded import EmbeddedPartitionLog
+from pidlease.storage.errors import AppendFailedError
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
+from pidlease.storage.record_batch import read_header
+from tests.sim.batches import make_batch
+from tests.sim.files import SimFiles
+
+FOLDER = Path("/data/logs/t-0")
+
+
+class Bench:
+    """A log without fsync over simulated files, and what was answered, in order."""
+
+    def __init__(self) -> None:
+        self.files = SimFiles()
+        self.pool = IoPool(asyncio.get_running_loop(), threads=1)
+        config = LogConfig(fsync=FsyncPolicy.NEVER)
+        self.log = EmbeddedPartitionLog(self.files, FOLDER, config, self.pool)
+        self.log.open(0, clean=False)
+        self.answers: list[object] = []
+
+    def append(self, sequence: int) -> None:
+        data = make_batch([b"x"], pid=1, epoch=0, first=sequence)
+        self.log.append([NewBatch(data, read_header(data))], self.answers.append)
+
+    async def settle(self, answers: int) -> None:
+        for _ in range(1000):
+            if len(self.answers) >= answers:
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"only {self.answers}")
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.pool.close()
+
+
+async def test_answers_come_after_the_call_and_in_order(bench: Bench) -> None:
+    """Once a bug: an answer from within let the next append's answers come first."""
+    bench.append(0)
+    bench.append(1)
+    assert bench.answers == []
+    await bench.settle(2)
+    assert bench.answers == [[0], [1]]
+
+
+async def test_a_failed_write_is_an_answer_and_leaves_nothing(bench: Bench) -> None:
+    fault = bench.files.fail_next("write", "*.log", errno.ENOSPC)
+    bench.append(0)
+    bench.append(0)
+    await bench.settle(2)
+    assert fault.fired
+    assert isinstance(bench.answers[0], AppendFailedError)
+    assert bench.answers[1] == [0]
+
+
+async def test_what_nobody_thought_of_is_an_answer_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the partition would wait for it for ever."""
+
+    def broken(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(bench.log, "_append_locked", broken)
+    bench.append(0)
+    await bench.settle(1)
+    assert isinstance(bench.answers[0], ZeroDivisionError)
+
+
+async def test_after_a_slow_write_the_next_goes_to_a_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pidlease.storage.embedded._INLINE_SECONDS_MAX", -1.0)
+    handed: list[object] = []
+    submit = bench.pool.submit
+
+    def noted(work: Callable[[], object], done: Callable[[object], None]) -> None:
+        handed.append(work)
+        submit(work, done)
+
+    monkeypatch.setattr(bench.pool, "submit", noted)
+    bench.append(0)
+    assert handed == []
+    bench.append(1)
+    assert len(handed) == 1
+    await bench.settle(2)
+    assert bench.answers == [[0], [1]]
