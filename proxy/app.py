@@ -74,15 +74,28 @@ class App:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        told = asyncio.create_task(stop.wait())
+        start = asyncio.create_task(self._start())
+        await asyncio.wait({told, start}, return_when=asyncio.FIRST_COMPLETED)
         try:
-            await self._start()
+            if not start.done():
+                # Told to stop while it recovers: what was recovered is a cache of what is there.
+                start.cancel()
+            await start
+        except asyncio.CancelledError:
+            await self._abandon()
+            return
         except (DataFolderError, SequenceError, OSError) as error:
-            await self._stop_http()
-            if self._folder is not None:
-                self._folder.release()
+            await self._abandon()
             raise StartError(str(error)) from error
-        await stop.wait()
+        await told
         await self._stop()
+
+    async def _abandon(self) -> None:
+        """Let go of what a start that did not come to its end has taken."""
+        await self._stop_http()
+        if self._folder is not None:
+            self._folder.release()
 
     async def _start(self) -> None:
         _check_exposure(self._settings)
