@@ -120,6 +120,7 @@ class App:
             await self._engine.stop()
             self._folder = None
             raise OSError(f"--kafka-listen {host}:{port}: {error}") from error
+        self._engine.ready = True
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
 

@@ -95,13 +95,14 @@ class Engine:
             self.partitions, self.leases, snapshots, self._around, pool, config.keeper
         )
         self._creating = asyncio.Lock()
+        #: Whether requests are taken; set when a door is open, and false again before it closes.
         self.ready = False
         self.replayed: tuple[int, int] = (0, 0)
 
     # ------------------------------------------------------------------ life cycle
 
     async def start(self, progress: Progress | None = None) -> None:
-        """Recover, and be ready.
+        """Recover. `ready` is for whoever opens the doors.
 
         Parameters:
             progress: told the partitions replayed so far, and all of them.
@@ -127,8 +128,7 @@ class Engine:
             self._partitions[partition.name.topic].append(partition)
         self.keeper.newest = recovered.snapshot
         self.keeper.start()
-        self.ready = True
-        _log.info("ready", topics=len(self.topics), partitions=len(recovered.partitions),
+        _log.info("recovered", topics=len(self.topics), partitions=len(recovered.partitions),
                   producers=sum(len(p.producers) for p in recovered.partitions),
                   leases=len(self.leases))  # fmt: skip
 

@@ -290,8 +290,9 @@ def make_durable_folder(files: Files, folder: Path) -> None:
     while not files.exists(folder):
         missing.append(folder)
         folder = folder.parent
-    if folder.parent != folder and files.exists(folder.parent):
-        files.fsync_folder(folder.parent)
+    if folder.parent != folder:
+        with suppress(PermissionError, FileNotFoundError):  # not ours, so not made by us either
+            files.fsync_folder(folder.parent)
     for each in reversed(missing):
         files.make_folder(each)
         files.fsync_folder(each.parent)

@@ -5,6 +5,7 @@ many crashes does not spend its time waiting, and timeouts longer than any run.
 """
 
 import asyncio
+import logging
 import threading
 from random import Random
 from typing import Any, Protocol
@@ -19,6 +20,10 @@ from tests.crash.ledger import Ledger
 _DELIVERY_MS = 3_600_000
 _BACKLOG_MAX = 400
 _PAUSE_S = 0.008
+
+
+# It has much to say of a server that is away.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 class Load(Protocol):

@@ -49,6 +49,8 @@ class Relay:
 
     Attributes:
         lost: when those Produce requests were sent on whose answers never reached the client.
+        cut: set at a kill: what is under way is lost with the server's machine. A dying process
+            takes some milliseconds to close its connections, and answers would still arrive.
     """
 
     def __init__(self, target_port: int, weather: Weather) -> None:
@@ -56,6 +58,7 @@ class Relay:
         self.port = free_ports(1)[0]
         self.bootstrap = f"{LOOPBACK}:{self.port}"
         self.lost: list[float] = []
+        self.cut = False
         self.at_server = 0
         self.on_the_way = 0
         self.connections = 0
@@ -147,6 +150,8 @@ class _Connection:
         reader, writer = self._client[0], self._server[1]
         while True:
             frame = await _frame(reader)
+            if self._relay.cut:
+                return
             produce = struct.unpack_from(">h", frame, 4)[0] == _PRODUCE
             if produce and self._weather.fault("cut request"):
                 writer.write(frame[: self._weather.random.randrange(1, len(frame))])
@@ -177,6 +182,8 @@ class _Connection:
             produce, _ = self._undelivered[0]
             if produce and self._weather.delay_s:
                 await asyncio.sleep(self._weather.random.random() * self._weather.delay_s)
+            if self._relay.cut:
+                return
             fault = self._weather.fault("cut answer", "lose answer") if produce else ""
             if fault == "cut answer":
                 writer.write(frame[: self._weather.random.randrange(1, len(frame))])

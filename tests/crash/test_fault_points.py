@@ -1,6 +1,8 @@
 """The server dies between any two steps, once at each; a real client goes on through all of it."""
 
+import http.client
 import signal
+import socket
 import time
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,6 +26,7 @@ from tests.crash.points import NEW, PARTITIONS, TOPIC, Point, points
 from tests.crash.readback import check_directory, check_pids, consume
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.ports import LOOPBACK
 
 #: PIDs that never wrote, looked at in each life: the oldest, and the newest.
 _VIRGINS = 2
@@ -80,9 +83,11 @@ class Chain:
         deadline = time.monotonic() + HANG_S
         while self.server.alive:
             try:
+                # Ready may be said a moment before the Kafka port is open.
                 if self.server.get("/readyz")[0] == 200:
+                    socket.create_connection((LOOPBACK, self.server.kafka_port)).close()
                     return
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 pass
             assert time.monotonic() < deadline, "never ready"
             time.sleep(0.02)

@@ -88,9 +88,11 @@ def _kill(
         if time.monotonic() > deadline:
             break
         time.sleep(0.0002)
+    relay.cut = True
     killed = time.monotonic()
     server.kill9()
     relay.wait_no_connection()
+    relay.cut = False
     lost = sum(sent <= killed for sent in relay.lost)
     relay.lost.clear()
     return lost > 0

@@ -10,6 +10,7 @@ from tests.mutants.mutant import (
     ORDER,
     PARTITION,
     PRODUCE,
+    RECOVERY,
     RING,
     SIM,
     STATE,
@@ -24,6 +25,14 @@ _ADMITS: Final = (
     "        verdict = judge(rules, state, batch, age)\n",
     "        verdict = ADMIT\n",
 )
+
+_HOLDS: Final = "        if self._failed and self._failed.holds(pid, batch, verdict):"
+
+
+def _holding(kinds: str) -> tuple[str, str]:
+    """Hold off only some of what has to be held off behind a failed batch."""
+    return _HOLDS, f"{_HOLDS[:-1]} and verdict.kind {kinds}:"
+
 
 ENGINE: Final = (
     Mutant(
@@ -69,6 +78,13 @@ ENGINE: Final = (
         _RECOVERY,
         "        partition.replay(log.read_batches(partition.next_offset), now_ms)",
         "        partition.next_offset = log.end_offset",
+        (RECOVERY,),
+    ),
+    Mutant(
+        "replay skipped (whole lives)",
+        _RECOVERY,
+        "        partition.replay(log.read_batches(partition.next_offset), now_ms)",
+        "        partition.next_offset = log.end_offset",
         (SIM,),
     ),
     Mutant(
@@ -76,28 +92,28 @@ ENGINE: Final = (
         _PARTITION,
         "self.hole_ms, dict(self.producers)\n",
         "self.hole_ms, self.producers | self._pushed\n",
-        (SIM,),
+        (PARTITION,),
     ),
     Mutant(
-        "snapshot's vector lies behind its state",
+        "snapshot's vector runs ahead of its state",
         _PARTITION,
         "            self.name, self.topic_id, self.next_offset, self.hole_ms,",
-        "            self.name, self.topic_id, 0, self.hole_ms,",
-        (SIM,),
+        "            self.name, self.topic_id, self.next_offset + self.in_flight, self.hole_ms,",
+        (PARTITION,),
     ),
     Mutant(
         "snapshot beyond the log is used",
         _RECOVERY,
         "            if beyond:",
         "            if beyond == [None]:",
-        (SIM,),
+        (RECOVERY,),
     ),
     Mutant(
         "retention ignores snapshots",
         "pidlease/engine/keeper.py",
         "min(needed, default=0)",
         "2**62",
-        (SIM,),
+        (RECOVERY,),
     ),
     Mutant(
         "duplicate answered while its original is in flight",
@@ -109,8 +125,13 @@ ENGINE: Final = (
     Mutant(
         "successors of a failed batch answered as gap",
         _PARTITION,
-        "        if kind is Kind.GAP and self._failed and self._is_held(pid, batch, verdict):",
-        "        if not kind:",
+        *_holding("is Kind.ADMIT"),
+        (PARTITION,),
+    ),
+    Mutant(
+        "successor of a failed first batch let in",
+        _PARTITION,
+        *_holding("is Kind.GAP"),
         (PARTITION,),
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -33,6 +34,7 @@ def run_seed(setup: Setup) -> Counter[str]:
             world.check_clients()
         finish(world)
     except Exception as error:
+        gc.collect()  # of thousands of crashes, before pytest makes its report (CPython 3.11)
         raise Violation(f"{error!r} (replay: seed {setup.seed})") from error
     return total(world)
 
@@ -225,5 +227,6 @@ def run_step(setup: Setup, step: int, *, torn: bool, power: int | None) -> Count
         world.check_clients()
         finish(world)
     except Exception as error:
+        gc.collect()
         raise Violation(f"{error!r} (replay: {how})") from error
     return total(world)

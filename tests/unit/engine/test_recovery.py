@@ -334,4 +334,4 @@ async def test_progress_is_told() -> None:
     server = await Server(SimFiles()).start()
     server = await server.kill()
     assert server.engine.replayed == (2, 2)
-    assert server.engine.ready
+    assert len(server.engine.partitions()) == server.engine.replayed[1]
