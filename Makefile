@@ -30,7 +30,7 @@ mutants: $(VENV)/.dev
 
 # The full counts of what `make test` runs a part of; about an hour.
 soak: $(VENV)/.dev
-	PIDLEASE_SOAK=1 $(BIN)/python -m pytest --timeout 7200
+	PIDLEASE_SOAK=1 $(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --timeout 7200
 
 # New locked versions, after a change of pyproject.toml.
 lock: $(VENV)/.dev
