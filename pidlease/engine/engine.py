@@ -95,6 +95,7 @@ class Engine:
             self.partitions, self.leases, snapshots, self._around, pool, config.keeper
         )
         self._creating = asyncio.Lock()
+        self._being_made: set[asyncio.Task[None]] = set()
         #: Whether requests are taken; set when a door is open, and false again before it closes.
         self.ready = False
         self.replayed: tuple[int, int] = (0, 0)
@@ -138,6 +139,7 @@ class Engine:
         The doors take nothing new when this is called.
         """
         self.ready = False
+        await asyncio.gather(*self._being_made, return_exceptions=True)
         deadline = time.monotonic() + _DRAIN_SECONDS
         while (  # noqa: ASYNC110 - a bounded wait, over all partitions
             any(p.in_flight for p in self.partitions()) and time.monotonic() < deadline
@@ -173,13 +175,19 @@ class Engine:
         return self._partitions.get(topic, ())
 
     async def create_topic(self, topic: Topic) -> None:
-        """Make a topic, durably.
+        """Make a topic, durably; also when who asked for it goes away meanwhile.
 
         Raises:
             TopicExistsError: there is one of that name.
             TooManyPartitionsError: there would be more than the server is set to hold.
             OSError: it could not be made durable.
         """
+        task = asyncio.create_task(self._create_topic(topic))
+        self._being_made.add(task)
+        task.add_done_callback(self._being_made.discard)
+        await asyncio.shield(task)
+
+    async def _create_topic(self, topic: Topic) -> None:
         async with self._creating:
             if topic.name in self.topics:
                 raise TopicExistsError(f"topic {topic.name} exists")

@@ -8,6 +8,7 @@ between any two steps. Nothing else in the project opens a file of the data dire
 import fcntl
 import itertools
 import os
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ _BUFFERS_MAX: Final = 1024
 
 
 _ASIDE: Final = ".aside-"
+#: Exactly what `aside_path` makes: a topic may be named nearly like it.
+_ASIDE_NAME: Final = re.compile(r"\.aside-\d+-\d+")
 _aside_numbers = itertools.count()
 
 
@@ -249,7 +252,7 @@ def aside_path(folder: Path) -> Path:
 def sweep_asides(files: Files, folder: Path) -> None:
     """Remove what a crash left of files and folders that were being written aside."""
     for name in files.list(folder):
-        if name.startswith(_ASIDE):
+        if _ASIDE_NAME.fullmatch(name):
             for inner in files.list(folder / name) if files.is_folder(folder / name) else ():
                 files.remove(folder / name / inner)
             files.remove(folder / name)
