@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -222,6 +223,12 @@ def _door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
 
 def _check_exposure(settings: Settings) -> None:
     """No authentication yet: beyond loopback only for those who say that they know."""
+    listen, _ = split_address(settings.kafka_listen)
+    if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
+        raise DataFolderError(
+            f"--kafka-listen {listen} is no address that a client can connect to; say which one is"
+            " by --kafka-advertise HOST:PORT"
+        )
     for name in ("kafka_listen", "http_listen"):
         host, _ = split_address(getattr(settings, name))
         if (
@@ -233,6 +240,13 @@ def _check_exposure(settings: Settings) -> None:
                 f"--{name.replace('_', '-')} {host} is open to other machines, and there is no"
                 " authentication yet; listen on 127.0.0.1, or say --insecure"
             )
+
+
+def _raise_open_files() -> None:
+    """Ask for as many open files as the system allows: partitions and clients take some each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _tell_progress(done: int, total: int) -> None:
@@ -248,6 +262,7 @@ def serve(settings: Settings) -> None:
     """
     # Appends come back from threads: hand the interpreter over at once when they do.
     sys.setswitchinterval(0.0005)
+    _raise_open_files()
     # A million producers are millions of objects that never form a cycle: look for cycles rarely.
     gc.set_threshold(100_000, 50, 1000)
     if sys.platform == "win32":

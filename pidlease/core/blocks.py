@@ -80,6 +80,14 @@ class BlockAges:
             return Age.NEVER
         return Age.YOUNG if self._blocks[place].taken_ms > young_after_ms else Age.OLD
 
+    def taken_ms(self, pid: int) -> int:
+        """When the block of a PID was taken, in ms since 1970; -1 where none is on record."""
+        n = number_of(pid)
+        place = bisect_right(self._firsts, n) - 1
+        if place < 0 or n >= self._blocks[place].end:
+            return -1
+        return self._blocks[place].taken_ms
+
     def merge_older(self, than_ms: int) -> None:
         """Join neighbouring blocks taken before `than_ms` into one, to bound what is kept."""
         merged: list[PidBlock] = []

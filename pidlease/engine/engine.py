@@ -147,7 +147,8 @@ class Engine:
             await asyncio.sleep(0.01)
         await self.keeper.stop()
         try:
-            await self.keeper.snapshot()
+            if self.config.judging:
+                await self.keeper.snapshot()
         except (OSError, LogError) as error:
             _log.error("no snapshot at the stop; the next start replays more", error=str(error))
         await self._pool.run(self._store.close)

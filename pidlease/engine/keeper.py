@@ -67,6 +67,7 @@ class Keeper:
         self._partitions = partitions
         self._leases = leases
         self._snapshots = snapshots
+        self._judging = around.judging
         self._counts = around.counts
         self._clock_ms = around.clock_ms
         self._pool = pool
@@ -92,7 +93,9 @@ class Keeper:
     async def stop(self) -> None:
         """End, behind what is under way: a thread that writes a snapshot cannot be cancelled."""
         self._stopping.set()
-        await asyncio.gather(*self._tasks)
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                _log.error("upkeep had ended", error=repr(outcome))
 
     async def _pause(self, seconds: float) -> bool:
         """Wait; False when it is time to end."""
@@ -131,6 +134,8 @@ class Keeper:
     async def _snapshot_loop(self) -> None:
         last = time.monotonic()
         while await self._pause(_SNAPSHOT_POLL_SECONDS):
+            if not self._judging:
+                continue  # nothing is folded: a snapshot would call applied what is not
             batches = self._counts.batches - self._batches_at_snapshot
             changed = batches or self._leases.granted != self._granted_at_snapshot
             late = time.monotonic() - last >= self._config.snapshot_seconds
@@ -138,9 +143,9 @@ class Keeper:
                 continue
             try:
                 await self.snapshot()
-            except (OSError, LogError) as error:
+            except Exception:  # noqa: BLE001 - the one before stays, and the next is tried
                 self.snapshot_failures += 1
-                _log.error("snapshot failed; the one before stays", error=str(error))
+                _log.exception("snapshot failed; the one before stays")
                 await self._pause(_FAILURE_SECONDS)
             last = time.monotonic()
 
@@ -159,7 +164,11 @@ class Keeper:
                 else 0
                 for manifest in manifests
             ]
-            removed = await partition.log.retain(min(needed, default=0), self._clock_ms())
+            try:
+                removed = await partition.log.retain(min(needed, default=0), self._clock_ms())
+            except (OSError, LogError) as error:
+                _log.error("retention failed", partition=str(partition.name), error=str(error))
+                continue
             if removed:
                 _log.info("segments removed", partition=str(partition.name), segments=removed,
                           start_offset=partition.log.start_offset)  # fmt: skip
@@ -181,5 +190,5 @@ class Keeper:
         while await self._pause(seconds):
             try:
                 await work()
-            except (OSError, LogError) as error:
-                _log.error("upkeep failed", work=work.__name__, error=str(error))
+            except Exception:  # noqa: BLE001 - what goes wrong once is to be tried again
+                _log.exception("upkeep failed", work=work.__name__)

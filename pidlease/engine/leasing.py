@@ -87,6 +87,9 @@ class Leases:
         self._block: Iterator[int] = iter(())
         self._left = 0
         self._next: PidBlock | None = None
+        #: Of blocks taken up to then, PIDs were let go: an unknown one may have written, also when
+        #: the clock is put back and the block seems young again.
+        self._forgotten_ms = -1
         self._fetching = False
         self.granted = 0
         self.refused: dict[str, int] = {"no block": 0, "ring full": 0}
@@ -179,7 +182,8 @@ class Leases:
         lease = self._leases.get(pid)
         if lease is not None and lease.granted_ms > hole_ms:
             return Age.YOUNG
-        return self._ages.age(pid, max(self._clock_ms() - self.lease_ms, hole_ms))
+        young_after_ms = max(self._clock_ms() - self.lease_ms, hole_ms, self._forgotten_ms)
+        return self._ages.age(pid, young_after_ms)
 
     def adopt(self, pid: int, partition: LeasedPartition) -> bool:
         """See `partition.LeaseBook`."""
@@ -214,6 +218,7 @@ class Leases:
         """Let go of what has ended, a bounded part at a time; how many PIDs left."""
         gone = self.ring.expire(self._clock_ms(), self._stays_until_ms)
         for pid in gone:
+            self._forgotten_ms = max(self._forgotten_ms, self._ages.taken_ms(pid))
             for partition in self._leases.pop(pid).partitions:
                 partition.forget(pid)
         self.expired += len(gone)
@@ -258,6 +263,6 @@ class Leases:
         if lease is None:
             lease = self._leases[pid] = _Lease(-1, now_ms)
             self.ring.restore(pid, now_ms + self.lease_ms)
-        elif lease.first_ms < 0:
-            lease.first_ms = now_ms
+        # Every entry has its full lease again: while the server was away, nobody could write.
+        lease.first_ms = now_ms
         lease.partitions.append(partition)

@@ -143,6 +143,7 @@ class Partition:
         elif verdict.kind is not Kind.ADMIT:
             self._refuse(pid, rules, batch, verdict, done)
         elif state is None and not self._leases.adopt(pid, self):
+            self._failed.note(pid, batch)  # what is behind it on the wire is not to pass it
             reason = "all lease slots are taken"
             done(self._outcome(rules.policy, Outcome(Status.NO_LEASE, reason=reason)))
         else:

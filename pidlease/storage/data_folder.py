@@ -94,11 +94,16 @@ class DataFolder:
 
     def close(self) -> None:
         """See `LogStore`. A partition that is stopped makes it an unclean stop."""
-        for log in self._logs:
-            log.close()
-        if all(log.closed for log in self._logs):
-            write_aside(self._files, self._marker, [b""])
-        self._lock.release()
+        try:
+            for log in self._logs:
+                try:
+                    log.close()
+                except OSError as error:
+                    log.stop(f"it could not be closed: {error}")
+            if all(log.closed for log in self._logs):
+                write_aside(self._files, self._marker, [b""])
+        finally:
+            self._lock.release()
 
     def release(self) -> None:
         """Let the next process in without closing anything; for a start that failed."""

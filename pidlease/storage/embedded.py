@@ -66,7 +66,6 @@ class EmbeddedPartitionLog:
         self._mark = DurableMark(files, folder)
         self.view = LogView((self._active.names,), 0, 0)
         self._unflushed = False
-        self._calm_from = 0.0
         self.config = config
         self.stopped = ""
         self.closed = False
@@ -154,7 +153,7 @@ class EmbeddedPartitionLog:
         a thread and back costs many times the write. Where such a write was slow, or something
         else is going on with the partition, the next ones go to a thread (docs/adr/0003).
         """
-        if self.config.fsync is not FsyncPolicy.BATCH and time.monotonic() >= self._calm_from:
+        if self.config.fsync is not FsyncPolicy.BATCH and time.monotonic() >= self._pool.calm_from:
             size = sum(len(batch.data) for batch in batches)
             full = self._active.size + size > self.config.segment_bytes
             if size <= _INLINE_BYTES_MAX and not full and self._lock.acquire(blocking=False):
@@ -173,7 +172,7 @@ class EmbeddedPartitionLog:
             self._lock.release()
         finished = time.monotonic()
         if finished - started > _INLINE_SECONDS_MAX:
-            self._calm_from = finished + _CALM_SECONDS
+            self._pool.calm_from = finished + _CALM_SECONDS
         # Not from within: answers would come before those of the append before.
         self._pool.deliver(done, result)
 

@@ -38,6 +38,8 @@ class IoPool:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._results: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._woken = False
+        #: Before this time (monotonic, s) nothing should be written on the loop: the disk is busy.
+        self.calm_from = 0.0
         self._threads = [
             threading.Thread(target=self._work, name=f"io-{i}", daemon=True) for i in range(threads)
         ]

@@ -110,7 +110,7 @@ def _find_time_in(segment: SegmentFiles, end: int, timestamp: int) -> TimedOffse
         floor = sparse_index.floor_entry(times, TIME_ENTRY, timestamp - 1)
     if floor is not None and segment.is_true_time(floor):
         offset += floor[1]
-    with segment.reading(LOG_SUFFIX) as log:
+    with segment.reading(LOG_SUFFIX) as log, segment.telling_damage():
         for position, header in scan_headers(log, segment.position_of(offset, log, end), end):
             if header.max_timestamp >= timestamp:
                 return first_at_or_after(log.read_at(header.size, position), header, timestamp)

@@ -53,6 +53,11 @@ class BatchHeader(NamedTuple):
         return self.batch_length + LENGTH_PREFIX_BYTES
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether the records are compressed."""
+        return bool(self.attributes & _CODEC_BITS)
+
+    @property
     def last_offset(self) -> int:
         """Offset of the last record."""
         return self.base_offset + self.last_offset_delta

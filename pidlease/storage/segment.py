@@ -129,14 +129,31 @@ class SegmentFiles:
                      path=str(self.path(INDEX_SUFFIX)), entry=found)  # fmt: skip
         return 0
 
+    @contextmanager
+    def telling_damage(self) -> Iterator[None]:
+        """Say of a broken batch in which file it is.
+
+        Raises:
+            DamagedLogError: a batch was not intact.
+        """
+        try:
+            yield
+        except BrokenBatchError as error:
+            path = self.path(LOG_SUFFIX)
+            raise DamagedLogError(path, error.position, str(error)) from None
+
     def max_timestamp(self) -> int:
-        """The largest timestamp of a sealed segment, in ms; -1 where no record has one."""
+        """The largest timestamp of a sealed segment, in ms; -1 where no record has one.
+
+        Raises:
+            DamagedLogError: it cannot be told.
+        """
         try:
             with self.reading(TIME_SUFFIX) as index:
                 last = sparse_index.last_entry(index, TIME_ENTRY)
         except FileNotFoundError:
             last = None
-        with self.reading(LOG_SUFFIX) as log:
+        with self.reading(LOG_SUFFIX) as log, self.telling_damage():
             # The last entry may not be of the last batch: the index may have lost its end.
             end, begin = log.size(), 0
             if last is not None and self.is_true_time(last):

@@ -106,10 +106,13 @@ class ClusterApi:
             create = self._config.auto_create and getattr(
                 request, "allow_auto_topic_creation", True
             )
-            topics = [
-                await self._asked(response, asked, create=create)
-                for asked in request.topics[:_TOPICS_MAX]
-            ]
+            # Each once, however often it is named.
+            asked_for = {(asked.name, getattr(asked, "topic_id", None)): asked
+                         for asked in request.topics[:_TOPICS_MAX]}  # fmt: skip
+            topics = []
+            for asked in asked_for.values():
+                topics.append(await self._asked(response, asked, create=create))
+                await asyncio.sleep(0)  # others want to be served, too
         broker = response.part(
             "Broker", node_id=NODE_ID, host=self._config.host, port=self._config.port, rack=None
         )

@@ -163,7 +163,9 @@ async def test_earliest_latest_and_by_time(client: WireClient, version: int) -> 
 async def test_a_time_within_a_batch_of_any_codec(client: WireClient, codec: int) -> None:
     await client.create("t")
     await client.produce("t", batch([b"v" * 200] * 50, codec=codec))
-    assert await _offsets(client, NOW_MS + 33) == [(0, 33, NOW_MS + 33)]
+    # Of a compressed batch its first record: nothing bounds what it unpacks to.
+    found = (33, NOW_MS + 33) if codec == 0 else (0, NOW_MS + 49)
+    assert await _offsets(client, NOW_MS + 33) == [(0, *found)]
 
 
 async def test_an_empty_log(client: WireClient) -> None:

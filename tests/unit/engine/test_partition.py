@@ -374,3 +374,19 @@ async def test_any_interleaving_stores_every_sequence_once_and_in_order(seed: in
         goals[pid] += sum(successes)
         assert bench.sequences(pid)[: goals[pid]] == list(range(goals[pid]))
         assert bench.sequences(pid) == list(range(len(bench.sequences(pid))))
+
+
+async def test_a_producer_that_found_no_slot_comes_first_again() -> None:
+    """Once a bug: a slot became free in between, its second batch was let in as the first ever
+    seen, and the first was refused for ever."""
+    bench = Bench()
+    bench.leases.ages[PID] = Age.OLD
+    bench.leases.full = True
+    first = bench.send(7)
+    bench.leases.full = False
+    second = bench.send(8)
+    assert statuses(first, second) == [Status.NO_LEASE, FAILED]
+    again = [bench.send(7), bench.send(8)]
+    await bench.flow()
+    assert statuses(*again) == [APPENDED, APPENDED]
+    assert bench.sequences() == [7, 8]

@@ -189,8 +189,8 @@ def test_a_close_that_fails_makes_an_unclean_stop() -> None:
     log = folder.open_partition(TOPIC, 0, 0)
     log.append_blocking([simple(0)])
     files.fail_next("fsync", "*.log")
-    with pytest.raises(OSError, match="error"):
-        folder.close()
+    folder.close()  # goes on with the others, and lets go of the lock
+    assert log.stopped
     again = open_folder(files.process_death())
     assert not again.clean
     assert again.open_partition(TOPIC, 0, 0).end_offset == 1
