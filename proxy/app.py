@@ -223,12 +223,6 @@ def _door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
 
 def _check_exposure(settings: Settings) -> None:
     """No authentication yet: beyond loopback only for those who say that they know."""
-    listen, _ = split_address(settings.kafka_listen)
-    if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
-        raise DataFolderError(
-            f"--kafka-listen {listen} is no address that a client can connect to; say which one is"
-            " by --kafka-advertise HOST:PORT"
-        )
     for name in ("kafka_listen", "http_listen"):
         host, _ = split_address(getattr(settings, name))
         if (
@@ -240,6 +234,12 @@ def _check_exposure(settings: Settings) -> None:
                 f"--{name.replace('_', '-')} {host} is open to other machines, and there is no"
                 " authentication yet; listen on 127.0.0.1, or say --insecure"
             )
+    listen, _ = split_address(settings.kafka_listen)
+    if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
+        raise DataFolderError(
+            f"--kafka-listen {listen} is no address that a client can connect to; say which one is"
+            " by --kafka-advertise HOST:PORT"
+        )
 
 
 def _raise_open_files() -> None:

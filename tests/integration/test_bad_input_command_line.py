@@ -113,6 +113,12 @@ def test_listening_beyond_this_machine_has_to_be_asked_for(tmp_path: Path, which
     assert (code, "--insecure" in line) == (_USAGE, True), line
 
 
+def test_an_address_that_nobody_can_connect_to_is_not_advertised(tmp_path: Path) -> None:
+    listen = f"0.0.0.0:{free_ports(1)[0]}"
+    code, line = _serve("--data-dir", str(tmp_path), "--kafka-listen", listen, "--insecure")
+    assert (code, "--kafka-advertise" in line) == (_USAGE, True), line
+
+
 def test_no_data_directory_given() -> None:
     code, line = _serve()
     assert (code, "data_dir" in line) == (_USAGE, True), line

@@ -55,8 +55,8 @@ ENGINE: Final = (
     Mutant(
         "an unknown young PID may start anywhere (wire)",
         _LEASING,
-        "            return Age.YOUNG\n        return self._ages.age(pid, max(",
-        "            return Age.OLD\n        return self._ages.age(pid, 2**62 + max(",
+        "            return Age.YOUNG\n        young_after_ms = max(",
+        "            return Age.OLD\n        young_after_ms = 2**62 + max(",
         (PRODUCE,),
     ),
     Mutant(
