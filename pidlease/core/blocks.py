@@ -74,19 +74,22 @@ class BlockAges:
             young_after_ms: blocks taken later than this (ms since 1970) are young: now minus the
                 lease length, or the time up to which a partition's history is incomplete.
         """
-        n = number_of(pid)
-        place = bisect_right(self._firsts, n) - 1
-        if place < 0 or n >= self._blocks[place].end:
+        block = self._holding(pid)
+        if block is None:
             return Age.NEVER
-        return Age.YOUNG if self._blocks[place].taken_ms > young_after_ms else Age.OLD
+        return Age.YOUNG if block.taken_ms > young_after_ms else Age.OLD
 
     def taken_ms(self, pid: int) -> int:
         """When the block of a PID was taken, in ms since 1970; -1 where none is on record."""
+        block = self._holding(pid)
+        return -1 if block is None else block.taken_ms
+
+    def _holding(self, pid: int) -> PidBlock | None:
         n = number_of(pid)
         place = bisect_right(self._firsts, n) - 1
         if place < 0 or n >= self._blocks[place].end:
-            return -1
-        return self._blocks[place].taken_ms
+            return None
+        return self._blocks[place]
 
     def merge_older(self, than_ms: int) -> None:
         """Join neighbouring blocks taken before `than_ms` into one, to bound what is kept."""

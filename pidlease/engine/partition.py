@@ -133,7 +133,7 @@ class Partition:
             return
         rules = rules_of(pid)
         if rules is None:
-            done(self._outcome(None, Outcome(Status.MALFORMED, reason=_no_policy(pid))))
+            done(self._outcome(None, Outcome(Status.MALFORMED, reason=no_policy(pid))))
             return
         state = self._pushed.get(pid) or self.producers.get(pid)
         age = self._leases.age(pid, self.hole_ms) if state is None else Age.OLD
@@ -366,7 +366,8 @@ def _tell(done: Done, outcome: Outcome) -> None:
         _log.exception("an outcome could not be told", outcome=outcome)
 
 
-def _no_policy(pid: int) -> str:
+def no_policy(pid: int) -> str:
+    """What is said of a PID that nobody can have leased."""
     return f"PID {pid} belongs to no policy; lease one by InitProducerId"
 
 

@@ -206,3 +206,7 @@ class FaultyFiles:
     def lock(self, path: Path, content: str) -> Lock:
         """See `Files`."""
         return self._inner.lock(path, content)
+
+    def lock_shared(self, path: Path) -> Lock:
+        """See `Files`."""
+        return self._inner.lock_shared(path)

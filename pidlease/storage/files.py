@@ -25,6 +25,9 @@ _ASIDE: Final = ".aside-"
 _ASIDE_NAME: Final = re.compile(r"\.aside-\d+-\d+")
 _aside_numbers = itertools.count()
 
+#: How much of a lock file is shown to who finds it locked.
+_HOLDER_BYTES: Final = 200
+
 
 class OpenFile(Protocol):
     """A file that is open for reading and writing at given places."""
@@ -49,6 +52,18 @@ class OpenFile(Protocol):
 
     def close(self) -> None:
         """Let go of the file."""
+
+
+class LockedError(BlockingIOError):
+    """Another process has the lock.
+
+    Attributes:
+        holder: what it says of itself.
+    """
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(f"{path} is locked by {holder}")
+        self.holder = holder
 
 
 class Lock(Protocol):
@@ -92,7 +107,15 @@ class Files(Protocol):
         """Take an exclusive lock, and leave a word about who has it.
 
         Raises:
-            BlockingIOError: another process has it; its word is in the message.
+            LockedError: another process has it; its word is in the message.
+        """
+
+    def lock_shared(self, path: Path) -> Lock:
+        """Keep others from an exclusive lock, leaving no trace.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            LockedError: another process has the exclusive lock; its word is in the message.
         """
 
 
@@ -219,13 +242,7 @@ class RealFiles:
     def lock(self, path: Path, content: str) -> RealLock:
         """See `Files`."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-            os.close(descriptor)
-            raise BlockingIOError(f"{path} is locked by {holder or 'another process'}") from None
-        lock = RealLock(descriptor)
+        lock = _flock(descriptor, path, fcntl.LOCK_EX)
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, content.encode(), 0)
@@ -233,6 +250,20 @@ class RealFiles:
             lock.release()
             raise
         return lock
+
+    def lock_shared(self, path: Path) -> RealLock:
+        """See `Files`."""
+        return _flock(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, fcntl.LOCK_SH)
+
+
+def _flock(descriptor: int, path: Path, kind: int) -> RealLock:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, _HOLDER_BYTES, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise LockedError(path, holder or "another process") from None
+    return RealLock(descriptor)
 
 
 def read_file(files: Files, path: Path) -> bytes:
@@ -249,10 +280,15 @@ def aside_path(folder: Path) -> Path:
     return folder / f"{_ASIDE}{os.getpid()}-{next(_aside_numbers)}"
 
 
+def is_aside(name: str) -> bool:
+    """Whether a name is that of something a crash left half written; the next start sweeps it."""
+    return _ASIDE_NAME.fullmatch(name) is not None
+
+
 def sweep_asides(files: Files, folder: Path) -> None:
     """Remove what a crash left of files and folders that were being written aside."""
     for name in files.list(folder):
-        if _ASIDE_NAME.fullmatch(name):
+        if is_aside(name):
             for inner in files.list(folder / name) if files.is_folder(folder / name) else ():
                 files.remove(folder / name / inner)
             files.remove(folder / name)

@@ -14,7 +14,7 @@ from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 from pidlease.storage.ports import TimedOffset
 from pidlease.storage.record_batch import HEADER_BYTES, read_header
 from pidlease.storage.records import first_at_or_after
-from pidlease.storage.scan import BrokenBatchError, ScannedBatch, scan, scan_headers
+from pidlease.storage.scan import ScannedBatch, scan, scan_headers
 from pidlease.storage.segment import LOG_SUFFIX, TIME_SUFFIX, SegmentFiles
 from pidlease.storage.sparse_index import TIME_ENTRY
 
@@ -45,7 +45,7 @@ class LogView(NamedTuple):
             return b""
         segment = self.segments[self._place(offset)]
         try:
-            with segment.reading(LOG_SUFFIX) as log:
+            with segment.reading(LOG_SUFFIX) as log, segment.telling_damage():
                 end = self.last_size if segment is self.segments[-1] else log.size()
                 position = segment.position_of(offset, log, end)
                 data = log.read_at(min(max_bytes, end - position), position)
@@ -54,9 +54,6 @@ class LogView(NamedTuple):
         except FileNotFoundError:
             # Retention took the segment away in between.
             raise OffsetRangeError(offset, offset + 1, self.end_offset) from None
-        except BrokenBatchError as error:
-            path = segment.path(LOG_SUFFIX)
-            raise DamagedLogError(path, error.position, str(error)) from None
 
     def find_time(self, timestamp: int) -> TimedOffset | None:
         """See `PartitionLog.find_time`."""
@@ -88,19 +85,16 @@ class LogView(NamedTuple):
     def _scan_segment(
         self, segment: SegmentFiles, offset: int, expected: int | None
     ) -> Iterator[ScannedBatch]:
-        path = segment.path(LOG_SUFFIX)
         if expected not in (None, segment.base_offset):
+            path = segment.path(LOG_SUFFIX)
             raise DamagedLogError(path, 0, f"offset {expected} should stand here")
-        with segment.reading(LOG_SUFFIX) as log:
+        with segment.reading(LOG_SUFFIX) as log, segment.telling_damage():
             end = self.last_size if segment is self.segments[-1] else log.size()
-            try:
-                if offset <= segment.base_offset:
-                    yield from scan(log, 0, end, segment.base_offset)
-                else:
-                    position = segment.position_of(offset, log, end)
-                    yield from scan(log, position, end)
-            except BrokenBatchError as error:
-                raise DamagedLogError(path, error.position, str(error)) from None
+            if offset <= segment.base_offset:
+                yield from scan(log, 0, end, segment.base_offset)
+            else:
+                position = segment.position_of(offset, log, end)
+                yield from scan(log, position, end)
 
 
 def _find_time_in(segment: SegmentFiles, end: int, timestamp: int) -> TimedOffset | None:

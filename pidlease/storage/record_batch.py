@@ -19,7 +19,8 @@ HEADER_BYTES: Final = _HEADER.size  # 61
 #: Bytes in front of what `batch_length` counts: the base offset and the length itself.
 LENGTH_PREFIX_BYTES: Final = 12
 _LEADER_EPOCH_AT: Final = 12
-_CRC_FROM: Final = 21
+#: Where in a batch begins what its CRC covers.
+CRC_FROM: Final = 21
 MAGIC: Final = 2
 #: Compression types by the low three attribute bits.
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -95,7 +96,7 @@ def check_intact(header: BatchHeader, data: Buffer) -> None:
         raise CorruptBatchError(f"record format {header.magic}; only {MAGIC} is understood")
     if header.size != len(data) or header.size < HEADER_BYTES:
         raise CorruptBatchError(f"batch says {header.size} bytes, and has {len(data)}")
-    found = crc32c(memoryview(data)[_CRC_FROM:])
+    found = crc32c(memoryview(data)[CRC_FROM:])
     if found != header.crc:
         raise CorruptBatchError(f"CRC is {found:#010x}, the header says {header.crc:#010x}")
 

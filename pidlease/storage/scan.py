@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from pidlease.storage.files import OpenFile
 from pidlease.storage.record_batch import (
+    CRC_FROM,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC,
@@ -26,8 +27,6 @@ from pidlease.storage.record_batch import (
 SECTOR_BYTES: Final = 512
 
 _CHUNK_BYTES: Final = 1 << 20
-#: Where in a batch begins what its CRC covers.
-_CRC_FROM: Final = 21
 #: How far to look for intact batches behind a broken one.
 _LOOK_AHEAD_BYTES: Final = 64 << 20
 
@@ -110,7 +109,7 @@ def is_torn(file: OpenFile, position: int, size: int, expected_offset: int) -> b
     sane = header.magic == MAGIC and header.size >= HEADER_BYTES
     if sane and header.size > size - position:
         # The length is not under the CRC: it may be all that is wrong.
-        alone = crc32c(rest[_CRC_FROM:]) == header.crc
+        alone = crc32c(rest[CRC_FROM:]) == header.crc
         return not alone and not _intact_follows(rest, expected_offset)
     to_sector_end = SECTOR_BYTES - position % SECTOR_BYTES
     extent = header.size if sane else max(HEADER_BYTES, to_sector_end)

@@ -28,7 +28,7 @@ def verify(
     """Look at a whole log, and change nothing. Exit code 0: sound; 1: something is wrong; 2: could not look."""  # noqa: E501 - one line in the help
     path = data_dir.absolute()
     try:
-        with keep_servers_out(path) as locked:
+        with keep_servers_out(RealFiles(), path) as locked:
             report = _look(path)
     except CannotLookError as error:
         raise cannot_look(str(error)) from None

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.pid import NO_PIDS, Policy, policy_of
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.partition import batch_of
+from pidlease.engine.partition import batch_of, no_policy
 from pidlease.storage.record_batch import (
     MAGIC,
     BatchHeader,
@@ -191,5 +191,4 @@ def _foreign(pid: int) -> Outcome:
     if 0 < pid < 1 << 48:
         reason = f"PID {pid} is one of Kafka's own, and was not leased here"
         return Outcome(Status.UNKNOWN, reason=reason)
-    reason = f"PID {pid} belongs to no policy; lease one by InitProducerId"
-    return Outcome(Status.MALFORMED, reason=reason)
+    return Outcome(Status.MALFORMED, reason=no_policy(pid))

@@ -55,6 +55,7 @@ class ForgetfulFiles:
         self.rename = inner.rename
         self.remove = inner.remove
         self.lock = inner.lock
+        self.lock_shared = inner.lock_shared
 
     def open(self, path: Path, *, create: bool = False) -> OpenFile:
         """See `Files`."""

@@ -144,6 +144,10 @@ class SimFiles(Gate):
             self._locked.add(node)
             return SimLock(self, node)
 
+    def lock_shared(self, path: Path) -> "SimLock":
+        """See `Files`. The simulated server is alone: nothing looks at its directory meanwhile."""
+        raise os_error(errno.ENOTSUP, path)
+
     def unlock(self, node: FileNode) -> None:
         """Let the next one lock a file."""
         with self._mutex:

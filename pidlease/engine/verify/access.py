@@ -1,7 +1,6 @@
 """Reading a data directory without leaving a trace, and keeping servers out meanwhile."""
 
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pidlease.engine.verify.report import CannotLookError
-from pidlease.storage.files import Files, Lock, OpenFile
-
-_ASIDE = ".aside-"
-
-
-def is_aside(name: str) -> bool:
-    """Whether a name is that of something a crash left half written; the next start sweeps it."""
-    return name.startswith(_ASIDE)
+from pidlease.storage.files import Files, Lock, LockedError, OpenFile, is_aside
 
 
 class ReadOnlyFiles:
@@ -74,18 +66,23 @@ class ReadOnlyFiles:
         """Raise: it would leave a word in the file; see `keep_servers_out`."""
         raise _refused(path)
 
+    def lock_shared(self, path: Path) -> Lock:
+        """See `Files`."""
+        return self._files.lock_shared(path)
+
 
 def _refused(path: Path) -> OSError:
     return OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
 
 @contextmanager
-def keep_servers_out(path: Path) -> Iterator[bool]:
+def keep_servers_out(files: Files, path: Path) -> Iterator[bool]:
     """Hold the lock of a data directory, shared, so that no server can start in it.
 
     Not by `Files.lock`: that makes the file where it is missing, and writes into it.
 
     Parameters:
+        files: the file system.
         path: the data directory.
 
     Yields:
@@ -94,23 +91,17 @@ def keep_servers_out(path: Path) -> Iterator[bool]:
     Raises:
         CannotLookError: a server has it, or it cannot be opened.
     """
-    lock = path / "lock"
     try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        lock = files.lock_shared(path / "lock")
     except FileNotFoundError:
         yield False
         return
+    except LockedError as error:
+        text = f"{path} is in use by {error.holder}; stop that one first, or look at a copy"
+        raise CannotLookError(text) from None
     except OSError as error:
         raise CannotLookError(f"{path} cannot be read: {error}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-            raise CannotLookError(
-                f"{path} is in use by {holder or 'another process'}; stop that one first, or"
-                " look at a copy"
-            ) from None
         yield True
     finally:
-        os.close(descriptor)
+        lock.release()
