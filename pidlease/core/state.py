@@ -99,13 +99,18 @@ def fold(
     kept = state.batches
     if len(kept) >= BATCHES_KEPT:
         kept = kept[1 - BATCHES_KEPT :]
-    lowest = _lowest(rules, state.lowest, batch.last) if rules.wraps else state.lowest
+    lowest = keep_low(rules, state.lowest, batch.last) if rules.wraps else state.lowest
     return ProducerState(batch.generation, batch.last, lowest, (*kept, appended), arrival_ms)
 
 
-def _lowest(rules: Rules, lowest: int, high: int) -> int:
-    """Drag the low mark along once it is half the number space behind, where it means nothing."""
+def keep_low(rules: Rules, lowest: int, high: int) -> int:
+    """The low mark of numbers that wrap, when H has moved on.
+
+    It is dragged along once it is half the number space behind, where it means nothing.
+    """
     modulus = rules.sequence_max + 1
     half = modulus >> 1
+    if 0 <= high - lowest < half:
+        return lowest
     behind = (high + 1 - lowest) % modulus
     return lowest if 0 < behind <= half else (high + 1 - half) % modulus

@@ -14,9 +14,9 @@ import structlog
 from pidlease.coordination.ports import PidSequence
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.judge import Age
+from pidlease.core.packed import Packed, arrival_of
 from pidlease.core.pid import Policy, make_pid, number_of, policy_of
 from pidlease.core.ring import LeaseRing, RingFullError
-from pidlease.core.state import ProducerState
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import LeaseRow
 
@@ -33,7 +33,7 @@ class NoPidError(Exception):
 class LeasedPartition(Protocol):
     """What the leases ask of a partition."""
 
-    producers: dict[int, ProducerState]
+    producers: dict[int, Packed]
 
     def is_flying(self, pid: int) -> bool:
         """Whether batches of a PID are in flight."""
@@ -233,7 +233,7 @@ class Leases:
         if policy_of(pid) is Policy.KAFKA:
             # Kafka clients do not know about leases: who is active gets a second chance.
             states = (partition.producers.get(pid) for partition in lease.partitions)
-            arrivals = (state.arrival_ms + self.lease_ms for state in states if state)
+            arrivals = (arrival_of(state) + self.lease_ms for state in states if state)
             until_ms = max(until_ms, *arrivals, 0)
         return until_ms if until_ms > now_ms else None
 

@@ -17,9 +17,10 @@ from typing import Final, Protocol
 import structlog
 
 from pidlease.core.judge import ADMIT, Age, Kind, Verdict, judge
+from pidlease.core.packed import Packed, fold_packed, judge_packed, unpack
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, rules_of
-from pidlease.core.state import Batch, ProducerState, fold
+from pidlease.core.state import Batch, ProducerState
 from pidlease.engine.counts import Counts
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.outcome import STATUS_OF, Done, Outcome, Status
@@ -94,7 +95,7 @@ class Partition:
         self.name: Final = name
         self.topic_id: Final = topic_id
         self.log: Final = log
-        self.producers: dict[int, ProducerState] = {}
+        self.producers: dict[int, Packed] = {}
         #: The first offset that is not applied.
         self.next_offset = log.end_offset
         #: When it was found that earlier history is missing (see `PartitionRows`).
@@ -103,7 +104,7 @@ class Partition:
         self._counts = around.counts
         self._clock_ms = around.clock_ms
         self._judging = around.judging
-        self._pushed: dict[int, ProducerState] = {}
+        self._pushed: dict[int, Packed] = {}
         self._flying: dict[int, deque[_Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
         self._queue: deque[_Pending] = deque()
@@ -136,8 +137,11 @@ class Partition:
             done(self._outcome(None, Outcome(Status.MALFORMED, reason=no_policy(pid))))
             return
         state = self._pushed.get(pid) or self.producers.get(pid)
-        age = self._leases.age(pid, self.hole_ms) if state is None else Age.OLD
-        verdict = judge(rules, state, batch, age)
+        verdict = (
+            judge_packed(rules, state, batch)
+            if state is not None
+            else judge(rules, None, batch, self._leases.age(pid, self.hole_ms))
+        )
         if self._failed and self._failed.holds(pid, batch, verdict):
             done(self._outcome(rules.policy, _behind_failed(self._failed.first(pid))))
         elif verdict.kind is not Kind.ADMIT:
@@ -147,7 +151,7 @@ class Partition:
             reason = "all lease slots are taken"
             done(self._outcome(rules.policy, Outcome(Status.NO_LEASE, reason=reason)))
         else:
-            self._pushed[pid] = fold(rules, state, batch, -1, 0)
+            self._pushed[pid] = fold_packed(rules, state, batch, -1, 0)
             pending = _Pending(pid, batch, NewBatch(data, header), done)
             flying = self._flying.get(pid)
             if flying is None:
@@ -163,7 +167,7 @@ class Partition:
         flying = self._flying.get(pid)
         if flying and kind in (Kind.DUPLICATE, Kind.OVERLAP):
             durable = self.producers.get(pid)
-            verdict = judge(rules, durable, batch) if durable is not None else verdict
+            verdict = judge_packed(rules, durable, batch) if durable is not None else verdict
             if durable is None or verdict.kind is not Kind.DUPLICATE:
                 # What it repeats, or straddles, is not acknowledged yet: wait for that answer.
                 self._counts.joined += 1
@@ -233,7 +237,7 @@ class Partition:
             pid, header = pending.pid, pending.new.header
             rules = rules_of(pid) if pid else None
             if rules is not None:
-                self.producers[pid] = fold(
+                self.producers[pid] = fold_packed(
                     rules, self.producers.get(pid), pending.batch, offset, now_ms
                 )
                 self._land(pid)
@@ -256,7 +260,7 @@ class Partition:
         """Judge a retry again, now that what it waited for is acknowledged."""
         rules = rules_of(pid)
         state = self.producers.get(pid)
-        verdict = judge(rules, state, batch) if rules is not None else ADMIT
+        verdict = ADMIT if rules is None or state is None else judge_packed(rules, state, batch)
         if rules is None or verdict.kind is Kind.ADMIT:
             # Cannot be: it repeats or straddles what was just applied. If it is, a retry is safe.
             _log.critical("a joined retry would be admitted", pid=pid, batch=batch, state=state)
@@ -308,9 +312,17 @@ class Partition:
             self.name, self.topic_id, self.next_offset, self.hole_ms, dict(self.producers)
         )
 
-    def restore(self, producers: dict[int, ProducerState], next_offset: int, hole_ms: int) -> None:
+    def described_producers(self) -> list[tuple[int, ProducerState]]:
+        """The producers that are known, with their states, for a person to look at."""
+        return [
+            (pid, unpack(rules, packed))
+            for pid, packed in self.producers.items()
+            if (rules := rules_of(pid)) is not None
+        ]
+
+    def restore(self, producers: dict[int, Packed], next_offset: int, hole_ms: int) -> None:
         """Begin with what a snapshot says; `replay` goes on from there."""
-        self.producers = dict(producers)
+        self.producers = producers
         self.next_offset = next_offset
         self.hole_ms = hole_ms
 
@@ -322,7 +334,7 @@ class Partition:
             if rules is not None:
                 batch = batch_of(header)
                 state = self.producers.get(pid)
-                self.producers[pid] = fold(rules, state, batch, header.base_offset, now_ms)
+                self.producers[pid] = fold_packed(rules, state, batch, header.base_offset, now_ms)
             self.next_offset = header.last_offset + 1
 
     def note_leases(self) -> None:

@@ -1,17 +1,19 @@
-"""A snapshot's two tables: rows to Arrow and back, by column and without copies in between.
+"""A snapshot's two tables: packed states to columns and back, thousands at a time.
 
-Arrow takes and gives buffers of numbers many times faster than lists of objects, and never asks
-whether they are of some other library's type.
+States of one size are of one layout, so laid end to end they are a table already: numpy reads and
+makes it as a whole. In small parts all the same: whoever holds the interpreter holds up producers.
 """
 
-import array
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, chain, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from pidlease.core.state import Appended, ProducerState
+from pidlease.core.packed import NARROW, WIDE, Layout, Packed, layout_of
+from pidlease.core.rules import Rules, rules_of
+from pidlease.core.state import BATCHES_KEPT
 
 #: Rows that stand in memory as columns at once.
 ROWS_AT_ONCE: Final = 20_000
@@ -40,7 +42,25 @@ LEASES_SCHEMA: Final = pa.schema(
 )
 
 
-_CODES: Final = {pa.int64(): "q", pa.int32(): "i", pa.uint32(): "I"}
+_BATCH_FIELDS: Final = tuple((field.name, field.type) for field in _BATCH)
+
+
+def _kind(layout: Layout, count: int) -> np.dtype:
+    """How numpy reads packed states of so many batches."""
+    codes = {"q": "<i8", "i": "<i4", "h": "<i2", "I": "<u4"}
+    head = [codes[code] for code in layout.head.format[1:]]
+    batch = [codes[code] for code in layout.batch.format[1:]]
+    batches = list(zip(("first", "last", "offset", "crc"), batch, strict=True))
+    names = ("arrival_ms", "generation", "lowest")
+    return np.dtype([*zip(names, head, strict=True), ("batches", batches, (count,))])
+
+
+#: By the size of a packed state, which tells its layout and how many batches it has.
+_KINDS: Final = {
+    layout.head.size + count * layout.batch.size: _kind(layout, count)
+    for layout in (NARROW, WIDE)
+    for count in range(1, BATCHES_KEPT + 1)
+}
 
 
 class SnapshotError(Exception):
@@ -81,7 +101,7 @@ class PartitionRows(NamedTuple):
     topic_id: str
     next_offset: int
     hole_ms: int
-    producers: Mapping[int, ProducerState]
+    producers: Mapping[int, Packed]
 
 
 class Place(NamedTuple):
@@ -92,40 +112,43 @@ class Place(NamedTuple):
     hole_ms: int
 
 
-class _ProducerColumns:
-    """Rows of producers.parquet, gathered by column: Arrow takes lists many times faster."""
+class _SameSize:
+    """States of one size, so of one layout with as many batches each; with who they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.kind = _KINDS[size]
         self.pids: list[int] = []
-        self.topics: list[str] = []
-        self.partitions: list[int] = []
-        self.states: list[ProducerState] = []
+        self.states: list[Packed] = []
+        self.runs: list[tuple[TopicPartition, int]] = []
 
-    def add(self, partition: TopicPartition, pid: int, state: ProducerState) -> None:
-        self.pids.append(pid)
-        self.topics.append(partition.topic)
-        self.partitions.append(partition.partition)
-        self.states.append(state)
+    def add(self, partition: TopicPartition, pids: list[int], states: list[Packed]) -> None:
+        self.pids += pids
+        self.states += states
+        self.runs.append((partition, len(pids)))
 
     def batch(self) -> pa.RecordBatch:
-        ends = accumulate((len(state.batches) for state in self.states), initial=0)
-        kept = list(chain.from_iterable(state.batches for state in self.states))
-        columns = list(zip(*kept, strict=True)) or [(), (), (), ()]
+        rows = np.frombuffer(b"".join(self.states), self.kind)
+        kept = rows["batches"]
+        counts = [count for _, count in self.runs]
+        names = pa.array([partition.topic for partition, _ in self.runs])
+        numbers = np.array([partition.partition for partition, _ in self.runs], np.int32)
+        topics = pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(counts)), counts), names)
+        ends = np.arange(0, kept.size + 1, kept.shape[1], dtype=np.int32)
+        # The newest stands first in a packed state, and last in the table.
         structs = pa.StructArray.from_arrays(
-            [_column(values, field.type) for values, field in zip(columns, _BATCH, strict=True)],
+            [pa.array(kept[name][:, ::-1].ravel(), kind) for name, kind in _BATCH_FIELDS],
             fields=list(_BATCH),
         )
-        states = list(zip(*self.states, strict=True)) or [(), (), (), (), ()]
         return pa.RecordBatch.from_arrays(
             [
-                _column(self.pids, pa.int64()),
-                _strings(self.topics),
-                _column(self.partitions, pa.int32()),
-                _column(states[0], pa.int64()),
-                _column(states[1], pa.int64()),
-                _column(states[2], pa.int64()),
-                pa.ListArray.from_arrays(_column(ends, pa.int32()), structs),
-                _column(states[4], pa.int64()),
+                pa.array(np.array(self.pids, np.int64)),
+                topics.cast(pa.string()),
+                pa.array(np.repeat(numbers, counts)),
+                pa.array(rows["generation"], pa.int64()),
+                pa.array(kept["last"][:, 0], pa.int64()),
+                pa.array(rows["lowest"], pa.int64()),
+                pa.ListArray.from_arrays(pa.array(ends), structs),
+                pa.array(rows["arrival_ms"], pa.int64()),
             ],
             schema=PRODUCERS_SCHEMA,
         )
@@ -134,56 +157,40 @@ class _ProducerColumns:
 def producer_batches(
     partitions: Iterable[PartitionRows], places: dict[TopicPartition, Place]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows in chunks, so that a million of them never stand in memory twice."""
-    columns = _ProducerColumns()
+    """Rows in chunks, so that a million of them never stand in memory twice.
+
+    Parameters:
+        partitions: each is asked for when its turn comes.
+        places: gets each partition's place in the offset vector.
+    """
+    groups: dict[int, _SameSize] = {}
     for partition, topic_id, next_offset, hole_ms, producers in partitions:
         places[partition] = Place(topic_id, next_offset, hole_ms)
-        for pid, state in producers.items():
-            columns.add(partition, pid, state)
-            if len(columns.pids) >= ROWS_AT_ONCE:
-                yield columns.batch()
-                columns = _ProducerColumns()
-    yield columns.batch()
+        for size in set(map(len, producers.values())):
+            same = [(pid, state) for pid, state in producers.items() if len(state) == size]
+            for start in range(0, len(same), ROWS_AT_ONCE):
+                pids, states = zip(*same[start : start + ROWS_AT_ONCE], strict=True)
+                group = groups.setdefault(size, _SameSize(size))
+                group.add(partition, list(pids), list(states))
+                if len(group.pids) >= ROWS_AT_ONCE:
+                    yield groups.pop(size).batch()
+    for group in groups.values():
+        yield group.batch()
 
 
 def lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
     """The leases in chunks, in their order."""
     rows = list(leases)
     for start in range(0, len(rows), ROWS_AT_ONCE):
-        columns = zip(*rows[start : start + ROWS_AT_ONCE], strict=True)
+        columns = np.array(rows[start : start + ROWS_AT_ONCE], np.int64).T
         yield pa.RecordBatch.from_arrays(
-            [_column(column, pa.int64()) for column in columns], schema=LEASES_SCHEMA
+            [pa.array(column) for column in columns], schema=LEASES_SCHEMA
         )
-
-
-def _column(values: Iterable[int], kind: pa.DataType) -> pa.Array:
-    """Integers as a column without nulls."""
-    numbers = array.array(_CODES[kind], values)
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
-
-
-def _strings(values: list[str]) -> pa.Array:
-    """Strings as a column without nulls."""
-    encoded = [value.encode() for value in values]
-    ends = array.array("i", accumulate(map(len, encoded), initial=0))
-    return pa.StringArray.from_buffers(
-        len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
-    )
-
-
-def _integers(column: pa.Array) -> list[int]:
-    """The values of an integer column without nulls, straight from its buffer."""
-    values = array.array(_CODES[column.type])
-    if len(column):
-        start = column.offset * values.itemsize
-        end = start + len(column) * values.itemsize
-        values.frombytes(memoryview(column.buffers()[1])[start:end])
-    return values.tolist()
 
 
 def read_producers(
     table: pa.Table, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, dict[int, ProducerState]]:
+) -> dict[TopicPartition, dict[int, Packed]]:
     """The rows of producers.parquet, by partition.
 
     Parameters:
@@ -191,37 +198,83 @@ def read_producers(
         partitions: those of the offset vector; each gets an entry, if an empty one.
 
     Raises:
-        SnapshotError: a row names another partition.
+        SnapshotError: a row names another partition, or says what no fold makes.
     """
-    found: dict[TopicPartition, dict[int, ProducerState]] = {
-        partition: {} for partition in partitions
-    }
-    for rows in table.to_batches():
+    found: dict[TopicPartition, dict[int, Packed]] = {partition: {} for partition in partitions}
+    for rows in table.to_batches(ROWS_AT_ONCE):
+        if not len(rows):
+            continue
         column = dict(zip(rows.schema.names, rows.columns, strict=True))
-        lists = column["batches"]
-        ends = _integers(lists.offsets)
-        kept = list(map(Appended, *(_integers(part) for part in lists.values.flatten())))
-        states = zip(
-            _integers(column["generation"]),
-            _integers(column["high"]),
-            _integers(column["lowest"]),
-            (tuple(kept[start:end]) for start, end in pairwise(ends)),
-            _integers(column["arrival_ms"]),
-            strict=True,
-        )
-        names = zip(column["topic"].to_pylist(), _integers(column["partition"]), strict=True)
-        for name, pid, state in zip(names, _integers(column["pid"]), states, strict=True):
-            partition = TopicPartition(*name)
+        if any(each.null_count for each in rows.columns):
+            raise SnapshotError("a row with nothing where something must be")
+        pids = column["pid"].to_numpy()
+        states = _pack_rows(pids, column)
+        topics = column["topic"].dictionary_encode()
+        numbers = column["partition"].to_numpy()
+        which = topics.indices.to_numpy().astype(np.int64) << 32 | numbers
+        begins = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(pids)]
+        for begin, end in pairwise(begins):
+            topic = topics.dictionary[int(which[begin] >> 32)].as_py()
+            partition = TopicPartition(topic, int(numbers[begin]))
             if partition not in found:
                 raise SnapshotError(f"rows of {partition}, which is not in the offset vector")
-            found[partition][pid] = ProducerState._make(state)
+            found[partition].update(zip(pids[begin:end].tolist(), states[begin:end], strict=True))
     return found
 
 
+def _pack_rows(pids: np.ndarray, column: dict[str, pa.Array]) -> list[Packed]:
+    """Pack rows, all that are of one layout and have as many batches at once."""
+    lists = column["batches"]
+    ends = lists.offsets.to_numpy()
+    begins, counts = ends[:-1], np.diff(ends)
+    policies = pids >> 48
+    states: list[Packed] = [b""] * len(pids)
+    for policy in np.unique(policies).tolist():
+        rules = rules_of(policy << 48 | 1)
+        if rules is None:
+            raise SnapshotError(f"PID {pids[policies == policy][0]} belongs to no policy")
+        for count in np.unique(counts[policies == policy]).tolist():
+            if not 1 <= count <= BATCHES_KEPT:
+                raise SnapshotError(f"a producer with {count} batches")
+            places = np.flatnonzero((policies == policy) & (counts == count))
+            packed = _pack_alike(rules, count, places, begins[places], column)
+            for place, state in zip(places.tolist(), packed, strict=True):
+                states[place] = state
+    return states
+
+
+def _pack_alike(
+    rules: Rules, count: int, places: np.ndarray, begins: np.ndarray, column: dict[str, pa.Array]
+) -> list[Packed]:
+    layout = layout_of(rules)
+    size = layout.head.size + count * layout.batch.size
+    rows = np.empty(len(places), _KINDS[size])
+    newest_first = begins[:, None] + np.arange(count - 1, -1, -1)
+    values = column["batches"].values
+    for name, _ in _BATCH_FIELDS:
+        _fill(rows["batches"][name], values.field(name).to_numpy()[newest_first], name)
+    for name in ("generation", "lowest", "arrival_ms"):
+        _fill(rows[name], column[name].to_numpy()[places], name)
+    if (rows["batches"]["last"][:, 0] != column["high"].to_numpy()[places]).any():
+        raise SnapshotError("H is not the end of the last batch")
+    content = rows.tobytes()
+    return [content[at : at + size] for at in range(0, len(content), size)]
+
+
+def _fill(target: np.ndarray, values: np.ndarray, name: str) -> None:
+    """Copy numbers into narrower ones, if they fit."""
+    limits = np.iinfo(target.dtype)
+    if values.min() < limits.min or values.max() > limits.max:
+        raise SnapshotError(f"{name} is outside {limits.min}..{limits.max}")
+    target[...] = values
+
+
 def read_leases(table: pa.Table) -> list[LeaseRow]:
-    """The rows of leases.parquet."""
-    return [
-        row
-        for batch in table.to_batches()
-        for row in map(LeaseRow, *(_integers(column) for column in batch.columns))
-    ]
+    """The rows of leases.parquet.
+
+    Raises:
+        SnapshotError: a row is not whole.
+    """
+    if any(column.null_count for column in table.columns):
+        raise SnapshotError("a lease with nothing where something must be")
+    return list(map(LeaseRow, *(column.to_numpy().tolist() for column in table.columns)))

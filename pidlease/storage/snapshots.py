@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from pidlease.core.state import ProducerState
+from pidlease.core.packed import Packed
 from pidlease.storage.files import (
     Buffer,
     Files,
@@ -84,7 +84,7 @@ class Snapshot:
     """A snapshot that was read and found intact."""
 
     manifest: Manifest
-    producers: dict[TopicPartition, dict[int, ProducerState]]
+    producers: dict[TopicPartition, dict[int, Packed]]
     leases: list[LeaseRow]
 
 

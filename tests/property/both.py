@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from pidlease.core.judge import Age, Kind, Verdict, judge
+from pidlease.core.packed import Packed, fold_packed, judge_packed, pack, unpack
 from pidlease.core.pid import Policy
 from pidlease.core.rules import RULES, Rules
 from pidlease.core.state import Appended, Batch, ProducerState, fold
@@ -53,6 +54,7 @@ class Both:
         self.rules = rules_of(policy)
         self.oracle = Oracle(policy, age, granted)
         self.state: ProducerState | None = None
+        self.packed: Packed | None = None
         self.log_end = 0
 
     def copy(self) -> "Both":
@@ -75,8 +77,13 @@ class Both:
             f" {self.state}: the core says {verdict}, the oracle {expected};"
             f" accepted: {oracle.accepted}"
         )
+        if self.packed is not None and oracle.granted < 0:
+            assert judge_packed(self.rules, self.packed, batch) == verdict
         if verdict.kind is Kind.ADMIT:
             self.state = fold(self.rules, self.state, batch, self.log_end, arrival_ms=0)
+            self.packed = fold_packed(self.rules, self.packed, batch, self.log_end, arrival_ms=0)
+            assert unpack(self.rules, self.packed) == self.state
+            assert pack(self.rules, self.state) == self.packed
             oracle.accept(sent, self.log_end)
             self.log_end += sent.records
         return expected

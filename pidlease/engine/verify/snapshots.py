@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pidlease.core.packed import Packed, unpack
+from pidlease.core.rules import rules_of
+from pidlease.core.state import ProducerState
 from pidlease.engine.verify.partition import Checkpoint, Looking
 from pidlease.engine.verify.report import Kind
 from pidlease.storage.snapshots import (
@@ -71,7 +74,7 @@ class Snapshots:
             Checkpoint(
                 each.folder / _PRODUCERS,
                 place.next_offset,
-                each.snapshot.producers[name],
+                _unpacked(each.snapshot.producers[name]),
                 each.leases,
             )
             for each in self._loaded
@@ -91,6 +94,14 @@ class Snapshots:
                 if name not in names:
                     text = f"speaks of {name}, which is not there"
                     looking.report.wrong(Kind.SNAPSHOT, each.folder / _MANIFEST, text)
+
+
+def _unpacked(producers: dict[int, Packed]) -> dict[int, ProducerState]:
+    return {
+        pid: unpack(rules, packed)
+        for pid, packed in producers.items()
+        if (rules := rules_of(pid)) is not None
+    }
 
 
 def _unusable(looking: Looking, path: Path, error: Exception, *, newer: bool) -> None:

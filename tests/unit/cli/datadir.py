@@ -14,6 +14,7 @@ from crc32c import crc32c
 from typer.testing import CliRunner, Result
 
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.core.packed import pack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import ProducerState, fold
@@ -142,7 +143,8 @@ class DataDir:
         if leases is None:
             leases = [LeaseRow(pid, TIME_MS, TIME_MS + 1) for pid in self.folded()]
         at = self.log.end_offset if next_offset is None else next_offset
-        rows = PartitionRows(NAME, self.topic.topic_id, at, -1, producers)
+        packed = {pid: pack(KAFKA, state) for pid, state in producers.items()}
+        rows = PartitionRows(NAME, self.topic.topic_id, at, -1, packed)
         manifest = SnapshotStore(self.files, self.path / "snapshots", keep=9).write(
             TIME_MS, [rows], leases
         )

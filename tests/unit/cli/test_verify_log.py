@@ -164,7 +164,7 @@ def test_behind_retention_any_sequence_may_be_the_first(tmp_path: Path) -> None:
 def test_behind_retention_the_first_snapshot_is_held_against_what_is_left(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "d")
     data.fill(40)
-    data.snapshot({PID: data.folded()[PID]._replace(high=77)})
+    data.snapshot({PID: data.folded()[PID]._replace(generation=1)})
     data.log._sealed[0].remove()
     data.close()
     found = data.verify()

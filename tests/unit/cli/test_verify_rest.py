@@ -51,7 +51,10 @@ def _wrong(state: ProducerState) -> list[ProducerState]:
     first, *rest = state.batches
     return [
         state._replace(generation=1),
-        state._replace(high=state.high + 2),
+        state._replace(
+            high=state.high + 2,
+            batches=(*state.batches[:-1], state.batches[-1]._replace(last=state.high + 2)),
+        ),
         state._replace(lowest=2),
         state._replace(batches=tuple(rest)),
         state._replace(batches=(first._replace(crc=1), *rest)),

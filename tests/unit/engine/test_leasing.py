@@ -9,8 +9,10 @@ import pytest
 
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.core.judge import Age
+from pidlease.core.packed import Packed, pack
 from pidlease.core.pid import Policy, make_pid, number_of, policy_of
-from pidlease.core.state import ProducerState
+from pidlease.core.rules import KAFKA
+from pidlease.core.state import Appended, ProducerState
 from pidlease.engine.leasing import Leases, NoPidError
 from pidlease.storage.snapshots import LeaseRow
 from tests.sim.files import SimFiles
@@ -23,7 +25,7 @@ class FakePartition:
     """See `leasing.LeasedPartition`."""
 
     def __init__(self) -> None:
-        self.producers: dict[int, ProducerState] = {}
+        self.producers: dict[int, Packed] = {}
         self.flying: set[int] = set()
 
     def is_flying(self, pid: int) -> bool:
@@ -33,7 +35,8 @@ class FakePartition:
         del self.producers[pid]
 
     def write(self, pid: int, now_ms: int) -> None:
-        self.producers[pid] = ProducerState(0, 0, 0, (), now_ms)
+        state = ProducerState(0, 0, 0, (Appended(0, 0, 0, 0),), now_ms)
+        self.producers[pid] = pack(KAFKA, state)
 
 
 class Bench:

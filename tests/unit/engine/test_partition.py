@@ -5,7 +5,9 @@ from random import Random
 import pytest
 
 from pidlease.core.judge import Age
+from pidlease.core.packed import unpack
 from pidlease.core.pid import Policy, make_pid
+from pidlease.core.rules import KAFKA
 from pidlease.engine import partition as module
 from pidlease.engine.failed import FAILED_HOLD_MS
 from pidlease.engine.outcome import Outcome, Status
@@ -26,7 +28,7 @@ async def test_pipelined_batches_are_admitted_before_the_first_is_on_the_disk() 
     await bench.flow()
     assert statuses(*told) == [APPENDED] * 5
     assert offsets(*told) == [0, 1, 2, 3, 4]
-    assert bench.partition.producers[PID].high == 4
+    assert unpack(KAFKA, bench.partition.producers[PID]).high == 4
     assert bench.partition.in_flight == 0
     assert not bench.partition.is_flying(PID)
 
@@ -63,10 +65,10 @@ async def test_persisted_follows_the_log_and_not_what_was_pushed() -> None:
     assert bench.partition.rows().producers == {}
     assert bench.partition.next_offset == 0
     bench.log.succeed()
-    assert bench.partition.rows().producers[PID].high == 0
+    assert unpack(KAFKA, bench.partition.rows().producers[PID]).high == 0
     assert bench.partition.rows().next_offset == bench.partition.readable_end == 1
     await bench.flow()
-    assert bench.partition.rows().producers[PID].high == 1
+    assert unpack(KAFKA, bench.partition.rows().producers[PID]).high == 1
 
 
 # ---------------------------------------------------------------------- joined retries
@@ -252,11 +254,11 @@ async def test_a_bump_that_fails_falls_back_to_the_generation_in_the_log() -> No
     bump = bench.send(0, epoch=3)
     await bench.fail()
     assert statuses(bump) == [FAILED]
-    assert bench.partition.producers[PID].generation == 0
+    assert unpack(KAFKA, bench.partition.producers[PID]).generation == 0
     again = bench.send(0, epoch=3)
     await bench.flow()
     assert statuses(again) == [APPENDED]
-    assert bench.partition.producers[PID].generation == 3
+    assert unpack(KAFKA, bench.partition.producers[PID]).generation == 3
 
 
 async def test_a_callback_that_produces_finds_one_append_at_a_time() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.core.judge import judge
+from pidlease.core.packed import judge_packed, unpack
 from pidlease.core.pid import Policy
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import Batch, ProducerState
@@ -91,7 +92,7 @@ class Server:
 def known(server: Server) -> list[dict[int, ProducerState]]:
     """What is known of all producers; arrival times are those of the start after a replay."""
     return [
-        {pid: state._replace(arrival_ms=0) for pid, state in partition.producers.items()}
+        {pid: state._replace(arrival_ms=0) for pid, state in partition.described_producers()}
         for partition in server.engine.partitions()
     ]
 
@@ -141,13 +142,14 @@ async def test_judging_what_was_restored_is_judging_what_was_saved(seed: int) ->
     random = Random(seed)
     for states, partition in zip(before, again.engine.partitions(), strict=True):
         assert partition.producers == states, "arrival times included"
-        for pid, state in states.items():
+        for pid, packed in states.items():
+            state = unpack(KAFKA, packed)
             for _ in range(200):
                 first = max(0, state.high + random.randint(-12, 4))
                 count = random.randint(1, 4)
                 epoch = max(0, state.generation + random.randint(-1, 1))
                 batch = Batch(epoch, first, first + count - 1, count, random.choice([0, 7]))
-                assert judge(KAFKA, partition.producers.get(pid), batch) == judge(
+                assert judge_packed(KAFKA, partition.producers[pid], batch) == judge(
                     KAFKA, state, batch
                 )
 
@@ -222,7 +224,7 @@ async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later() -
     again = await server.kill()
     if again.partition().log.stopped:
         pytest.skip("the partition says that it is damaged, which is as good")
-    assert again.partition().producers[pid].high == 5
+    assert dict(again.partition().described_producers())[pid].high == 5
     await again.fill(other, 0, 6)
     # Once a bug: now the log has grown past the snapshot's vector, with other batches.
     before = known(again)
@@ -327,7 +329,7 @@ async def test_a_snapshot_of_another_topic_of_the_same_name_is_not_used() -> Non
     assert again.partition().producers == {}
     assert (await again.send(pid, 0)).status is APPENDED
     third = await again.kill()
-    assert third.partition().producers[pid].high == 0
+    assert dict(third.partition().described_producers())[pid].high == 0
 
 
 async def test_progress_is_told() -> None:

@@ -6,11 +6,16 @@ import time
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+from pidlease.core.packed import Packed, pack
+from pidlease.core.pid import Policy, make_pid
+from pidlease.core.rules import RULES
 from pidlease.core.state import Appended, ProducerState
 from pidlease.storage.files import Files, read_file
+from pidlease.storage.snapshot_tables import PRODUCERS_SCHEMA, read_producers
 from pidlease.storage.snapshots import (
     FORMAT_VERSION,
     LeaseRow,
@@ -30,14 +35,22 @@ SEEDS = range(15)
 Content = tuple[list[PartitionRows], list[LeaseRow]]
 
 
-def draw_state(random: Random) -> ProducerState:
-    big = random.choice([10, 2**31 - 1, 2**62])
-    batches = tuple(
-        Appended(random.randrange(big), random.randrange(big), n, random.randrange(2**32))
-        for n in range(random.randint(0, 5))
-    )
-    numbers = [random.randrange(big) for _ in range(4)]
-    return ProducerState(numbers[0], numbers[1], numbers[2], batches, numbers[3])
+def draw_states(random: Random, count: int) -> dict[int, Packed]:
+    """States of all policies, of numbers small and large."""
+    found = {}
+    for _ in range(count):
+        rules = random.choice(list(RULES.values()))
+        big = random.choice([10, rules.sequence_max])
+        batches = tuple(
+            Appended(random.randrange(big), random.randrange(big), n, random.randrange(2**32))
+            for n in range(random.randint(1, 5))
+        )
+        generation = random.randint(0, random.choice([3, rules.generation_max]))
+        state = ProducerState(
+            generation, batches[-1].last, random.randrange(big), batches, random.randrange(2**62)
+        )
+        found[make_pid(rules.policy, random.randrange(1, 2**48))] = pack(rules, state)
+    return found
 
 
 def draw(seed: int, partitions: int = 4, producers: int = 6) -> Content:
@@ -48,10 +61,7 @@ def draw(seed: int, partitions: int = 4, producers: int = 6) -> Content:
             f"id{number % 2}",
             random.randrange(2**50),
             random.choice([-1, 5]),
-            {
-                random.randrange(2**52): draw_state(random)
-                for _ in range(random.choice([0, producers]))
-            },
+            draw_states(random, random.choice([0, producers])),
         )
         for number in range(partitions)
     ]
@@ -101,7 +111,7 @@ def test_what_is_loaded_is_what_was_written(seed: int) -> None:
 
 def test_a_hundred_thousand_rows() -> None:
     random = Random(1)
-    states = {number: draw_state(random) for number in range(100_000)}
+    states = draw_states(random, 100_000)
     rows = [PartitionRows(TopicPartition("t", 0), "id", 5, -1, states)]
     leases = [LeaseRow(number, number, -1) for number in range(100_000)]
     store = SnapshotStore(SimFiles(), FOLDER)
@@ -302,3 +312,39 @@ def test_a_full_disk_at_every_byte() -> None:
         assert store.numbers() == [1]
         assert files.tree.used_bytes() == used
     assert store.write(2, *draw(2)).number == 2
+
+
+# ---------------------------------------------------------------------- rows that others wrote
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("pid", 5, "belongs to no policy"),
+        ("generation", 2**15, "generation is outside"),
+        ("lowest", 2**31, "lowest is outside"),
+        ("high", 4, "H is not the end"),
+        ("high", None, "nothing where something must be"),
+        ("batches", [], "0 batches"),
+        ("batches", [{"first": 0, "last": 3, "offset": 0, "crc": 0}] * 6, "6 batches"),
+        ("batches", [{"first": 2**31, "last": 3, "offset": 0, "crc": 0}], "first is outside"),
+        ("partition", 9, "not in the offset vector"),
+    ],
+)
+def test_a_row_that_no_fold_makes_is_refused(column: str, value: object, message: str) -> None:
+    """Spark may write a snapshot: whoever writes one can be wrong."""
+    row = {
+        "pid": make_pid(Policy.KAFKA, 1),
+        "topic": "t",
+        "partition": 0,
+        "generation": 0,
+        "high": 3,
+        "lowest": 0,
+        "batches": [{"first": 0, "last": 3, "offset": 0, "crc": 0}],
+        "arrival_ms": 5,
+    }
+    name = TopicPartition("t", 0)
+    assert read_producers(pa.Table.from_pylist([row], PRODUCERS_SCHEMA), [name])[name]
+    table = pa.Table.from_pylist([row, {**row, column: value}], PRODUCERS_SCHEMA)
+    with pytest.raises(SnapshotError, match=message):
+        read_producers(table, [name])

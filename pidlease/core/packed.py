@@ -1,0 +1,146 @@
+"""A producer's state in as few bytes as it takes: there are a million of them.
+
+    arrival, generation, lowest | newest batch | the one before | ... at most five
+
+Each batch is (first, last, offset, crc); H is the last sequence of the newest. Numbers that wrap
+fit 32 bits, so a state of policy kafka takes 114 bytes where it is complete, others 164. Bytes are
+immutable, as a `ProducerState` is.
+
+The rules are in `judge` and `fold`. Here are only their shortest ways, for the batch that follows
+the one before; whatever else comes is unpacked and goes to them.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from pidlease.core.judge import ADMIT, WRAPPING_SPAN_MAX, Verdict, judge
+from pidlease.core.rules import Rules
+from pidlease.core.state import BATCHES_KEPT, Appended, Batch, ProducerState, fold, keep_low
+
+#: A packed state. What it means depends on whether its policy's numbers wrap.
+Packed = bytes
+
+
+class Layout(NamedTuple):
+    """How states are laid out; little-endian, without padding.
+
+    Attributes:
+        head: arrival_ms, generation, lowest.
+        batch: first, last, offset, crc.
+        newest: the head with the newest batch.
+    """
+
+    head: struct.Struct
+    batch: struct.Struct
+    newest: struct.Struct
+
+    @property
+    def size(self) -> int:
+        """Bytes of a complete state."""
+        return self.head.size + BATCHES_KEPT * self.batch.size
+
+
+#: For numbers of 31 bits, and generations of 15.
+NARROW: Final = Layout(struct.Struct("<qhi"), struct.Struct("<iiqI"), struct.Struct("<qhiiiqI"))
+WIDE: Final = Layout(struct.Struct("<qqq"), struct.Struct("<qqqI"), struct.Struct("<qqqqqqI"))
+
+_ARRIVAL: Final = struct.Struct("<q")
+_NARROW_HEAD: Final = NARROW.head.size
+_WIDE_HEAD: Final = WIDE.head.size
+#: Where the fourth batch ends: what is kept behind a new one.
+_NARROW_KEPT: Final = NARROW.size - NARROW.batch.size
+_WIDE_KEPT: Final = WIDE.size - WIDE.batch.size
+#: All but the newest batch's offset and CRC: what judging the next one takes.
+_NARROW_FRONT: Final = struct.Struct("<qhiii")
+_WIDE_FRONT: Final = struct.Struct("<qqqqq")
+#: A range that stands among the last five must be a duplicate, also where H has gone back: a log
+#: that was written without judging has such histories.
+_NARROW_RANGE: Final = struct.Struct("<ii")
+_WIDE_RANGE: Final = struct.Struct("<qq")
+
+
+def layout_of(rules: Rules) -> Layout:
+    """The layout of a policy's states."""
+    return NARROW if rules.wraps else WIDE
+
+
+def pack(rules: Rules, state: ProducerState) -> Packed:
+    """Pack a state.
+
+    Raises:
+        ValueError: it has no batch, more than five, H is not the last one's end, or a number does
+            not fit the policy; no fold makes such a state.
+    """
+    generation, high, lowest, batches, arrival_ms = state
+    if not 1 <= len(batches) <= BATCHES_KEPT or batches[-1].last != high:
+        raise ValueError(f"no fold makes this state: {state}")
+    layout = layout_of(rules)
+    try:
+        head = layout.head.pack(arrival_ms, generation, lowest)
+        return head + b"".join(layout.batch.pack(*batch) for batch in reversed(batches))
+    except struct.error as error:
+        raise ValueError(f"a number does not fit ({error}): {state}") from None
+
+
+def unpack(rules: Rules, packed: Packed) -> ProducerState:
+    """The state that was packed."""
+    layout = layout_of(rules)
+    arrival_ms, generation, lowest = layout.head.unpack_from(packed)
+    newest_first = layout.batch.iter_unpack(memoryview(packed)[layout.head.size :])
+    batches = tuple(map(Appended._make, newest_first))[::-1]
+    return ProducerState(generation, batches[-1].last, lowest, batches, arrival_ms)
+
+
+def arrival_of(packed: Packed) -> int:
+    """When the last batch arrived, in ms since 1970."""
+    (arrival_ms,) = _ARRIVAL.unpack_from(packed)
+    return int(arrival_ms)
+
+
+def judge_packed(rules: Rules, packed: Packed, batch: Batch) -> Verdict:
+    """`judge`, for a producer of which something is known."""
+    generation, first, last, records, _ = batch
+    if rules.wraps:
+        _, known, _, _, high = _NARROW_FRONT.unpack_from(packed)
+        maximum = rules.sequence_max
+        if (
+            generation == known
+            and first == (high + 1) & maximum
+            and last == (first + records - 1) & maximum
+            and 0 < records <= WRAPPING_SPAN_MAX
+            and _NARROW_RANGE.pack(first, last) not in packed
+        ):
+            return ADMIT
+    else:
+        _, known, _, _, high = _WIDE_FRONT.unpack_from(packed)
+        if (
+            generation == known
+            and first == high + 1
+            and last == high + records
+            and records > 0
+            and last <= rules.sequence_max
+            and _WIDE_RANGE.pack(first, last) not in packed
+        ):
+            return ADMIT
+    return judge(rules, unpack(rules, packed), batch)
+
+
+def fold_packed(
+    rules: Rules, packed: Packed | None, batch: Batch, offset: int, arrival_ms: int
+) -> Packed:
+    """`fold`."""
+    generation, first, last, _, crc = batch
+    if packed is not None:
+        if rules.wraps:
+            _, known, lowest, _, _ = _NARROW_FRONT.unpack_from(packed)
+            if generation == known:
+                lowest = keep_low(rules, lowest, last)
+                front = NARROW.newest.pack(arrival_ms, known, lowest, first, last, offset, crc)
+                return front + packed[_NARROW_HEAD:_NARROW_KEPT]
+        else:
+            _, known, lowest, _, _ = _WIDE_FRONT.unpack_from(packed)
+            if generation == known:
+                front = WIDE.newest.pack(arrival_ms, known, lowest, first, last, offset, crc)
+                return front + packed[_WIDE_HEAD:_WIDE_KEPT]
+    state = None if packed is None else unpack(rules, packed)
+    return pack(rules, fold(rules, state, batch, offset, arrival_ms))
