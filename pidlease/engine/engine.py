@@ -2,10 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -15,20 +14,33 @@ from pidlease.engine.keeper import Keeper, KeeperConfig
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition, Surroundings
 from pidlease.engine.recovery import Progress, Recovery
+from pidlease.engine.topics import (
+    PartitionCountError,
+    TooManyPartitionsError,
+    TopicExistsError,
+    TopicTable,
+    UnknownTopicError,
+)
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore
-from pidlease.storage.snapshots import SnapshotStore, TopicPartition
+from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
+
+__all__ = [
+    "Engine",
+    "EngineConfig",
+    "PartitionCountError",
+    "TooManyPartitionsError",
+    "TopicExistsError",
+    "UnknownTopicError",
+    "wall_clock_ms",
+]
 
 #: How long a stop waits for what is in flight.
 _DRAIN_SECONDS: Final = 10.0
 
 _log = structlog.get_logger(__name__)
-
-
-class TopicExistsError(Exception):
-    """There is a topic of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +60,6 @@ class EngineConfig:
     judging: bool = True
     partitions_max: int = 20_000
     keeper: KeeperConfig = field(default_factory=KeeperConfig)
-
-
-class TooManyPartitionsError(Exception):
-    """There would be more partitions than the server is set to hold."""
 
 
 def wall_clock_ms() -> int:
@@ -85,8 +93,6 @@ class Engine:
         self.leases: Final = Leases(
             sequence, pool, clock_ms, lease_ms=config.lease_ms, capacity=config.ring_capacity
         )
-        self.topics: Final[dict[str, Topic]] = {}
-        self._partitions: dict[str, list[Partition]] = {}
         self._store = store
         self._snapshots = snapshots
         self._pool = pool
@@ -94,8 +100,9 @@ class Engine:
         self.keeper: Final = Keeper(
             self.partitions, self.leases, snapshots, self._around, pool, config.keeper
         )
-        self._creating = asyncio.Lock()
-        self._being_made: set[asyncio.Task[None]] = set()
+        self._table = TopicTable(store, pool, self._around, self.leases, config.partitions_max)
+        self.topics: Final = self._table.topics
+        self._partitions: Final = self._table.partitions
         #: Whether requests are taken; set when a door is open, and false again before it closes.
         self.ready = False
         self.replayed: tuple[int, int] = (0, 0)
@@ -122,11 +129,7 @@ class Engine:
             self._store, self._snapshots, self.leases, self._around, self._pool, note
         )
         recovered = await recovery.run()
-        for topic in recovered.topics:
-            self.topics[topic.name] = topic
-            self._partitions[topic.name] = []
-        for partition in recovered.partitions:
-            self._partitions[partition.name.topic].append(partition)
+        self._table.begin_with(recovered.topics, recovered.partitions)
         self.keeper.newest = recovered.snapshot
         self.keeper.start()
         _log.info("recovered", topics=len(self.topics), partitions=len(recovered.partitions),
@@ -139,7 +142,7 @@ class Engine:
         The doors take nothing new when this is called.
         """
         self.ready = False
-        await asyncio.gather(*self._being_made, return_exceptions=True)
+        await self._table.settle()
         deadline = time.monotonic() + _DRAIN_SECONDS
         while (  # noqa: ASYNC110 - a bounded wait, over all partitions
             any(p.in_flight for p in self.partitions()) and time.monotonic() < deadline
@@ -155,6 +158,16 @@ class Engine:
 
     # ------------------------------------------------------------------ topics
 
+    @property
+    def topics_version(self) -> int:
+        """Goes up with every change of topics, their partitions or settings."""
+        return self._table.version
+
+    @property
+    def on_topic_deleted(self) -> list[Callable[[Topic], Coroutine[Any, Any, None]]]:
+        """Who is told of a deleted topic, before its name can be used again."""
+        return self._table.on_deleted
+
     def partitions(self) -> list[Partition]:
         """All partitions there are now."""
         return [partition for topic in self._partitions.values() for partition in topic]
@@ -162,7 +175,7 @@ class Engine:
     @property
     def partitions_left(self) -> int:
         """How many more may be made."""
-        return self.config.partitions_max - sum(map(len, self._partitions.values()))
+        return self._table.partitions_left
 
     def partition(self, topic: str, number: int) -> Partition | None:
         """A partition; None where there is none."""
@@ -183,26 +196,44 @@ class Engine:
             TooManyPartitionsError: there would be more than the server is set to hold.
             OSError: it could not be made durable.
         """
-        task = asyncio.create_task(self._create_topic(topic))
-        self._being_made.add(task)
-        task.add_done_callback(self._being_made.discard)
-        await asyncio.shield(task)
+        await self._table.change(self._table.create(topic))
 
-    async def _create_topic(self, topic: Topic) -> None:
-        async with self._creating:
-            if topic.name in self.topics:
-                raise TopicExistsError(f"topic {topic.name} exists")
-            if topic.partitions > self.partitions_left:
-                raise TooManyPartitionsError(
-                    f"only {self.partitions_left} partitions more may be made"
-                )
-            await self._pool.run(partial(self._store.save_topic, topic))
-            partitions = []
-            for number in range(topic.partitions):
-                work = partial(self._store.open_partition, topic, number, 0)
-                log = await self._pool.run(work)
-                name = TopicPartition(topic.name, number)
-                partitions.append(Partition(name, topic.topic_id, log, self._around))
-            self.topics[topic.name] = topic
-            self._partitions[topic.name] = partitions
-            _log.info("topic created", topic=topic.name, partitions=topic.partitions)
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic, durably, with its records and all that is known of its producers.
+
+        What is in flight to it is answered first.
+
+        Raises:
+            UnknownTopicError: there is none of that name.
+            OSError: it could not be made durable; the topic is still there.
+        """
+        await self._table.change(self._table.delete(name))
+
+    async def add_partitions(self, name: str, total: int) -> None:
+        """Give a topic more partitions, durably.
+
+        Parameters:
+            name: the topic's.
+            total: how many it is to have.
+
+        Raises:
+            UnknownTopicError: there is none of that name.
+            PartitionCountError: it has as many, or more.
+            TooManyPartitionsError: there would be more than the server is set to hold.
+            OSError: it could not be made durable.
+        """
+        await self._table.change(self._table.add_partitions(name, total))
+
+    async def alter_topic(self, name: str, overrides: dict[str, str]) -> None:
+        """Give a topic other settings of its own, durably and at once.
+
+        Parameters:
+            name: the topic's.
+            overrides: all of its own settings, by Kafka's names; checked before.
+
+        Raises:
+            UnknownTopicError: there is none of that name.
+            ValueError: a setting makes no sense.
+            OSError: they could not be made durable.
+        """
+        await self._table.change(self._table.alter(name, overrides))

@@ -5,6 +5,7 @@ memory at all: its block is on record with its time, and a young block is proof 
 of which nothing is known starts at 0. The ring only bounds how much is known at once.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
@@ -22,6 +23,8 @@ from pidlease.storage.snapshots import LeaseRow
 
 #: The next block is taken when this much of the current one is left.
 _PREFETCH_AT: Final = 50
+#: PIDs that are looked at before others get their turn.
+_AT_ONCE: Final = 1000
 
 _log = structlog.get_logger(__name__)
 
@@ -236,6 +239,16 @@ class Leases:
             arrivals = (arrival_of(state) + self.lease_ms for state in states if state)
             until_ms = max(until_ms, *arrivals, 0)
         return until_ms if until_ms > now_ms else None
+
+    async def leave(self, partition: LeasedPartition) -> None:
+        """Forget a partition that is gone; the leases go on."""
+        for number, pid in enumerate(list(partition.producers)):
+            lease = self._leases.get(pid)
+            if lease is not None and partition in lease.partitions:
+                lease.partitions.remove(partition)
+            partition.forget(pid)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     # ------------------------------------------------------------------ snapshots
 

@@ -24,7 +24,7 @@ from pidlease.core.state import Batch, ProducerState
 from pidlease.engine.counts import Counts
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.outcome import STATUS_OF, Done, Outcome, Status
-from pidlease.storage.errors import LogStoppedError
+from pidlease.storage.errors import LogStoppedError, OffsetRangeError
 from pidlease.storage.ports import NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
@@ -100,6 +100,8 @@ class Partition:
         self.next_offset = log.end_offset
         #: When it was found that earlier history is missing (see `PartitionRows`).
         self.hole_ms = -1
+        #: Whether its topic was deleted; then no door finds it, and it takes nothing.
+        self.gone = False
         self._leases = around.leases
         self._counts = around.counts
         self._clock_ms = around.clock_ms
@@ -221,8 +223,7 @@ class Partition:
             return
         applied = self._apply(group, result)
         self._start()
-        for watcher in self._watchers:
-            watcher.set()
+        self.wake()
         for pending, outcome in applied:
             _tell(pending.done, outcome)
             for batch, done in pending.retries:
@@ -342,6 +343,28 @@ class Partition:
         for pid in self.producers:
             self._leases.restore(pid, self)
 
+    async def delete_records(self, before: int) -> int:
+        """Delete all records before an offset, durably. What is known of producers stays.
+
+        Parameters:
+            before: the first offset to keep; -1: all that is acknowledged goes.
+
+        Returns:
+            The first offset that is left.
+
+        Raises:
+            OffsetRangeError: the log ends before it.
+            LogStoppedError: the partition is stopped.
+            OSError: it could not be made durable.
+        """
+        start, end = self.log.start_offset, self.readable_end
+        before = end if before == -1 else before
+        if not 0 <= before <= end:
+            raise OffsetRangeError(before, start, end)
+        if before > start:
+            await self.log.delete_records(before)
+        return self.log.start_offset
+
     # ------------------------------------------------------------------ waiting
 
     @property
@@ -357,6 +380,11 @@ class Partition:
     def watch(self, event: asyncio.Event) -> None:
         """Have an event set whenever records were acknowledged."""
         self._watchers.add(event)
+
+    def wake(self) -> None:
+        """Set the events of all who watch."""
+        for watcher in self._watchers:
+            watcher.set()
 
     def unwatch(self, event: asyncio.Event) -> None:
         """Leave the event alone from now on."""

@@ -139,7 +139,7 @@ class Recovery:
 def _begin(partition: Partition, snapshot: Snapshot | None, now_ms: int) -> None:
     """Give a partition its part of the snapshot, and note where earlier history is missing."""
     place = snapshot.manifest.places.get(partition.name) if snapshot else None
-    start = partition.log.start_offset
+    start = partition.log.kept_offset
     if snapshot is None or place is None or place.topic_id != partition.topic_id:
         hole_ms = now_ms if start > 0 else -1
         partition.restore({}, start, hole_ms)

@@ -16,14 +16,27 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from pidlease.storage.embedded import EmbeddedPartitionLog
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.files import Files, Lock, make_durable_folder, read_file, write_aside
+from pidlease.storage.files import (
+    Files,
+    Lock,
+    make_durable_folder,
+    read_file,
+    remove_tree,
+    write_aside,
+)
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.open_logs import OpenLogs
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.topics import Topic, TopicStore
 
 FORMAT_VERSION: Final = 1
+OPEN_LOGS_DEFAULT: Final = 256
+
+_log = structlog.get_logger(__name__)
 
 
 class DataFolder:
@@ -34,17 +47,28 @@ class DataFolder:
         path: the directory.
         defaults: the settings of topics that have none of their own.
         pool: the threads for blocking work.
+        open_logs_max: partitions that may hold files open, up to four each.
 
     Raises:
         DataFolderError: another process has it, it cannot be written, or is of a newer format.
     """
 
-    def __init__(self, files: Files, path: Path, defaults: LogConfig, pool: IoPool) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        defaults: LogConfig,
+        pool: IoPool,
+        open_logs_max: int = OPEN_LOGS_DEFAULT,
+    ) -> None:
         self.path: Final = path
         self._files = files
         self._defaults = defaults
         self._pool = pool
-        self._logs: list[EmbeddedPartitionLog] = []
+        self._logs: dict[tuple[str, int], EmbeddedPartitionLog] = {}
+        #: Deleted topics whose logs could not be removed.
+        self._left_over: dict[str, Topic] = {}
+        self.open_logs: Final = OpenLogs(pool, open_logs_max)
         self._lock = _lock(files, path)
         try:
             self.cluster_id = _identity(files, path)
@@ -74,33 +98,69 @@ class DataFolder:
         return self.path / "sequence" / "blocks"
 
     def topics(self) -> list[Topic]:
-        """See `LogStore`."""
+        """See `LogStore`. What was left of deleted topics is removed first."""
+        for topic in self._topics.doomed():
+            self._left_over[topic.name] = topic
+            self._try_remove_logs(topic)
         return self._topics.load()
 
     def save_topic(self, topic: Topic) -> None:
         """See `LogStore`."""
+        config = config_of(topic, self._defaults)
+        if topic.name in self._left_over:
+            self._remove_logs(self._left_over[topic.name])
         self._topics.save(topic)
+        for (name, _), log in list(self._logs.items()):
+            if name == topic.name:
+                log.config = config
+
+    def delete_topic(self, topic: Topic) -> None:
+        """See `LogStore`."""
+        self._topics.doom(topic)
+        self._left_over[topic.name] = topic
+        self._try_remove_logs(topic)
+
+    def _try_remove_logs(self, topic: Topic) -> None:
+        try:
+            self._remove_logs(topic)
+        except OSError as error:
+            _log.error("a deleted topic's logs are still there; the next start tries again",
+                       topic=topic.name, error=str(error))  # fmt: skip
+
+    def _remove_logs(self, topic: Topic) -> None:
+        logs = self.path / "logs"
+        for number in range(topic.partitions):
+            log = self._logs.pop((topic.name, number), None)
+            folder = logs / _partition_folder(topic, number)
+            if log is not None:
+                log.delete()
+            elif self._files.exists(folder):
+                remove_tree(self._files, folder)
+        if self._files.exists(logs):
+            self._files.fsync_folder(logs)
+        self._topics.forget(topic)
+        self._left_over.pop(topic.name, None)
 
     def open_partition(
         self, topic: Topic, partition: int, recovery_offset: int
     ) -> EmbeddedPartitionLog:
         """See `LogStore`."""
-        folder = self.path / "logs" / f"{topic.name}-{partition}"
+        folder = self.path / "logs" / _partition_folder(topic, partition)
         config = config_of(topic, self._defaults)
-        log = EmbeddedPartitionLog(self._files, folder, config, self._pool)
+        log = EmbeddedPartitionLog(self._files, folder, config, self._pool, self.open_logs)
         log.open(recovery_offset, clean=self.clean)
-        self._logs.append(log)
+        self._logs[topic.name, partition] = log
         return log
 
     def close(self) -> None:
         """See `LogStore`. A partition that is stopped makes it an unclean stop."""
         try:
-            for log in self._logs:
+            for log in self._logs.values():
                 try:
                     log.close()
                 except OSError as error:
                     log.stop(f"it could not be closed: {error}")
-            if all(log.closed for log in self._logs):
+            if all(log.closed for log in self._logs.values()):
                 write_aside(self._files, self._marker, [b""])
         finally:
             self._lock.release()
@@ -108,6 +168,10 @@ class DataFolder:
     def release(self) -> None:
         """Let the next process in without closing anything; for a start that failed."""
         self._lock.release()
+
+
+def _partition_folder(topic: Topic, number: int) -> str:
+    return f"{topic.name}-{number}"
 
 
 def config_of(topic: Topic, defaults: LogConfig) -> LogConfig:

@@ -6,17 +6,12 @@ power cut a little old. Without it, a damaged batch near the end could not be to
 append, and cutting it would lose what was acknowledged.
 """
 
-import struct
 from pathlib import Path
-from typing import Final
 
 import structlog
-from crc32c import crc32c
 
-from pidlease.storage.files import Files, OpenFile
-
-_OFFSET: Final = struct.Struct(">q")
-_MARK: Final = struct.Struct(">qI")
+from pidlease.storage.checked_offset import decode_offset, encode_offset
+from pidlease.storage.files import Files, OpenFile, read_file
 
 _log = structlog.get_logger(__name__)
 
@@ -39,15 +34,7 @@ class DurableMark:
         """The offset up to which the log was durable; 0 where nothing is known."""
         if not self._files.exists(self._path):
             return 0
-        file = self._files.open_readonly(self._path)
-        try:
-            content = file.read_at(_MARK.size, 0)
-        finally:
-            file.close()
-        if len(content) != _MARK.size:
-            return 0
-        offset, crc = _MARK.unpack(content)
-        return int(offset) if crc32c(_OFFSET.pack(offset)) == crc else 0
+        return decode_offset(read_file(self._files, self._path)) or 0
 
     def write(self, offset: int) -> None:
         """Note that the log is durable up to an offset. A failure costs nothing but the hint."""
@@ -56,7 +43,7 @@ class DurableMark:
         try:
             if self._file is None:
                 self._file = self._files.open(self._path, create=True)
-            self._file.write_at([_MARK.pack(offset, crc32c(_OFFSET.pack(offset)))], 0)
+            self._file.write_at([encode_offset(offset)], 0)
         except OSError as error:
             self._failed = True
             _log.warning("durable mark not written", path=str(self._path), error=str(error))

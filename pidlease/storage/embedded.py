@@ -14,12 +14,16 @@ from pidlease.storage.errors import (
     AppendFailedError,
     DamagedLogError,
     LogStoppedError,
+    OffsetRangeError,
 )
-from pidlease.storage.files import Files, make_durable_folder
+from pidlease.storage.files import Files, make_durable_folder, remove_tree
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.log_start import read_log_start, write_log_start
 from pidlease.storage.log_view import LogView
+from pidlease.storage.open_logs import OpenLogs
 from pidlease.storage.ports import AppendDone, FsyncPolicy, LogConfig, NewBatch, TimedOffset
 from pidlease.storage.record_batch import BatchHeader, place
+from pidlease.storage.retention import is_past, removable
 from pidlease.storage.segment import (
     LOG_SUFFIX,
     SUFFIXES,
@@ -54,12 +58,25 @@ class EmbeddedPartitionLog:
         folder: the partition's folder.
         config: the topic's settings.
         pool: the threads for blocking work.
+        open_logs: told when this one holds files open.
     """
 
-    def __init__(self, files: Files, folder: Path, config: LogConfig, pool: IoPool) -> None:
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        config: LogConfig,
+        pool: IoPool,
+        open_logs: OpenLogs | None = None,
+    ) -> None:
         self._files = files
         self._folder = folder
         self._pool = pool
+        self._open_logs = open_logs
+        self._holds_files = False
+        self._deleted_to = 0
+        #: See `open_logs.OpenLog`.
+        self.recent = False
         self._lock = threading.Lock()
         self._sealed: tuple[SegmentFiles, ...] = ()
         self._active = ActiveSegment(SegmentFiles(files, folder, 0))
@@ -91,6 +108,7 @@ class EmbeddedPartitionLog:
         if not segments:
             self._active.create()
             self._publish()
+            self._note_open()
             return
         self._sealed = tuple(segments[:-1])
         self._active = ActiveSegment(segments[-1])
@@ -99,12 +117,16 @@ class EmbeddedPartitionLog:
             recovery_offset = max(recovery_offset, durable)
             self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
             self._check_complete(durable)
+            self._deleted_to = min(
+                read_log_start(self._files, self._folder), self._active.next_offset
+            )
         except DamagedLogError as error:
             self.stop(str(error))
         if self.cut_bytes:
             _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
                          end_offset=self._active.next_offset)  # fmt: skip
         self._publish()
+        self._note_open()
 
     def _check_complete(self, durable: int) -> None:
         end = self._active.next_offset
@@ -131,8 +153,39 @@ class EmbeddedPartitionLog:
                 self._active.seal()
                 self.stopped = "the log is closed"
                 self.closed = True
-            self._active.close()
-            self._mark.close()
+            self._close_files()
+
+    def let_go(self) -> None:
+        """See `open_logs.OpenLog`."""
+        with self._lock:
+            if self._unflushed and not self.stopped:
+                # The kernel tells a failed write to who has the file open; so not before.
+                self._flush_locked()
+            self._active.fsync_indexes()
+            self._close_files()
+
+    def delete(self) -> None:
+        """Take no appends any more, and remove all files. Blocks.
+
+        Raises:
+            OSError: some are still there.
+        """
+        with self._lock:
+            self.stopped = "the topic was deleted"
+            self.closed = True
+            self._close_files()
+            if self._files.exists(self._folder):
+                remove_tree(self._files, self._folder)
+
+    def _note_open(self) -> None:
+        self._holds_files = True
+        if self._open_logs is not None:
+            self._open_logs.note(self)
+
+    def _close_files(self) -> None:
+        self._active.close()
+        self._mark.close()
+        self._holds_files = False
 
     # ------------------------------------------------------------------ appending
 
@@ -140,6 +193,11 @@ class EmbeddedPartitionLog:
     def start_offset(self) -> int:
         """See `PartitionLog`."""
         return self.view.start_offset
+
+    @property
+    def kept_offset(self) -> int:
+        """See `PartitionLog`."""
+        return self.view.kept_offset
 
     @property
     def end_offset(self) -> int:
@@ -189,14 +247,19 @@ class EmbeddedPartitionLog:
     def _append_locked(self, batches: Sequence[NewBatch]) -> list[int]:
         if self.stopped:
             raise LogStoppedError(self.stopped)
+        self.recent = True
+        if not self._holds_files:
+            self._note_open()
         placed, offsets = self._place(batches)
+        fsync = self.config.fsync is FsyncPolicy.BATCH  # once: it may be changed meanwhile
         try:
             if self._is_full(placed):
                 self._roll()
-            self._active.write(placed, fsync=self.config.fsync is FsyncPolicy.BATCH)
+            self._active.write(placed, fsync=fsync)
         except OSError as error:
             self._undo(error)
-        if self.config.fsync is FsyncPolicy.BATCH:
+        if fsync:
+            self._unflushed = False
             self._mark.write(self._active.next_offset)
         else:
             self._unflushed = True
@@ -275,7 +338,7 @@ class EmbeddedPartitionLog:
         segments = self.view.segments
         if segments[-1] is not self._active.names or len(segments) != len(self._sealed) + 1:
             segments = (*self._sealed, self._active.names)
-        self.view = LogView(segments, self._active.next_offset, self._active.size)
+        self.view = LogView(segments, self._active.next_offset, self._active.size, self._deleted_to)
 
     # ------------------------------------------------------------------ keeping, blocking
 
@@ -289,14 +352,35 @@ class EmbeddedPartitionLog:
         with self._lock:
             if self.stopped or not self._unflushed:
                 return
-            try:
-                self._active.log.fsync()
-            except OSError as error:
-                # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
-                self.stop(f"fsync of acknowledged records failed ({error})")
-                raise LogStoppedError(self.stopped) from error
-            self._unflushed = False
-            self._mark.write(self._active.next_offset)
+            self._flush_locked()
+
+    def _flush_locked(self) -> None:
+        try:
+            self._active.log.fsync()
+        except OSError as error:
+            # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
+            self.stop(f"fsync of acknowledged records failed ({error})")
+            raise LogStoppedError(self.stopped) from error
+        self._unflushed = False
+        self._mark.write(self._active.next_offset)
+
+    async def delete_records(self, before: int) -> None:
+        """See `PartitionLog`."""
+        await self._pool.run(partial(self.delete_records_blocking, before))
+
+    def delete_records_blocking(self, before: int) -> None:
+        """See `PartitionLog.delete_records`."""
+        with self._lock:
+            if self.stopped:
+                raise LogStoppedError(self.stopped)
+            if not self.view.start_offset <= before <= self.view.end_offset:
+                raise OffsetRangeError(before, self.view.start_offset, self.view.end_offset)
+            if self._unflushed:
+                # A power cut may not leave a log that ends before it starts.
+                self._flush_locked()
+            write_log_start(self._files, self._folder, before)
+            self._deleted_to = before
+            self._publish()
 
     async def retain(self, limit_offset: int, now_ms: int) -> int:
         """See `PartitionLog`."""
@@ -307,27 +391,20 @@ class EmbeddedPartitionLog:
         with self._lock:
             if self.stopped:
                 return 0
-            if self._is_past(self._active.indexer.max_timestamp, now_ms) and self._active.size:
+            past = is_past(self.config, self._active.indexer.max_timestamp, now_ms)
+            if self._active.size and (past or self._deleted_to >= self._active.next_offset):
                 self._roll()
-            sizes = [segment.log_size() for segment in self._sealed]
-            total = sum(sizes) + self._active.size
             removed = 0
-            for segment, size in zip(self._sealed, sizes, strict=True):
-                following = self._sealed[1] if len(self._sealed) > 1 else self._active.names
-                too_large = 0 <= self.config.retention_bytes < total
-                past = too_large or self._is_past(segment.max_timestamp(), now_ms)
-                if following.base_offset > limit_offset or not past:
-                    break
+            limits = (limit_offset, self._deleted_to)
+            for segment in removable(self._sealed, self._active, self.config, limits, now_ms):
                 segment.remove()
                 self._sealed = self._sealed[1:]
                 self._publish()
                 segment.remove_indexes()
-                total -= size
                 removed += 1
+            if not self._holds_files:
+                self._close_files()  # a roll has opened some
             return removed
-
-    def _is_past(self, max_timestamp: int, now_ms: int) -> bool:
-        return 0 <= self.config.retention_ms < now_ms - max_timestamp and max_timestamp >= 0
 
     def size_bytes(self) -> int:
         """Length of all segments."""

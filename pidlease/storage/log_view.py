@@ -26,16 +26,23 @@ class LogView(NamedTuple):
         segments: the segments, oldest first.
         end_offset: the first offset that is not acknowledged.
         last_size: how much of the last segment is acknowledged, in bytes.
+        deleted_to: what lies before this offset was deleted by order.
     """
 
     segments: tuple[SegmentFiles, ...]
     end_offset: int
     last_size: int
+    deleted_to: int = 0
+
+    @property
+    def kept_offset(self) -> int:
+        """The first offset that is still on the disk."""
+        return self.segments[0].base_offset
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is still there."""
-        return self.segments[0].base_offset
+        """The first offset that may be read."""
+        return max(self.kept_offset, self.deleted_to)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """See `PartitionLog.read`."""
@@ -59,9 +66,12 @@ class LogView(NamedTuple):
         """See `PartitionLog.find_time`."""
         for segment in self.segments[:-1]:
             with suppress(FileNotFoundError):  # retention took it away in between
-                if segment.max_timestamp() >= timestamp:
-                    return _find_time_in(segment, segment.log_size(), timestamp)
-        return _find_time_in(self.segments[-1], self.last_size, timestamp)
+                if segment.max_timestamp() < timestamp:
+                    continue
+                found = _find_time_in(segment, segment.log_size(), timestamp, self.start_offset)
+                if found is not None:
+                    return found
+        return _find_time_in(self.segments[-1], self.last_size, timestamp, self.start_offset)
 
     def scan(self, offset: int) -> Iterator[ScannedBatch]:
         """All acknowledged batches from `offset` on, checked: CRC, and no hole between them.
@@ -97,15 +107,19 @@ class LogView(NamedTuple):
                 yield from scan(log, position, end)
 
 
-def _find_time_in(segment: SegmentFiles, end: int, timestamp: int) -> TimedOffset | None:
+def _find_time_in(
+    segment: SegmentFiles, end: int, timestamp: int, start_offset: int
+) -> TimedOffset | None:
     offset = segment.base_offset
     floor = None
     with suppress(FileNotFoundError), segment.reading(TIME_SUFFIX) as times:
         floor = sparse_index.floor_entry(times, TIME_ENTRY, timestamp - 1)
     if floor is not None and segment.is_true_time(floor):
         offset += floor[1]
+    offset = max(offset, start_offset)
     with segment.reading(LOG_SUFFIX) as log, segment.telling_damage():
         for position, header in scan_headers(log, segment.position_of(offset, log, end), end):
             if header.max_timestamp >= timestamp:
-                return first_at_or_after(log.read_at(header.size, position), header, timestamp)
+                data = log.read_at(header.size, position)
+                return first_at_or_after(data, header, timestamp, start_offset)
     return None

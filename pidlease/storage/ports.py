@@ -66,7 +66,14 @@ class PartitionLog(Protocol):
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is still there."""
+        """The first offset that may be read."""
+
+    @property
+    def kept_offset(self) -> int:
+        """The first offset that `read_batches` still has.
+
+        It lies before the start where records were deleted by order and are not removed yet.
+        """
 
     @property
     def end_offset(self) -> int:
@@ -87,6 +94,15 @@ class PartitionLog(Protocol):
 
         Raises:
             LogStoppedError: that cannot be had; the partition is stopped.
+        """
+
+    async def delete_records(self, before: int) -> None:
+        """Have the log start at an offset, durably. What it is before may be removed at any time.
+
+        Raises:
+            OffsetRangeError: the log does not have the offset, nor ends there.
+            LogStoppedError: the partition is stopped.
+            OSError: it could not be made durable; nothing has changed.
         """
 
     async def retain(self, limit_offset: int, now_ms: int) -> int:
@@ -127,7 +143,18 @@ class LogStore(Protocol):
         """The topics there are."""
 
     def save_topic(self, topic: Topic) -> None:
-        """Make a topic, or its new definition, durable."""
+        """Make a topic, or its new definition, durable; its settings hold from now on.
+
+        Raises:
+            OSError: it is not.
+        """
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic durably, then its logs; the next start removes what a crash leaves.
+
+        Raises:
+            OSError: the topic is still there.
+        """
 
     def open_partition(self, topic: Topic, partition: int, recovery_offset: int) -> PartitionLog:
         """Open a partition's log; the folder is made where it is missing.

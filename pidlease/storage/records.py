@@ -6,13 +6,16 @@ from pidlease.storage.ports import TimedOffset
 from pidlease.storage.record_batch import BatchHeader
 
 
-def first_at_or_after(data: bytes, header: BatchHeader, timestamp: int) -> TimedOffset:
+def first_at_or_after(
+    data: bytes, header: BatchHeader, timestamp: int, start_offset: int = 0
+) -> TimedOffset:
     """The first record of a batch with a timestamp (ms), or a later one.
 
     Parameters:
         data: the batch, which has such a record by its header.
         header: its header.
         timestamp: what to look for.
+        start_offset: records before it are deleted.
 
     Returns:
         The record. For a compressed batch its first one, which may be a little early: what a
@@ -22,8 +25,8 @@ def first_at_or_after(data: bytes, header: BatchHeader, timestamp: int) -> Timed
     if not header.is_compressed:
         try:
             for record in DefaultRecordBatch(data):
-                if record.timestamp >= timestamp:
+                if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimedOffset(record.offset, record.timestamp)
         except Exception:  # noqa: BLE001, S110 - anything may stand there
             pass
-    return TimedOffset(header.base_offset, header.max_timestamp)
+    return TimedOffset(max(header.base_offset, start_offset), header.max_timestamp)

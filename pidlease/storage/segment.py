@@ -237,6 +237,10 @@ class ActiveSegment:
         self._write_index(TIME_SUFFIX, self.indexer.time_entry())
         if self._index_failed:
             self._start_indexes(0, 0)  # none is better than one that looks complete
+        self.fsync_indexes()
+
+    def fsync_indexes(self) -> None:
+        """Make the indexes durable that are open."""
         for file, _ in self._indexes.values():
             file.fsync()
 

@@ -15,6 +15,8 @@ from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NAME_MAX: Final = 249
 _SUFFIX: Final = ".json"
+#: A definition of a topic that was deleted, while its logs are being removed.
+DOOMED_SUFFIX: Final = ".deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,41 @@ class TopicStore:
         text = json.dumps(asdict(topic), sort_keys=True)
         content = json.dumps({"crc": crc32c(text.encode()), "topic": text}).encode()
         write_aside(self._files, self._folder / (topic.name + _SUFFIX), [content])
+
+    def doom(self, topic: Topic) -> None:
+        """Delete a definition durably; `doomed` names it until all that belongs to it is gone.
+
+        Raises:
+            OSError: the topic is still there.
+        """
+        path, doomed = self._folder / (topic.name + _SUFFIX), self._doomed(topic)
+        self._files.rename(path, doomed)
+        try:
+            self._files.fsync_folder(self._folder)
+        except OSError:
+            self._files.rename(doomed, path)
+            raise
+
+    def doomed(self) -> list[Topic]:
+        """Topics that were deleted, of which something may be left.
+
+        Raises:
+            DataFolderError: a definition is damaged.
+        """
+        names = self._files.list(self._folder)
+        return [self._read(self._folder / name) for name in names if name.endswith(DOOMED_SUFFIX)]
+
+    def forget(self, topic: Topic) -> None:
+        """Nothing is left of a doomed topic.
+
+        Raises:
+            OSError: it is still told.
+        """
+        self._files.remove(self._doomed(topic))
+        self._files.fsync_folder(self._folder)
+
+    def _doomed(self, topic: Topic) -> Path:
+        return self._folder / (topic.name + DOOMED_SUFFIX)
 
     def _read(self, path: Path) -> Topic:
         try:

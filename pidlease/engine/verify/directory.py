@@ -18,7 +18,7 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file
 from pidlease.storage.segment import LOG_SUFFIX
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.topics import Topic, TopicStore, illegal_name
+from pidlease.storage.topics import DOOMED_SUFFIX, Topic, TopicStore, illegal_name
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _TOPIC_SUFFIX: Final = ".json"
@@ -101,6 +101,9 @@ def _topics(looking: Looking, folder: Path) -> Iterator[Topic]:
     """The topics whose definitions are intact."""
     for name in looking.files.list(folder):
         path = folder / name
+        if name.endswith(DOOMED_SUFFIX):
+            looking.report.note(path, "was deleted; the next start removes what is left of it")
+            continue
         if not name.endswith(_TOPIC_SUFFIX):
             looking.report.wrong(Kind.STRAY, path, "is no topic's definition")
             continue
@@ -136,13 +139,19 @@ def _contradiction(topic: Topic, file_name: str) -> str:
 def _plan(looking: Looking, logs: Path, topics: list[Topic]) -> Iterator[_Planned]:
     """The partitions that should be there; told are those that should not."""
     names = set(looking.files.list(logs))
+    doomed = {
+        name.removesuffix(DOOMED_SUFFIX)
+        for name in looking.files.list(logs.parent / "topics")
+        if name.endswith(DOOMED_SUFFIX)
+    }
     for topic in topics:
         for number in range(topic.partitions):
             name = f"{topic.name}-{number}"
             names.discard(name)
             yield _Planned(topic, number, logs / name)
     for name in sorted(names):
-        looking.report.wrong(Kind.STRAY, logs / name, "belongs to no topic that is defined")
+        if name.rpartition("-")[0] not in doomed:
+            looking.report.wrong(Kind.STRAY, logs / name, "belongs to no topic that is defined")
 
 
 def _log_bytes(files: Files, folder: Path) -> int:

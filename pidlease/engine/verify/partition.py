@@ -10,7 +10,9 @@ from pidlease.engine.verify.history import History
 from pidlease.engine.verify.report import Kind, Report
 from pidlease.engine.verify.segments import IndexChecks, batches
 from pidlease.storage.durable_mark import DurableMark
+from pidlease.storage.errors import DamagedLogError
 from pidlease.storage.files import Files, OpenFile, read_file
+from pidlease.storage.log_start import LOG_START_NAME, read_log_start
 from pidlease.storage.record_batch import BatchHeader, InvalidBatchError, check_from_client
 from pidlease.storage.scan import BrokenBatchError, ScannedBatch, is_torn
 from pidlease.storage.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
@@ -95,6 +97,7 @@ class PartitionCheck:
             self._look_at_start()
         for base in bases:
             self._segment(SegmentFiles(self._files, self._folder, base), is_last=base == bases[-1])
+        self._check_log_start()
         if self._expected < durable:
             text = f"the log ends at offset {self._expected}, and was durable up to {durable}"
             self._report.wrong(Kind.MISSING, self._folder, text, offset=self._expected)
@@ -114,7 +117,7 @@ class PartitionCheck:
             if dot + suffix in SUFFIXES and stem not in stems:
                 text = "left by an interrupted removal; the next start removes it"
                 self._report.note(path, text)
-            elif dot + suffix not in SUFFIXES and name != _MARK:
+            elif dot + suffix not in SUFFIXES and name not in (_MARK, LOG_START_NAME):
                 self._report.wrong(Kind.STRAY, path, "is no file of a log")
         if not bases and self._report.clean:
             self._report.wrong(Kind.MISSING, self._folder, "there is no segment", offset=0)
@@ -129,6 +132,17 @@ class PartitionCheck:
             else:
                 self._report.note(path, "the mark is empty; a power cut may leave it so")
         return durable
+
+    def _check_log_start(self) -> None:
+        path = self._folder / LOG_START_NAME
+        try:
+            start = read_log_start(self._files, self._folder)
+        except DamagedLogError as error:
+            self._report.wrong(Kind.DAMAGED, path, str(error), position=error.position)
+            return
+        if start > self._expected:
+            text = f"the log starts at offset {start}, and ends at {self._expected}"
+            self._report.wrong(Kind.MISSING, path, text, offset=self._expected)
 
     def _look_at_start(self) -> None:
         """Retention never passes what a valid snapshot may need."""

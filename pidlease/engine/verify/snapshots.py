@@ -88,12 +88,12 @@ class Snapshots:
         return place.next_offset if place and place.topic_id == topic.topic_id else 0
 
     def check_topics(self, looking: Looking, names: Collection[TopicPartition]) -> None:
-        """Look for partitions that only a snapshot knows."""
+        """Tell the partitions that only a snapshot knows: their topic was deleted since."""
         for each in self._loaded:
             for name in each.snapshot.manifest.places:
                 if name not in names:
-                    text = f"speaks of {name}, which is not there"
-                    looking.report.wrong(Kind.SNAPSHOT, each.folder / _MANIFEST, text)
+                    text = f"speaks of {name}, which is not there (any more)"
+                    looking.report.note(each.folder / _MANIFEST, text)
 
 
 def _unpacked(producers: dict[int, Packed]) -> dict[int, ProducerState]:

@@ -63,6 +63,13 @@ class FakeLog:
         if self.stopped:
             raise LogStoppedError(self.stopped)
 
+    @property
+    def kept_offset(self) -> int:
+        return self.start_offset
+
+    async def delete_records(self, before: int) -> None:
+        self.start_offset = before
+
     async def retain(self, limit_offset: int, now_ms: int) -> int:
         return 0
 

@@ -1,0 +1,209 @@
+"""The topics and their partitions, and what changes them: one change at a time, durable first."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from pidlease.engine.leasing import Leases
+from pidlease.engine.partition import Partition, Surroundings
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import LogStore
+from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.topics import Topic
+
+#: Partitions that are opened at once, for a topic of many.
+_OPENED_AT_ONCE: Final = 64
+#: How often it is looked whether what is in flight to a deleted partition has landed.
+_LANDED_POLL_SECONDS: Final = 0.005
+
+_log = structlog.get_logger(__name__)
+
+
+class TopicExistsError(Exception):
+    """There is a topic of that name."""
+
+
+class UnknownTopicError(Exception):
+    """There is no topic of that name."""
+
+
+class TooManyPartitionsError(Exception):
+    """There would be more partitions than the server is set to hold."""
+
+
+class PartitionCountError(Exception):
+    """A topic can only be given more partitions than it has."""
+
+
+class TopicTable:
+    """All topics of a server.
+
+    Parameters:
+        store: the logs.
+        pool: the threads for blocking work.
+        around: what all partitions share.
+        leases: told of producers whose partition is gone.
+        partitions_max: of all topics together.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        pool: IoPool,
+        around: Surroundings,
+        leases: Leases,
+        partitions_max: int,
+    ) -> None:
+        self.topics: Final[dict[str, Topic]] = {}
+        self.partitions: Final[dict[str, list[Partition]]] = {}
+        #: Goes up with every change.
+        self.version = 0
+        #: Called with a topic when it is deleted, before its name can be used again.
+        self.on_deleted: Final[list[Callable[[Topic], Coroutine[Any, Any, None]]]] = []
+        self._store = store
+        self._pool = pool
+        self._around = around
+        self._leases = leases
+        self._partitions_max = partitions_max
+        self._changing = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
+
+    @property
+    def partitions_left(self) -> int:
+        """How many more may be made."""
+        return self._partitions_max - sum(map(len, self.partitions.values()))
+
+    def begin_with(self, topics: Iterable[Topic], partitions: Iterable[Partition]) -> None:
+        """Take what a start found."""
+        for topic in topics:
+            self.topics[topic.name] = topic
+            self.partitions[topic.name] = []
+        for each in partitions:
+            self.partitions[each.name.topic].append(each)
+        self.version += 1
+
+    async def settle(self) -> None:
+        """Wait for changes that are under way."""
+        await asyncio.gather(*self._changes, return_exceptions=True)
+
+    async def change(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do a change to its end, also when who asked for it goes away meanwhile."""
+        task = asyncio.create_task(self._locked(work))
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        await asyncio.shield(task)
+
+    async def _locked(self, work: Coroutine[Any, Any, None]) -> None:
+        async with self._changing:
+            await work
+
+    # ------------------------------------------------------------------ the changes
+
+    async def create(self, topic: Topic) -> None:
+        """See `Engine.create_topic`."""
+        if topic.name in self.topics:
+            raise TopicExistsError(f"topic {topic.name} exists")
+        self._check_room(topic.partitions)
+        await self._pool.run(partial(self._store.save_topic, topic))
+        try:
+            opened = await self._open(topic, 0)
+        except OSError:
+            # Not half of it: a part that could not be opened might never be.
+            await self._pool.run(partial(self._store.delete_topic, topic))
+            raise
+        self._publish(topic, opened)
+        _log.info("topic created", topic=topic.name, partitions=topic.partitions)
+
+    async def delete(self, name: str) -> None:
+        """See `Engine.delete_topic`."""
+        topic = self._known(name)
+        partitions = self.partitions[name]
+        self._hide(topic)
+        try:
+            for each in partitions:
+                while each.in_flight:  # noqa: ASYNC110 - a wait for one append
+                    await asyncio.sleep(_LANDED_POLL_SECONDS)
+            await self._pool.run(partial(self._store.delete_topic, topic))
+        except OSError:
+            for each in partitions:
+                each.gone = False
+            self._publish(topic, partitions)
+            raise
+        for each in partitions:
+            await self._leases.leave(each)
+        for told in self.on_deleted:
+            try:
+                await told(topic)
+            except Exception:  # noqa: BLE001 - the topic is gone whatever others make of it
+                _log.exception("who was told of a deleted topic failed", topic=name)
+        _log.info("topic deleted", topic=name, partitions=topic.partitions)
+
+    async def add_partitions(self, name: str, total: int) -> None:
+        """See `Engine.add_partitions`."""
+        topic = self._known(name)
+        if total <= topic.partitions:
+            raise PartitionCountError(f"topic {name} has {topic.partitions} partitions already")
+        self._check_room(total - topic.partitions)
+        grown = Topic(topic.name, topic.topic_id, total, topic.overrides)
+        await self._pool.run(partial(self._store.save_topic, grown))
+        # Should this fail, the next start opens what the definition says.
+        opened = await self._open(grown, topic.partitions)
+        self._publish(grown, [*self.partitions[name], *opened])
+        _log.info("partitions added", topic=name, partitions=total)
+
+    async def alter(self, name: str, overrides: dict[str, str]) -> None:
+        """See `Engine.alter_topic`."""
+        topic = self._known(name)
+        altered = Topic(topic.name, topic.topic_id, topic.partitions, dict(overrides))
+        await self._pool.run(partial(self._store.save_topic, altered))
+        self._publish(altered, self.partitions[name])
+        for each in self.partitions[name]:
+            # With another fsync policy, what was acknowledged before is to be as safe as the rest.
+            await each.log.flush()
+        _log.info("topic altered", topic=name, settings=altered.overrides)
+
+    # ------------------------------------------------------------------ parts of them
+
+    def _known(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(f"there is no topic {name}")
+        return topic
+
+    def _check_room(self, wanted: int) -> None:
+        if wanted > self.partitions_left:
+            raise TooManyPartitionsError(f"only {self.partitions_left} partitions more may be made")
+
+    def _publish(self, topic: Topic, partitions: list[Partition]) -> None:
+        self.topics[topic.name] = topic
+        self.partitions[topic.name] = partitions
+        self.version += 1
+
+    def _hide(self, topic: Topic) -> None:
+        """From now on no door finds it; who waits for its records is woken."""
+        del self.topics[topic.name]
+        for each in self.partitions.pop(topic.name):
+            each.gone = True
+            each.wake()
+        self.version += 1
+
+    async def _open(self, topic: Topic, begin: int) -> list[Partition]:
+        """Open a topic's partitions from a number on."""
+
+        async def open_one(number: int) -> Partition:
+            work = partial(self._store.open_partition, topic, number, 0)
+            name = TopicPartition(topic.name, number)
+            return Partition(name, topic.topic_id, await self._pool.run(work), self._around)
+
+        opened: list[Partition] = []
+        for start in range(begin, topic.partitions, _OPENED_AT_ONCE):
+            numbers = range(start, min(start + _OPENED_AT_ONCE, topic.partitions))
+            found = await asyncio.gather(*map(open_one, numbers), return_exceptions=True)
+            for each in found:
+                if isinstance(each, BaseException):
+                    raise each
+                opened.append(each)
+        return opened
