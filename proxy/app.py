@@ -37,6 +37,11 @@ from proxy.kafka.metrics_source import door_metrics
 from proxy.ops.http import ops_app
 from proxy.settings import Settings, split_address
 
+#: Files that are neither a partition's nor a client's: snapshots, reads under way, the rest.
+_OTHER_FILES = 200
+_OPEN_LOGS_LEAST = 16
+_OPEN_LOGS_MOST = 5000
+
 _log = structlog.get_logger(__name__)
 
 
@@ -134,7 +139,10 @@ class App:
             retention_bytes=settings.retention_bytes,
             fsync=FsyncPolicy(settings.fsync),
         )
-        self._folder = DataFolder(self._files, Path(settings.data_dir), defaults, pool)
+        open_logs_max = _open_logs_max(settings.connections_max)
+        self._folder = DataFolder(
+            self._files, Path(settings.data_dir), defaults, pool, open_logs_max
+        )
         owner = f"{socket.gethostname()}:{os.getpid()}"
         lease_ms = int(settings.lease_seconds * 1000)
         sequence = FileSequence(
@@ -247,6 +255,15 @@ def _raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _open_logs_max(connections_max: int) -> int:
+    """How many partitions may hold files open, four each, beside the clients' connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _OPEN_LOGS_MOST
+    left = soft - min(connections_max, soft // 2) - _OTHER_FILES
+    return max(_OPEN_LOGS_LEAST, min(left // 4, _OPEN_LOGS_MOST))
 
 
 def _tell_progress(done: int, total: int) -> None:
