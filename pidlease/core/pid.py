@@ -15,7 +15,8 @@ NO_PIDS: Final = frozenset((0, -1))
 BLOCK_SIZE: Final = 100
 
 _POLICY_SHIFT: Final = 48
-_N_MASK: Final = (1 << _POLICY_SHIFT) - 1
+#: The bits of a PID that are its number in the global sequence.
+N_MASK: Final = (1 << _POLICY_SHIFT) - 1
 
 
 @enum.unique
@@ -39,19 +40,19 @@ def make_pid(policy: Policy, n: int) -> int:
     Raises:
         ValueError: n is outside 1 .. 2^48 - 1.
     """
-    if not 1 <= n <= _N_MASK:
-        raise ValueError(f"sequence number {n} is outside 1..{_N_MASK}")
+    if not 1 <= n <= N_MASK:
+        raise ValueError(f"sequence number {n} is outside 1..{N_MASK}")
     return policy << _POLICY_SHIFT | n
 
 
 def policy_of(pid: int) -> Policy | None:
     """The policy of a PID; None for Kafka's own range, negative ids and policies unknown here."""
-    return _POLICIES.get(pid >> _POLICY_SHIFT) if pid & _N_MASK else None
+    return _POLICIES.get(pid >> _POLICY_SHIFT) if pid & N_MASK else None
 
 
 def number_of(pid: int) -> int:
     """The number that a PID has in the global sequence."""
-    return pid & _N_MASK
+    return pid & N_MASK
 
 
 _POLICIES: Final = {int(policy): policy for policy in Policy}

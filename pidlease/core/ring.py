@@ -37,6 +37,7 @@ class LeaseRing:
         self._due_ms = array("q", bytes(8 * slots))
         self._head = 0
         self._used = 0
+        self._gone = 0
 
     def __len__(self) -> int:
         return self._used
@@ -47,6 +48,27 @@ class LeaseRing:
         for i in range(self._used):
             at = (self._head + i) % slots
             yield self._pids[at], self._due_ms[at]
+
+    @property
+    def head(self) -> int:
+        """The position of the oldest entry, counted from the first that there ever was."""
+        return self._gone
+
+    def read(self, position: int, limit: int) -> tuple[int, list[int]]:
+        """PIDs from a position on, for who reads the ring in parts while it changes.
+
+        Parameters:
+            position: as `head` counts; entries before the head are left out, they have gone.
+            limit: how many at most.
+
+        Returns:
+            The position to go on from, and the PIDs; none at the end.
+        """
+        begin = max(position - self._gone, 0)
+        end = min(begin + limit, self._used)
+        slots = len(self._pids)
+        pids = [self._pids[(self._head + i) % slots] for i in range(begin, end)]
+        return self._gone + end, pids
 
     def grant(self, pid: int, due_ms: int) -> None:
         """Take a slot for a new lease.
@@ -86,6 +108,7 @@ class LeaseRing:
             stays_until_ms = renewal(pid)
             self._head = (self._head + 1) % len(self._pids)
             self._used -= 1
+            self._gone += 1
             if stays_until_ms is None:
                 gone.append(pid)
             else:

@@ -121,7 +121,7 @@ class Keeper:
                 # after a power cut. Also lets the loop breathe between two partitions.
                 await partition.log.flush()
                 await asyncio.sleep(0)
-            leases = self._leases.rows()
+            leases = await self._leases.rows()
             now_ms = self._clock_ms()
             work = partial(self._snapshots.write, now_ms, rows, leases)
             manifest = await self._pool.run(work)

@@ -8,56 +8,30 @@ of which nothing is known starts at 0. The ring only bounds how much is known at
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from pidlease.coordination.ports import PidSequence
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.judge import Age
-from pidlease.core.packed import Packed, arrival_of
+from pidlease.core.packed import arrival_of
 from pidlease.core.pid import Policy, make_pid, number_of, policy_of
 from pidlease.core.ring import LeaseRing, RingFullError
+from pidlease.engine.lease_table import LeasedPartition, LeaseTable
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import LeaseRow
+from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
 #: The next block is taken when this much of the current one is left.
 _PREFETCH_AT: Final = 50
 #: PIDs that are looked at before others get their turn.
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 500
 
 _log = structlog.get_logger(__name__)
 
 
 class NoPidError(Exception):
     """No PID can be leased now: no block to be had, or the ring is full. Try again."""
-
-
-class LeasedPartition(Protocol):
-    """What the leases ask of a partition."""
-
-    producers: dict[int, Packed]
-
-    def is_flying(self, pid: int) -> bool:
-        """Whether batches of a PID are in flight."""
-
-    def forget(self, pid: int) -> None:
-        """Let go of a producer whose lease has ended."""
-
-
-class _Lease:
-    """What is known of a PID across partitions. Times in ms since 1970.
-
-    first_ms is -1 before the first message; granted_ms is -1 where the lease was not kept since
-    its grant (only the log, or an old client, knows of it), so that its state may have expired.
-    """
-
-    __slots__ = ("first_ms", "granted_ms", "partitions")
-
-    def __init__(self, granted_ms: int, first_ms: int = -1) -> None:
-        self.granted_ms = granted_ms
-        self.first_ms = first_ms
-        self.partitions: list[LeasedPartition] = []
 
 
 class Leases:
@@ -86,7 +60,7 @@ class Leases:
         self._pool = pool
         self._clock_ms = clock_ms
         self._ages = BlockAges()
-        self._leases: dict[int, _Lease] = {}
+        self._table = LeaseTable()
         self._block: Iterator[int] = iter(())
         self._left = 0
         self._next: PidBlock | None = None
@@ -113,7 +87,7 @@ class Leases:
         Raises:
             SequenceError: there is none to be had.
         """
-        largest = max((number_of(pid) for pid in self._leases), default=0)
+        largest = max((number_of(pid) for pid, _ in self.ring), default=0)
         if largest >= self._ages.end:
             _log.error("the log has PIDs that the sequence never handed out; skipping them",
                        largest=largest, sequence_end=self._ages.end)  # fmt: skip
@@ -171,7 +145,7 @@ class Leases:
         pid = make_pid(policy, next(self._block))
         self._left -= 1
         self.ring.grant(pid, now_ms + self.lease_ms)
-        self._leases[pid] = _Lease(now_ms)
+        self._table.put(pid, now_ms)
         self.granted += 1
         return pid
 
@@ -182,7 +156,7 @@ class Leases:
         never expired. So a PID that was leased late from its block, or is in long use, may still
         begin on another partition.
         """
-        lease = self._leases.get(pid)
+        lease = self._table.get(pid)
         if lease is not None and lease.granted_ms > hole_ms:
             return Age.YOUNG
         young_after_ms = max(self._clock_ms() - self.lease_ms, hole_ms, self._forgotten_ms)
@@ -191,18 +165,17 @@ class Leases:
     def adopt(self, pid: int, partition: LeasedPartition) -> bool:
         """See `partition.LeaseBook`."""
         now_ms = self._clock_ms()
-        lease = self._leases.get(pid)
+        lease = self._table.get(pid)
         if lease is None:
             try:
                 self._adopt_unknown(pid, now_ms)
             except RingFullError:
                 self.refused["ring full"] += 1
                 return False
-            lease = self._leases[pid] = _Lease(-1)
-        if lease.first_ms < 0:
-            lease.first_ms = now_ms
-        if partition not in lease.partitions:
-            lease.partitions.append(partition)
+            self._table.put(pid, -1, now_ms)
+        elif lease.first_ms < 0:
+            self._table.put(pid, lease.granted_ms, now_ms)
+        self._table.add_partition(pid, partition)
         return True
 
     def _adopt_unknown(self, pid: int, now_ms: int) -> None:
@@ -222,20 +195,21 @@ class Leases:
         gone = self.ring.expire(self._clock_ms(), self._stays_until_ms)
         for pid in gone:
             self._forgotten_ms = max(self._forgotten_ms, self._ages.taken_ms(pid))
-            for partition in self._leases.pop(pid).partitions:
+            for partition in self._table.pop(pid):
                 partition.forget(pid)
         self.expired += len(gone)
         return len(gone)
 
     def _stays_until_ms(self, pid: int) -> int | None:
-        lease = self._leases[pid]
+        granted_ms, first_ms = self._table.get(pid) or (-1, -1)
+        partitions = self._table.partitions(pid)
         now_ms = self._clock_ms()
-        if any(partition.is_flying(pid) for partition in lease.partitions):
+        if any(partition.is_flying(pid) for partition in partitions):
             return now_ms + self.lease_ms
-        until_ms = max(lease.granted_ms, lease.first_ms) + self.lease_ms
+        until_ms = max(granted_ms, first_ms) + self.lease_ms
         if policy_of(pid) is Policy.KAFKA:
             # Kafka clients do not know about leases: who is active gets a second chance.
-            states = (partition.producers.get(pid) for partition in lease.partitions)
+            states = (partition.producers.get(pid) for partition in partitions)
             arrivals = (arrival_of(state) + self.lease_ms for state in states if state)
             until_ms = max(until_ms, *arrivals, 0)
         return until_ms if until_ms > now_ms else None
@@ -243,9 +217,8 @@ class Leases:
     async def leave(self, partition: LeasedPartition) -> None:
         """Forget a partition that is gone; the leases go on."""
         for number, pid in enumerate(list(partition.producers)):
-            lease = self._leases.get(pid)
-            if lease is not None and partition in lease.partitions:
-                lease.partitions.remove(partition)
+            if pid in self._table:
+                self._table.remove_partition(pid, partition)
             partition.forget(pid)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -253,29 +226,33 @@ class Leases:
     # ------------------------------------------------------------------ snapshots
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self._table)
 
-    def rows(self) -> list[LeaseRow]:
-        """The leases, in the order of the ring."""
-        return [
-            LeaseRow(pid, self._leases[pid].granted_ms, self._leases[pid].first_ms)
-            for pid, _ in self.ring
-        ]
+    async def rows(self) -> LeaseRows:
+        """The leases, in the order of the ring; a part at a time, so that the loop stays free.
+
+        Each row is true of some time meanwhile. One that goes back to the ring's end in between
+        may come twice, the last time as it is then.
+        """
+        rows = LeaseRows()
+        position = self.ring.head
+        while True:
+            position, pids = self.ring.read(position, _AT_ONCE)
+            if not pids:
+                return rows
+            self._table.tell(pids, rows.append)
+            await asyncio.sleep(0)
 
     def restore_rows(self, rows: Iterable[LeaseRow]) -> None:
         """Begin with the leases of a snapshot."""
         for pid, granted_ms, first_ms in rows:
-            if pid not in self._leases:
-                self._leases[pid] = _Lease(granted_ms, first_ms)
+            if pid not in self._table:
+                self._table.put(pid, granted_ms, first_ms)
                 self.ring.restore(pid, max(granted_ms, first_ms) + self.lease_ms)
 
     def restore(self, pid: int, partition: LeasedPartition) -> None:
         """See `partition.LeaseBook`. A PID that only the log knows has its full lease again."""
-        lease = self._leases.get(pid)
         now_ms = self._clock_ms()
-        if lease is None:
-            lease = self._leases[pid] = _Lease(-1, now_ms)
-            self.ring.restore(pid, now_ms + self.lease_ms)
         # Every entry has its full lease again: while the server was away, nobody could write.
-        lease.first_ms = now_ms
-        lease.partitions.append(partition)
+        if self._table.restore(pid, partition, now_ms):
+            self.ring.restore(pid, now_ms + self.lease_ms)

@@ -9,7 +9,7 @@ batches that came while the one before was under way (group commit).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -313,13 +313,15 @@ class Partition:
             self.name, self.topic_id, self.next_offset, self.hole_ms, dict(self.producers)
         )
 
-    def described_producers(self) -> list[tuple[int, ProducerState]]:
-        """The producers that are known, with their states, for a person to look at."""
-        return [
-            (pid, unpack(rules, packed))
-            for pid, packed in self.producers.items()
-            if (rules := rules_of(pid)) is not None
-        ]
+    def described_producers(self) -> Iterator[tuple[int, ProducerState]]:
+        """The producers that are known now, with their states, for a person to look at.
+
+        They may change while the caller takes its time.
+        """
+        for pid, packed in list(self.producers.items()):
+            rules = rules_of(pid)
+            if rules is not None:
+                yield pid, unpack(rules, packed)
 
     def restore(self, producers: dict[int, Packed], next_offset: int, hole_ms: int) -> None:
         """Begin with what a snapshot says; `replay` goes on from there."""

@@ -6,7 +6,7 @@ it is there as a whole or not at all; what it says is checked when it is read.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +28,11 @@ from pidlease.storage.files import (
     sweep_asides,
 )
 from pidlease.storage.snapshot_tables import (
+    GROUP_ROWS,
     LEASES_SCHEMA,
     PRODUCERS_SCHEMA,
     LeaseRow,
+    LeaseRows,
     PartitionRows,
     Place,
     SnapshotError,
@@ -43,6 +45,7 @@ from pidlease.storage.snapshot_tables import (
 
 __all__ = [
     "LeaseRow",
+    "LeaseRows",
     "Manifest",
     "PartitionRows",
     "Place",
@@ -85,7 +88,7 @@ class Snapshot:
 
     manifest: Manifest
     producers: dict[TopicPartition, dict[int, Packed]]
-    leases: list[LeaseRow]
+    leases: LeaseRows
 
 
 class SnapshotStore:
@@ -202,9 +205,9 @@ class SnapshotStore:
             sink = _Sink(file)
             rows = 0
             with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-                    rows += batch.num_rows
+                for group in _row_groups(batches):
+                    writer.write_table(group)
+                    rows += group.num_rows
             file.fsync()
         finally:
             file.close()
@@ -232,6 +235,17 @@ class SnapshotStore:
         if table.num_rows != manifest.rows[path.name]:
             raise SnapshotError(f"{path}: {table.num_rows} rows are not the manifest's")
         return table
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= GROUP_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 class _Sink:

@@ -322,11 +322,11 @@ async def test_rows_come_back_with_their_times_and_order() -> None:
     pids = bench.lease(5)
     bench.now_ms += 10
     bench.adopt(pids[2], partition)
-    rows = bench.leases.rows()
+    rows = list(await bench.leases.rows())
     again = bench.restart()
     again.leases.restore_rows(rows)
     again.leases.restore(pids[2], partition)
-    assert again.leases.rows() == rows
+    assert list(await again.leases.rows()) == rows
     assert [row.pid for row in rows] == pids
     assert rows_of(rows)[pids[2]] == (100_000, 100_010)
 
@@ -367,7 +367,7 @@ async def test_the_time_that_the_server_was_away_does_not_count_where_there_is_s
     bench.adopt(pid, partition)
     again = bench.restart()
     again.now_ms += 5 * LEASE_MS
-    again.leases.restore_rows(bench.leases.rows())
+    again.leases.restore_rows(await bench.leases.rows())
     again.leases.restore(pid, partition)
     assert again.leases.expire() == 0
     again.now_ms += LEASE_MS

@@ -77,11 +77,11 @@ async def test_a_proper_stop_and_start_replays_nothing() -> None:
     server = await Server(SimFiles()).start()
     await busy(server, 3)
     before = known(server)
-    leases = server.engine.leases.rows()
+    leases = list(await server.engine.leases.rows())
     await server.engine.stop()
     again = await Server(server.files.process_death(), server.now_ms).start()
     assert known(again) == before
-    assert again.engine.leases.rows() == leases
+    assert list(await again.engine.leases.rows()) == leases
     assert again.engine.keeper.newest is not None
 
 

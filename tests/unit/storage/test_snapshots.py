@@ -73,7 +73,7 @@ def draw(seed: int, partitions: int = 4, producers: int = 6) -> Content:
 
 def assert_equal(snapshot: Snapshot, content: Content) -> None:
     rows, leases = content
-    assert snapshot.leases == leases
+    assert list(snapshot.leases) == leases
     assert snapshot.producers == {row.partition: dict(row.producers) for row in rows}
     assert {name: tuple(place) for name, place in snapshot.manifest.places.items()} == {
         row.partition: (row.topic_id, row.next_offset, row.hole_ms) for row in rows
