@@ -1,40 +1,13 @@
-"""The embedded log: for each partition a folder of segments in Kafka's own format."""
+"""The embedded log as the engine sees it: a partition's segments, served on the event loop."""
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-import structlog
-
-from pidlease.storage.durable_mark import DurableMark
-from pidlease.storage.errors import (
-    AppendFailedError,
-    DamagedLogError,
-    LogStoppedError,
-    OffsetRangeError,
-)
-from pidlease.storage.files import Files, make_durable_folder, remove_tree
-from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log_start import read_log_start, write_log_start
-from pidlease.storage.log_view import LogView
-from pidlease.storage.open_logs import OpenLogs
-from pidlease.storage.ports import AppendDone, FsyncPolicy, LogConfig, NewBatch, TimedOffset
-from pidlease.storage.record_batch import BatchHeader, place
-from pidlease.storage.retention import is_past, removable
-from pidlease.storage.segment import (
-    LOG_SUFFIX,
-    SUFFIXES,
-    ActiveSegment,
-    Placed,
-    SegmentFiles,
-    base_offset_of,
-)
-
-#: Offsets in the index files count from the segment's base in 31 bits.
-_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+from pidlease.storage.ports import AppendDone, FsyncPolicy, NewBatch, TimedOffset
+from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.segmented_log import SegmentedLog
 
 #: What is written on the event loop at most; a page cache takes it in some tens of microseconds.
 _INLINE_BYTES_MAX: Final = 128 << 10
@@ -44,165 +17,8 @@ _INLINE_SECONDS_MAX: Final = 0.02
 _CALM_SECONDS: Final = 1.0
 
 
-_log = structlog.get_logger(__name__)
-
-
-class EmbeddedPartitionLog:
-    """One partition's segments (see `ports.PartitionLog`).
-
-    Appends, flushes and removals come one at a time (a lock sees to it); reads run beside them
-    and see what was acknowledged when they began.
-
-    Parameters:
-        files: the file system.
-        folder: the partition's folder.
-        config: the topic's settings.
-        pool: the threads for blocking work.
-        open_logs: told when this one holds files open.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        folder: Path,
-        config: LogConfig,
-        pool: IoPool,
-        open_logs: OpenLogs | None = None,
-    ) -> None:
-        self._files = files
-        self._folder = folder
-        self._pool = pool
-        self._open_logs = open_logs
-        self._holds_files = False
-        self._deleted_to = 0
-        #: See `open_logs.OpenLog`.
-        self.recent = False
-        self._lock = threading.Lock()
-        self._sealed: tuple[SegmentFiles, ...] = ()
-        self._active = ActiveSegment(SegmentFiles(files, folder, 0))
-        self._mark = DurableMark(files, folder)
-        self.view = LogView((self._active.names,), 0, 0)
-        self._unflushed = False
-        self.config = config
-        self.stopped = ""
-        self.closed = False
-        self.cut_bytes = 0
-
-    # ------------------------------------------------------------------ life cycle, blocking
-
-    def open(self, recovery_offset: int, *, clean: bool) -> None:
-        """Find the segments and the end of the log; a torn tail is cut off.
-
-        Damage does not raise: the partition is stopped at the last intact batch.
-
-        Parameters:
-            recovery_offset: up to here the log is known to be durable and was intact.
-            clean: the log was closed properly.
-        """
-        make_durable_folder(self._files, self._folder)
-        bases = self._tidy()
-        segments = [SegmentFiles(self._files, self._folder, base) for base in bases]
-        if not clean:
-            # A crash may have come between making a file and the fsync of its name.
-            self._files.fsync_folder(self._folder)
-        if not segments:
-            self._active.create()
-            self._publish()
-            self._note_open()
-            return
-        self._sealed = tuple(segments[:-1])
-        self._active = ActiveSegment(segments[-1])
-        try:
-            durable = self._mark.read()
-            recovery_offset = max(recovery_offset, durable)
-            self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
-            self._check_complete(durable)
-            self._deleted_to = min(
-                read_log_start(self._files, self._folder), self._active.next_offset
-            )
-        except DamagedLogError as error:
-            self.stop(str(error))
-        if self.cut_bytes:
-            _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
-                         end_offset=self._active.next_offset)  # fmt: skip
-        self._publish()
-        self._note_open()
-
-    def _check_complete(self, durable: int) -> None:
-        end = self._active.next_offset
-        if end < durable:
-            path = self._active.names.path(LOG_SUFFIX)
-            reason = f"it ends at offset {end}, and was durable up to {durable}"
-            raise DamagedLogError(path, self._active.size, reason)
-
-    def _tidy(self) -> list[int]:
-        """Remove what an interrupted removal left, and name the segments there are."""
-        names = self._files.list(self._folder)
-        bases = [base for name in names if (base := base_offset_of(name)) is not None]
-        stems = {f"{base:020d}" for base in bases}
-        for name in names:
-            stem, dot, suffix = name.partition(".")
-            if dot + suffix in SUFFIXES and stem not in stems:
-                self._files.remove(self._folder / name)
-        return bases
-
-    def close(self) -> None:
-        """Make everything durable and let go of the files."""
-        with self._lock:
-            if not self.stopped:
-                self._active.seal()
-                self.stopped = "the log is closed"
-                self.closed = True
-            self._close_files()
-
-    def let_go(self) -> None:
-        """See `open_logs.OpenLog`."""
-        with self._lock:
-            if self._unflushed and not self.stopped:
-                # The kernel tells a failed write to who has the file open; so not before.
-                self._flush_locked()
-            self._active.fsync_indexes()
-            self._close_files()
-
-    def delete(self) -> None:
-        """Take no appends any more, and remove all files. Blocks.
-
-        Raises:
-            OSError: some are still there.
-        """
-        with self._lock:
-            self.stopped = "the topic was deleted"
-            self.closed = True
-            self._close_files()
-            if self._files.exists(self._folder):
-                remove_tree(self._files, self._folder)
-
-    def _note_open(self) -> None:
-        self._holds_files = True
-        if self._open_logs is not None:
-            self._open_logs.note(self)
-
-    def _close_files(self) -> None:
-        self._active.close()
-        self._mark.close()
-        self._holds_files = False
-
-    # ------------------------------------------------------------------ appending
-
-    @property
-    def start_offset(self) -> int:
-        """See `PartitionLog`."""
-        return self.view.start_offset
-
-    @property
-    def kept_offset(self) -> int:
-        """See `PartitionLog`."""
-        return self.view.kept_offset
-
-    @property
-    def end_offset(self) -> int:
-        """See `PartitionLog`."""
-        return self.view.end_offset
+class EmbeddedPartitionLog(SegmentedLog):
+    """See `ports.PartitionLog`. What blocks is done in the pool's threads, or is short."""
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """See `PartitionLog`.
@@ -234,181 +50,20 @@ class EmbeddedPartitionLog:
         # Not from within: answers would come before those of the append before.
         self._pool.deliver(done, result)
 
-    def append_blocking(self, batches: Sequence[NewBatch]) -> list[int]:
-        """Append the batches; their base offsets.
-
-        Raises:
-            AppendFailedError: nothing of them is in the log.
-            LogStoppedError: the partition takes no appends, or does not from now on.
-        """
-        with self._lock:
-            return self._append_locked(batches)
-
-    def _append_locked(self, batches: Sequence[NewBatch]) -> list[int]:
-        if self.stopped:
-            raise LogStoppedError(self.stopped)
-        self.recent = True
-        if not self._holds_files:
-            self._note_open()
-        placed, offsets = self._place(batches)
-        fsync = self.config.fsync is FsyncPolicy.BATCH  # once: it may be changed meanwhile
-        try:
-            if self._is_full(placed):
-                self._roll()
-            self._active.write(placed, fsync=fsync)
-        except OSError as error:
-            self._undo(error)
-        if fsync:
-            self._unflushed = False
-            self._mark.write(self._active.next_offset)
-        else:
-            self._unflushed = True
-        self._publish()
-        return offsets
-
-    def _place(self, batches: Sequence[NewBatch]) -> tuple[list[Placed], list[int]]:
-        offset = self._active.next_offset
-        placed: list[Placed] = []
-        offsets: list[int] = []
-        for data, header in batches:
-            place(data, offset)
-            placed.append(Placed(data, header, offset))
-            offsets.append(offset)
-            offset += header.records
-        return placed, offsets
-
-    def _is_full(self, placed: list[Placed]) -> bool:
-        if not self._active.size:
-            return False
-        grown = self._active.size + sum(batch.header.size for batch in placed)
-        last = placed[-1].base_offset + placed[-1].header.records
-        relative = last - self._active.names.base_offset
-        return grown > self.config.segment_bytes or relative > _RELATIVE_OFFSET_MAX
-
-    def _roll(self) -> None:
-        """Seal the last segment durably, then begin a new one. So only the last can be torn."""
-        old = self._active
-        try:
-            old.seal()
-        except OSError as error:
-            if self._unflushed:
-                # Acknowledged pages may be gone: the kernel drops what it could not write.
-                self.stop(f"fsync of acknowledged records failed ({error})")
-            raise
-        self._unflushed = False
-        new = ActiveSegment(SegmentFiles(self._files, self._folder, old.next_offset))
-        try:
-            new.create()
-        except OSError as error:
-            self._drop(new, error)
-            raise
-        self._active = new
-        self._sealed = (*self._sealed, old.names)
-        old.close()
-
-    def _drop(self, new: ActiveSegment, error: OSError) -> None:
-        """Leave nothing of a segment that could not be begun: it would hide the one before."""
-        new.close()
-        path = new.names.path(LOG_SUFFIX)
-        try:
-            if self._files.exists(path):
-                self._files.remove(path)
-                self._files.fsync_folder(self._folder)
-        except OSError as second:
-            self.stop(f"a new segment failed ({error}), and could not be removed ({second})")
-
-    def _undo(self, error: OSError) -> None:
-        if self.stopped:
-            raise LogStoppedError(self.stopped) from error
-        try:
-            self._active.cut()
-        except OSError as second:
-            self.stop(f"append failed ({error}), and it could not be undone ({second})")
-            raise LogStoppedError(self.stopped) from error
-        raise AppendFailedError(f"append failed: {error}") from error
-
-    def stop(self, reason: str) -> None:
-        """See `PartitionLog`."""
-        self.stopped = reason
-        _log.error("partition stopped: it takes no appends until it has been looked at",
-                   log=self._folder.name, reason=reason)  # fmt: skip
-
-    def _publish(self) -> None:
-        """Let readers see what is acknowledged, as one picture that never changes."""
-        segments = self.view.segments
-        if segments[-1] is not self._active.names or len(segments) != len(self._sealed) + 1:
-            segments = (*self._sealed, self._active.names)
-        self.view = LogView(segments, self._active.next_offset, self._active.size, self._deleted_to)
-
-    # ------------------------------------------------------------------ keeping, blocking
+    # ------------------------------------------------------------------ keeping
 
     async def flush(self) -> None:
         """See `PartitionLog`."""
-        if self._unflushed:
+        if self._unflushed or self._flushing is not None:
             await self._pool.run(self.flush_blocking)
-
-    def flush_blocking(self) -> None:
-        """See `PartitionLog.flush`."""
-        with self._lock:
-            if self.stopped or not self._unflushed:
-                return
-            self._flush_locked()
-
-    def _flush_locked(self) -> None:
-        try:
-            self._active.log.fsync()
-        except OSError as error:
-            # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
-            self.stop(f"fsync of acknowledged records failed ({error})")
-            raise LogStoppedError(self.stopped) from error
-        self._unflushed = False
-        self._mark.write(self._active.next_offset)
 
     async def delete_records(self, before: int) -> None:
         """See `PartitionLog`."""
         await self._pool.run(partial(self.delete_records_blocking, before))
 
-    def delete_records_blocking(self, before: int) -> None:
-        """See `PartitionLog.delete_records`."""
-        with self._lock:
-            if self.stopped:
-                raise LogStoppedError(self.stopped)
-            if not self.view.start_offset <= before <= self.view.end_offset:
-                raise OffsetRangeError(before, self.view.start_offset, self.view.end_offset)
-            if self._unflushed:
-                # A power cut may not leave a log that ends before it starts.
-                self._flush_locked()
-            write_log_start(self._files, self._folder, before)
-            self._deleted_to = before
-            self._publish()
-
     async def retain(self, limit_offset: int, now_ms: int) -> int:
         """See `PartitionLog`."""
         return await self._pool.run(partial(self.retain_blocking, limit_offset, now_ms))
-
-    def retain_blocking(self, limit_offset: int, now_ms: int) -> int:
-        """See `PartitionLog.retain`."""
-        with self._lock:
-            if self.stopped:
-                return 0
-            past = is_past(self.config, self._active.indexer.max_timestamp, now_ms)
-            if self._active.size and (past or self._deleted_to >= self._active.next_offset):
-                self._roll()
-            removed = 0
-            limits = (limit_offset, self._deleted_to)
-            for segment in removable(self._sealed, self._active, self.config, limits, now_ms):
-                segment.remove()
-                self._sealed = self._sealed[1:]
-                self._publish()
-                segment.remove_indexes()
-                removed += 1
-            if not self._holds_files:
-                self._close_files()  # a roll has opened some
-            return removed
-
-    def size_bytes(self) -> int:
-        """Length of all segments."""
-        return sum(segment.log_size() for segment in self._sealed) + self.view.last_size
 
     # ------------------------------------------------------------------ reading
 

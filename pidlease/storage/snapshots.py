@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 FORMAT_VERSION: Final = 1
+#: How much of a snapshot is written before it is sent to the disk.
+_FSYNC_BYTES: Final = 4 << 20
 
 _PREFIX: Final = "snapshot-"
 _MANIFEST: Final = "manifest.json"
@@ -255,6 +257,7 @@ class _Sink:
         self._file = file
         self.position = 0
         self.checksum = 0
+        self._fsynced = 0
         self.closed = False
 
     def write(self, data: Buffer) -> int:
@@ -262,6 +265,10 @@ class _Sink:
         self._file.write_at([view], self.position)
         self.checksum = crc32c(view, self.checksum)
         self.position += len(view)
+        if self.position - self._fsynced >= _FSYNC_BYTES:
+            # A little at a time: a hundred megabytes at the end would hold up the logs' own fsyncs.
+            self._file.fsync()
+            self._fsynced = self.position
         return len(view)
 
     def tell(self) -> int:
