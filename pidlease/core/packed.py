@@ -50,9 +50,13 @@ _WIDE_HEAD: Final = WIDE.head.size
 #: Where the fourth batch ends: what is kept behind a new one.
 _NARROW_KEPT: Final = NARROW.size - NARROW.batch.size
 _WIDE_KEPT: Final = WIDE.size - WIDE.batch.size
-#: All but the newest batch's offset and CRC: what judging the next one takes.
-_NARROW_FRONT: Final = struct.Struct("<qhiii")
-_WIDE_FRONT: Final = struct.Struct("<qqqqq")
+#: Generation and H: what judging the next batch takes.
+_NARROW_JUDGED: Final = struct.Struct("<8xh8xi")
+_WIDE_JUDGED: Final = struct.Struct("<8xq16xq")
+#: Generation and lowest: what folding it takes.
+_NARROW_FOLDED: Final = struct.Struct("<8xhi")
+_WIDE_FOLDED: Final = struct.Struct("<8xqq")
+_NARROW_MAX: Final = 2**31 - 1
 #: A range that stands among the last five must be a duplicate, also where H has gone back: a log
 #: that was written without judging has such histories.
 _NARROW_RANGE: Final = struct.Struct("<ii")
@@ -101,18 +105,17 @@ def judge_packed(rules: Rules, packed: Packed, batch: Batch) -> Verdict:
     """`judge`, for a producer of which something is known."""
     generation, first, last, records, _ = batch
     if rules.wraps:
-        _, known, _, _, high = _NARROW_FRONT.unpack_from(packed)
-        maximum = rules.sequence_max
+        known, high = _NARROW_JUDGED.unpack_from(packed)
         if (
             generation == known
-            and first == (high + 1) & maximum
-            and last == (first + records - 1) & maximum
+            and first == (high + 1) & _NARROW_MAX
+            and last == (high + records) & _NARROW_MAX
             and 0 < records <= WRAPPING_SPAN_MAX
             and _NARROW_RANGE.pack(first, last) not in packed
         ):
             return ADMIT
     else:
-        _, known, _, _, high = _WIDE_FRONT.unpack_from(packed)
+        known, high = _WIDE_JUDGED.unpack_from(packed)
         if (
             generation == known
             and first == high + 1
@@ -132,13 +135,13 @@ def fold_packed(
     generation, first, last, _, crc = batch
     if packed is not None:
         if rules.wraps:
-            _, known, lowest, _, _ = _NARROW_FRONT.unpack_from(packed)
+            known, lowest = _NARROW_FOLDED.unpack_from(packed)
             if generation == known:
                 lowest = keep_low(rules, lowest, last)
                 front = NARROW.newest.pack(arrival_ms, known, lowest, first, last, offset, crc)
                 return front + packed[_NARROW_HEAD:_NARROW_KEPT]
         else:
-            _, known, lowest, _, _ = _WIDE_FRONT.unpack_from(packed)
+            known, lowest = _WIDE_FOLDED.unpack_from(packed)
             if generation == known:
                 front = WIDE.newest.pack(arrival_ms, known, lowest, first, last, offset, crc)
                 return front + packed[_WIDE_HEAD:_WIDE_KEPT]

@@ -14,9 +14,10 @@ NO_PIDS: Final = frozenset((0, -1))
 #: Ids handed out at once, by one durable write.
 BLOCK_SIZE: Final = 100
 
-_POLICY_SHIFT: Final = 48
+#: The bits below a PID's policy.
+POLICY_SHIFT: Final = 48
 #: The bits of a PID that are its number in the global sequence.
-N_MASK: Final = (1 << _POLICY_SHIFT) - 1
+N_MASK: Final = (1 << POLICY_SHIFT) - 1
 
 
 @enum.unique
@@ -42,12 +43,12 @@ def make_pid(policy: Policy, n: int) -> int:
     """
     if not 1 <= n <= N_MASK:
         raise ValueError(f"sequence number {n} is outside 1..{N_MASK}")
-    return policy << _POLICY_SHIFT | n
+    return policy << POLICY_SHIFT | n
 
 
 def policy_of(pid: int) -> Policy | None:
     """The policy of a PID; None for Kafka's own range, negative ids and policies unknown here."""
-    return _POLICIES.get(pid >> _POLICY_SHIFT) if pid & N_MASK else None
+    return _POLICIES.get(pid >> POLICY_SHIFT) if pid & N_MASK else None
 
 
 def number_of(pid: int) -> int:

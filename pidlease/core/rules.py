@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from pidlease.core.pid import Policy, policy_of
+from pidlease.core.pid import N_MASK, POLICY_SHIFT, Policy
 
 
 @enum.unique
@@ -113,5 +113,4 @@ _BY_POLICY: Final = {int(policy): rules for policy, rules in RULES.items()}
 
 def rules_of(pid: int) -> Rules | None:
     """The row of a PID's policy; None where no door may bring such a PID."""
-    policy = policy_of(pid)
-    return None if policy is None else _BY_POLICY.get(policy.value)
+    return _BY_POLICY.get(pid >> POLICY_SHIFT) if pid & N_MASK else None

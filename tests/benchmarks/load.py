@@ -27,6 +27,7 @@ class Load:
     record_bytes: int
     bursts: int
     settings: dict[str, str | int | float | bool]
+    reads: bool = False  # a burst reads the first records of a log that was filled before
 
     @property
     def burst_megabytes(self) -> float:
@@ -56,6 +57,7 @@ class LoadProcess:
     def __init__(self, load: Load, bootstrap: str, topic: str) -> None:
         self._where = f"{topic} at {bootstrap}"
         self._acknowledged = 0
+        self._load = load
         start = {**dataclasses.asdict(load), "bootstrap": bootstrap, "topic": topic}
         self._child = subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.producer", json.dumps(start)],
@@ -79,10 +81,16 @@ class LoadProcess:
 
     def connect(self) -> None:
         """Bring topic, connection and producer id into being, outside of the measured time."""
-        self.burst(1)
+        self._send(self._load.records if self._load.reads else 1)
 
     def burst(self, records: int) -> Timing:
-        """Send `records` and wait until all are acknowledged."""
+        """Send `records` and wait until all are acknowledged, or read them."""
+        if self._load.reads:
+            answer = self._ask({"read": records})
+            return Timing(answer["elapsed_s"], answer["client_cpu_s"])
+        return self._send(records)
+
+    def _send(self, records: int) -> Timing:
         answer = self._ask({"send": records})
         self._acknowledged += records
         return Timing(answer["elapsed_s"], answer["client_cpu_s"])

@@ -10,12 +10,15 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 _POOL_RECORDS = 4096  # different payloads; incompressible, in case anything compresses
 _POLL_EVERY = 1000
+_READ_AT_ONCE = 10_000
 _FLUSH_TIMEOUT_S = 120
 
 
@@ -43,17 +46,35 @@ class Sender:
     def answer(self, question: dict[str, int]) -> dict[str, float | str]:
         """Do what one line asks for."""
         if "send" in question:
-            return self._timed(question["send"])
+            return self._timed(self._send, question["send"])
+        if "read" in question:
+            return self._timed(self._read, question["read"])
         return {"stored": self._stored()}
 
-    def _timed(self, count: int) -> dict[str, float | str]:
+    def _timed(self, work: Callable[[int], int], count: int) -> dict[str, float | str]:
         cpu_before_s, before_s = time.process_time(), time.perf_counter()
-        left = self._send(count)
+        left = work(count)
         elapsed_s = time.perf_counter() - before_s
         if left or self._failures:
             failures = f"{len(self._failures)} failed {self._failures[:3]}"
             return {"error": f"of {count} records {left} were never answered, {failures}"}
         return {"elapsed_s": elapsed_s, "client_cpu_s": time.process_time() - cpu_before_s}
+
+    def _read(self, count: int) -> int:
+        """Read so many records from the log's start, each exactly once; how many did not come."""
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        expected, until_s = 0, time.monotonic() + _FLUSH_TIMEOUT_S
+        while expected < count and time.monotonic() < until_s:
+            for message in self._consumer.consume(min(count - expected, _READ_AT_ONCE), 1.0):
+                if message.error() is not None or message.offset() != expected:
+                    self._failures.append(f"{message.error()} at {message.offset()}")
+                expected += 1
+        self._consumer.unassign()
+        return count - expected
+
+    @cached_property
+    def _consumer(self) -> Consumer:
+        return Consumer({"bootstrap.servers": self._bootstrap, "group.id": "bench"})
 
     def _send(self, count: int) -> int:
         """As little Python for each record as possible; returns how many were not answered."""

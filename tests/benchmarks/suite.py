@@ -8,6 +8,8 @@ from tests.benchmarks.load import Load
 
 # librdkafka's defaults but for idempotence, as most users run it. Records of 1 KB.
 _BULK = Load(records=20_000, record_bytes=1_000, bursts=8, settings={})
+#: librdkafka's consumer with its defaults; the records are in the page cache on both sides.
+_READ = Load(records=100_000, record_bytes=1_000, bursts=3, settings={}, reads=True)
 _SINGLE_SETTINGS: dict[str, str | int | float | bool] = {
     "linger.ms": 0,
     "batch.num.messages": 1,  # each record becomes a batch and a request of its own
@@ -42,6 +44,7 @@ SUITE = (
     ),
     Comparison("produce-1k", _OURS, _KAFKA, _BULK, "MB/s", 0.9),
     Comparison("single-record", _OURS, _KAFKA, _SINGLE, "records/s", 1.2),
+    Comparison("consume-1k", _OURS, _KAFKA, _READ, "MB/s", 0.9),
     Comparison("judging-1k", _OURS, _OURS_UNJUDGED, _BULK, "MB/s", 0.98, rounds_factor=2),
     Comparison(
         "judging-single", _OURS, _OURS_UNJUDGED, _SINGLE, "records/s", 0.98, rounds_factor=2
