@@ -6,7 +6,7 @@ makes it as a whole. In small parts all the same: whoever holds the interpreter 
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -45,6 +45,7 @@ LEASES_SCHEMA: Final = pa.schema(
 )
 
 
+_DTYPES: Final = {pa.int64(): "<i8", pa.int32(): "<i4", pa.uint32(): "<u4"}
 _BATCH_FIELDS: Final = tuple((field.name, field.type) for field in _BATCH)
 
 
@@ -146,6 +147,32 @@ class Place(NamedTuple):
     hole_ms: int
 
 
+def _column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Numbers as a column without nulls.
+
+    By their buffer: given an array, pyarrow would load pandas to ask whether it is one of its own,
+    which takes as long as a whole snapshot.
+    """
+    numbers = np.ascontiguousarray(values, _DTYPES[kind])
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _strings(values: list[str]) -> pa.Array:
+    """Strings as a column without nulls; see `_column`."""
+    encoded = [value.encode() for value in values]
+    ends = np.array([0, *accumulate(map(len, encoded))], np.int32)
+    content = pa.py_buffer(b"".join(encoded))
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), content)
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    """The values of a number column without nulls; see `_column`."""
+    if not len(column):
+        return np.empty(0, _DTYPES[column.type])
+    values = np.frombuffer(column.buffers()[1], _DTYPES[column.type])
+    return values[column.offset : column.offset + len(column)]
+
+
 class _SameSize:
     """States of one size, so of one layout with as many batches each; with who they are."""
 
@@ -164,25 +191,26 @@ class _SameSize:
         rows = np.frombuffer(b"".join(self.states), self.kind)
         kept = rows["batches"]
         counts = [count for _, count in self.runs]
-        names = pa.array([partition.topic for partition, _ in self.runs])
+        names = _strings([partition.topic for partition, _ in self.runs])
         numbers = np.array([partition.partition for partition, _ in self.runs], np.int32)
-        topics = pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(counts)), counts), names)
+        which = _column(np.repeat(np.arange(len(counts)), counts), pa.int32())
+        topics = pa.DictionaryArray.from_arrays(which, names)
         ends = np.arange(0, kept.size + 1, kept.shape[1], dtype=np.int32)
         # The newest stands first in a packed state, and last in the table.
         structs = pa.StructArray.from_arrays(
-            [pa.array(kept[name][:, ::-1].ravel(), kind) for name, kind in _BATCH_FIELDS],
+            [_column(kept[name][:, ::-1].ravel(), kind) for name, kind in _BATCH_FIELDS],
             fields=list(_BATCH),
         )
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(np.array(self.pids, np.int64)),
+                _column(np.array(self.pids, np.int64), pa.int64()),
                 topics.cast(pa.string()),
-                pa.array(np.repeat(numbers, counts)),
-                pa.array(rows["generation"], pa.int64()),
-                pa.array(kept["last"][:, 0], pa.int64()),
-                pa.array(rows["lowest"], pa.int64()),
-                pa.ListArray.from_arrays(pa.array(ends), structs),
-                pa.array(rows["arrival_ms"], pa.int64()),
+                _column(np.repeat(numbers, counts), pa.int32()),
+                _column(rows["generation"], pa.int64()),
+                _column(kept["last"][:, 0], pa.int64()),
+                _column(rows["lowest"], pa.int64()),
+                pa.ListArray.from_arrays(_column(ends, pa.int32()), structs),
+                _column(rows["arrival_ms"], pa.int64()),
             ],
             schema=PRODUCERS_SCHEMA,
         )
@@ -221,7 +249,8 @@ def lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
     rows = leases if isinstance(leases, LeaseRows) else LeaseRows(leases)
     columns = [np.frombuffer(column, np.int64) for column in rows.columns if len(column)]
     for start in range(0, len(rows), GROUP_ROWS):
-        parts = [pa.array(column[start : start + GROUP_ROWS]) for column in columns]
+        end = start + GROUP_ROWS
+        parts = [_column(column[start:end], pa.int64()) for column in columns]
         yield pa.RecordBatch.from_arrays(parts, schema=LEASES_SCHEMA)
 
 
@@ -244,11 +273,11 @@ def read_producers(
         column = dict(zip(rows.schema.names, rows.columns, strict=True))
         if any(each.null_count for each in rows.columns):
             raise SnapshotError("a row with nothing where something must be")
-        pids = column["pid"].to_numpy()
+        pids = _numbers(column["pid"])
         states = _pack_rows(pids, column)
         topics = column["topic"].dictionary_encode()
-        numbers = column["partition"].to_numpy()
-        which = topics.indices.to_numpy().astype(np.int64) << 32 | numbers
+        numbers = _numbers(column["partition"])
+        which = _numbers(topics.indices).astype(np.int64) << 32 | numbers
         begins = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(pids)]
         for begin, end in pairwise(begins):
             topic = topics.dictionary[int(which[begin] >> 32)].as_py()
@@ -262,7 +291,7 @@ def read_producers(
 def _pack_rows(pids: np.ndarray, column: dict[str, pa.Array]) -> list[Packed]:
     """Pack rows, all that are of one layout and have as many batches at once."""
     lists = column["batches"]
-    ends = lists.offsets.to_numpy()
+    ends = _numbers(lists.offsets)
     begins, counts = ends[:-1], np.diff(ends)
     policies = pids >> 48
     states: list[Packed] = [b""] * len(pids)
@@ -289,10 +318,10 @@ def _pack_alike(
     newest_first = begins[:, None] + np.arange(count - 1, -1, -1)
     values = column["batches"].values
     for name, _ in _BATCH_FIELDS:
-        _fill(rows["batches"][name], values.field(name).to_numpy()[newest_first], name)
+        _fill(rows["batches"][name], _numbers(values.field(name))[newest_first], name)
     for name in ("generation", "lowest", "arrival_ms"):
-        _fill(rows[name], column[name].to_numpy()[places], name)
-    if (rows["batches"]["last"][:, 0] != column["high"].to_numpy()[places]).any():
+        _fill(rows[name], _numbers(column[name])[places], name)
+    if (rows["batches"]["last"][:, 0] != _numbers(column["high"])[places]).any():
         raise SnapshotError("H is not the end of the last batch")
     content = rows.tobytes()
     return [content[at : at + size] for at in range(0, len(content), size)]
@@ -316,5 +345,6 @@ def read_leases(table: pa.Table) -> LeaseRows:
         raise SnapshotError("a lease with nothing where something must be")
     rows = LeaseRows()
     for column, values in zip(rows.columns, table.columns, strict=True):
-        column.frombytes(np.ascontiguousarray(values.to_numpy()).tobytes())
+        for chunk in values.chunks:
+            column.frombytes(_numbers(chunk).tobytes())
     return rows

@@ -231,9 +231,11 @@ class SnapshotStore:
         if (len(content), crc32c(content)) != manifest.checksums.get(path.name):
             raise SnapshotError(f"{path} is damaged: length or checksum is not the manifest's")
         try:
-            table = pq.read_table(pa.BufferReader(content), schema=schema)
+            table = pq.ParquetFile(pa.BufferReader(content)).read()
         except (pa.ArrowException, OSError) as error:
             raise SnapshotError(f"{path}: {error}") from error
+        if not table.schema.equals(schema):
+            raise SnapshotError(f"{path}: its columns are not those of a snapshot")
         if table.num_rows != manifest.rows[path.name]:
             raise SnapshotError(f"{path}: {table.num_rows} rows are not the manifest's")
         return table

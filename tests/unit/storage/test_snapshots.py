@@ -2,7 +2,10 @@
 
 import errno
 import json
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,7 +17,7 @@ from pidlease.core.packed import Packed, pack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import RULES
 from pidlease.core.state import Appended, ProducerState
-from pidlease.storage.files import Files, read_file
+from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.snapshot_tables import PRODUCERS_SCHEMA, read_producers
 from pidlease.storage.snapshots import (
     FORMAT_VERSION,
@@ -25,9 +28,11 @@ from pidlease.storage.snapshots import (
     SnapshotError,
     SnapshotStore,
     TopicPartition,
+    _encode_manifest,
 )
 from tests.sim.files import SimFiles, SimulatedCrash
 
+ROOT = Path(__file__).resolve().parents[3]
 FOLDER = Path("/data/snapshots")
 FILES = ("producers.parquet", "leases.parquet", "manifest.json")
 SEEDS = range(15)
@@ -348,3 +353,35 @@ def test_a_row_that_no_fold_makes_is_refused(column: str, value: object, message
     table = pa.Table.from_pylist([row, {**row, column: value}], PRODUCERS_SCHEMA)
     with pytest.raises(SnapshotError, match=message):
         read_producers(table, [name])
+
+
+def test_pandas_is_not_loaded() -> None:
+    """Once a fault: pyarrow did, in the middle of the first snapshot, and held producers up."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pidlease.storage.snapshots import LeaseRow, SnapshotStore\n"
+        "from tests.sim.files import SimFiles\n"
+        "from tests.unit.storage.test_snapshots import FOLDER, draw\n"
+        "sys.modules.pop('pandas', None)\n"
+        "store = SnapshotStore(SimFiles(), FOLDER)\n"
+        "store.write(0, *draw(3))\n"
+        "store.load(1)\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_table_of_other_columns_is_refused() -> None:
+    files = SimFiles()
+    store = SnapshotStore(files, FOLDER)
+    store.write(0, *draw(3))
+    folder = FOLDER / "snapshot-000000000001"
+    content = read_file(files, folder / "leases.parquet")
+    manifest = store.manifest(1)
+    sums = {**manifest.checksums, "producers.parquet": manifest.checksums["leases.parquet"]}
+    wrong = replace(manifest, checksums=sums)
+    write_aside(files, folder / "producers.parquet", [content])
+    write_aside(files, folder / "manifest.json", [_encode_manifest(wrong)])
+    with pytest.raises(SnapshotError, match="columns"):
+        store.load(1)
