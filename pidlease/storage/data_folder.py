@@ -7,6 +7,7 @@ topics/          the definitions
 logs/            a folder for each partition
 snapshots/       the fold, from time to time
 sequence/        the PID blocks
+groups/          the committed offsets of consumer groups
 """
 
 import json
@@ -68,7 +69,7 @@ class DataFolder:
         self._logs: dict[tuple[str, int], EmbeddedPartitionLog] = {}
         #: Deleted topics whose logs could not be removed.
         self._left_over: dict[str, Topic] = {}
-        self.open_logs: Final = OpenLogs(pool, open_logs_max)
+        self.open_logs: Final = OpenLogs(open_logs_max)
         self._lock = _lock(files, path)
         try:
             self.cluster_id = _identity(files, path)
@@ -96,6 +97,11 @@ class DataFolder:
     def sequence(self) -> Path:
         """The file of the PID sequence."""
         return self.path / "sequence" / "blocks"
+
+    @property
+    def groups(self) -> Path:
+        """Where the committed offsets are."""
+        return self.path / "groups"
 
     def topics(self) -> list[Topic]:
         """See `LogStore`. What was left of deleted topics is removed first."""

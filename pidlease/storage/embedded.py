@@ -27,7 +27,8 @@ class EmbeddedPartitionLog(SegmentedLog):
         a thread and back costs many times the write. Where such a write was slow, or something
         else is going on with the partition, the next ones go to a thread (docs/adr/0003).
         """
-        if self.config.fsync is not FsyncPolicy.BATCH and time.monotonic() >= self._pool.calm_from:
+        quick = self._holds_files and self.config.fsync is not FsyncPolicy.BATCH
+        if quick and time.monotonic() >= self._pool.calm_from:
             size = sum(len(batch.data) for batch in batches)
             full = self._active.size + size > self.config.segment_bytes
             if size <= _INLINE_BYTES_MAX and not full and self._lock.acquire(blocking=False):

@@ -102,7 +102,8 @@ class SegmentedLog:
         if not segments:
             self._active.create()
             self._publish()
-            self._note_open()
+            self._active.fsync_indexes()
+            self._close_files()
             return
         self._sealed = tuple(segments[:-1])
         self._active = ActiveSegment(segments[-1])
@@ -120,7 +121,8 @@ class SegmentedLog:
             _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
                          end_offset=self._active.next_offset)  # fmt: skip
         self._publish()
-        self._note_open()
+        self._active.fsync_indexes()
+        self._close_files()
 
     def _check_complete(self, durable: int) -> None:
         end = self._active.next_offset
@@ -150,15 +152,21 @@ class SegmentedLog:
                 self.closed = True
             self._close_files()
 
-    def let_go(self) -> None:
+    def let_go(self) -> bool:
         """See `open_logs.OpenLog`."""
-        with self._lock:
-            self._wait_for_flush()
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._flushing is not None:
+                return False
             if self._unflushed and not self.stopped:
                 # The kernel tells a failed write to who has the file open; so not before.
                 self._flush_locked()
             self._active.fsync_indexes()
             self._close_files()
+            return True
+        finally:
+            self._lock.release()
 
     def delete(self) -> None:
         """Take no appends any more, and remove all files. Blocks.
@@ -173,11 +181,6 @@ class SegmentedLog:
             self._close_files()
             if self._files.exists(self._folder):
                 remove_tree(self._files, self._folder)
-
-    def _note_open(self) -> None:
-        self._holds_files = True
-        if self._open_logs is not None:
-            self._open_logs.note(self)
 
     def _close_files(self) -> None:
         self._active.close()
@@ -214,9 +217,11 @@ class SegmentedLog:
     def _append_locked(self, batches: Sequence[NewBatch]) -> list[int]:
         if self.stopped:
             raise LogStoppedError(self.stopped)
-        self.recent = True
+        self.recent = self._holds_files
         if not self._holds_files:
-            self._note_open()
+            self._holds_files = True
+            if self._open_logs is not None:
+                self._open_logs.note(self)
         placed, offsets = self._place(batches)
         fsync = self.config.fsync is FsyncPolicy.BATCH  # once: it may be changed meanwhile
         try:

@@ -217,7 +217,7 @@ ROLL_FAILURES = [
     ("truncate", "*5.timeindex"),
     ("fsync_folder", "*"),
     ("fsync", "*00000.log"),
-    ("fsync", "*00000.index"),
+    ("fsync", "*00000.timeindex"),
 ]
 
 

@@ -91,7 +91,6 @@ def test_a_roll_meanwhile_leaves_the_old_segment_open_for_it() -> None:
     "work",
     [
         EmbeddedPartitionLog.close,
-        EmbeddedPartitionLog.let_go,
         EmbeddedPartitionLog.delete,
         lambda log: log.delete_records_blocking(1),
         EmbeddedPartitionLog.flush_blocking,
@@ -107,6 +106,13 @@ def test_what_closes_files_waits_for_it(work: Callable[[EmbeddedPartitionLog], A
     other.join(WAIT_SECONDS)
     assert not other.is_alive()
     assert held.error is None
+
+
+def test_files_in_use_by_it_are_not_let_go() -> None:
+    held = Held()
+    assert not held.log.let_go()
+    held.let_go()
+    assert held.log.let_go()
 
 
 def test_one_that_fails_stops_the_partition() -> None:

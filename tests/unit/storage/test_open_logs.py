@@ -82,7 +82,7 @@ def test_who_is_used_has_a_second_chance(tmp_path: Path) -> None:
     reopened = 0
     for number in range(1, 30):
         busy.append_blocking([simple(1)])
-        folder.open_partition(topic, number, 0)
+        folder.open_partition(topic, number, 0).append_blocking([simple(1)])
         reopened += not busy._holds_files
     assert reopened <= 1
     folder.close()
@@ -93,16 +93,32 @@ def test_what_cannot_be_closed_stays_open() -> None:
         recent = False
         asked = 0
 
-        def let_go(self) -> None:
+        def let_go(self) -> bool:
             self.asked += 1
             raise OSError(5, "Input/output error")
 
-    open_logs = OpenLogs(Now(), 1)  # type: ignore[arg-type]
+    open_logs = OpenLogs(1)
     stubborn = [Stubborn(), Stubborn(), Stubborn()]
     for each in stubborn:
         open_logs.note(each)
     assert len(open_logs) == 3
-    assert all(each.asked for each in stubborn)
+    assert stubborn[0].asked
+
+
+def test_a_log_that_is_busy_is_passed_by(tmp_path: Path) -> None:
+    """Two threads that append, each over the limit, may not wait for each other's log."""
+    folder = folder_of(tmp_path / "d", 1, FsyncPolicy.NEVER)
+    topic = Topic.new("t", 3)
+    folder.save_topic(topic)
+    logs = [folder.open_partition(topic, number, 0) for number in range(3)]
+    assert files_open(tmp_path / "d") == 0, "a log that nobody writes to holds none"
+    logs[0].append_blocking([simple(0)])
+    with logs[0]._lock:
+        logs[1].append_blocking([simple(0)])
+        assert len(folder.open_logs) == 2
+    logs[2].append_blocking([simple(0)])
+    assert len(folder.open_logs) <= 2
+    folder.close()
 
 
 def test_a_log_that_let_go_is_read_flushed_and_deleted(tmp_path: Path) -> None:
@@ -111,7 +127,7 @@ def test_a_log_that_let_go_is_read_flushed_and_deleted(tmp_path: Path) -> None:
     folder.save_topic(topic)
     log: EmbeddedPartitionLog = folder.open_partition(topic, 0, 0)
     log.append_blocking([simple(0), simple(1)])
-    log.let_go()
+    assert log.let_go()
     assert files_open(tmp_path / "d") == 0
     log.flush_blocking()
     log.delete_records_blocking(1)
