@@ -5,7 +5,7 @@ of one block, without a key for each. A block goes when the last of its PIDs has
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 from pidlease.core.packed import Packed
@@ -115,36 +115,39 @@ class LeaseTable:
         elif there is not partition:
             partitions[place] = [there, partition]
 
-    def restore(self, pid: int, partition: LeasedPartition, now_ms: int) -> bool:
-        """Take note at a start of state on a partition; each partition tells each PID once.
+    def restore(
+        self, pids: Iterable[int], partition: LeasedPartition, now_ms: int
+    ) -> Iterator[int]:
+        """Take note at a start of state on a partition; each partition tells its PIDs once.
 
         Parameters:
-            pid: which.
+            pids: which.
             partition: where.
-            now_ms: counts as its first message.
+            now_ms: counts as their first message.
 
-        Returns:
-            Whether there was no lease; then there is one now that was not kept since its grant.
+        Yields:
+            Those that had no lease; they have one now that was not kept since its grant.
         """
-        number, place = divmod((pid & N_MASK) - 1, BLOCK_SIZE)
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = _Block()
-        block.first_ms[place] = now_ms
-        partitions = block.partitions
-        there = partitions[place]
-        if there is None:
-            partitions[place] = partition
-        elif isinstance(there, list):
-            there.append(partition)
-        else:
-            partitions[place] = [there, partition]
-        if block.granted_ms[place] != _NONE:
-            return False
-        block.granted_ms[place] = -1
-        block.leases += 1
-        self._leases += 1
-        return True
+        blocks = self._blocks
+        for pid in pids:
+            number, place = divmod((pid & N_MASK) - 1, BLOCK_SIZE)
+            block = blocks.get(number)
+            if block is None:
+                block = blocks[number] = _Block()
+            block.first_ms[place] = now_ms
+            partitions = block.partitions
+            there = partitions[place]
+            if there is None:
+                partitions[place] = partition
+            elif isinstance(there, list):
+                there.append(partition)
+            else:
+                partitions[place] = [there, partition]
+            if block.granted_ms[place] == _NONE:
+                block.granted_ms[place] = -1
+                block.leases += 1
+                self._leases += 1
+                yield pid
 
     def remove_partition(self, pid: int, partition: LeasedPartition) -> None:
         """A leased PID no longer writes to a partition: it is gone."""

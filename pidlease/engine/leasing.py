@@ -250,9 +250,9 @@ class Leases:
                 self._table.put(pid, granted_ms, first_ms)
                 self.ring.restore(pid, max(granted_ms, first_ms) + self.lease_ms)
 
-    def restore(self, pid: int, partition: LeasedPartition) -> None:
+    def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:
         """See `partition.LeaseBook`. A PID that only the log knows has its full lease again."""
         now_ms = self._clock_ms()
         # Every entry has its full lease again: while the server was away, nobody could write.
-        if self._table.restore(pid, partition, now_ms):
+        for pid in self._table.restore(pids, partition, now_ms):
             self.ring.restore(pid, now_ms + self.lease_ms)

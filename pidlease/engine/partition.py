@@ -45,8 +45,8 @@ class LeaseBook(Protocol):
     def adopt(self, pid: int, partition: "Partition") -> bool:
         """Take note that a PID writes to a partition for the first time; False: no slot is free."""
 
-    def restore(self, pid: int, partition: "Partition") -> None:
-        """Take note that the log holds batches of a PID on a partition."""
+    def restore(self, pids: Iterable[int], partition: "Partition") -> None:
+        """Take note that the log holds batches of PIDs on a partition."""
 
 
 class _Pending:
@@ -342,8 +342,7 @@ class Partition:
 
     def note_leases(self) -> None:
         """Tell the leases which PIDs have state here, after a restore."""
-        for pid in self.producers:
-            self._leases.restore(pid, self)
+        self._leases.restore(self.producers, self)
 
     async def delete_records(self, before: int) -> int:
         """Delete all records before an offset, durably. What is known of producers stays.

@@ -72,6 +72,7 @@ class Recovery:
             self.leases.restore_rows(snapshot.leases)
         for partition in partitions:
             partition.note_leases()
+            await asyncio.sleep(0)  # who asks how far it is gets an answer
         await self.pool.run(self.leases.first_block)
         return Recovered(topics, partitions, snapshot.manifest if snapshot else None)
 

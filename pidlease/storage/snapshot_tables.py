@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute  # used by casts, and loaded then: not in the middle of a snapshot
 
 from pidlease.core.packed import NARROW, WIDE, Layout, Packed, layout_of
 from pidlease.core.rules import Rules, rules_of

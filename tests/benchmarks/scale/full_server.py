@@ -44,7 +44,10 @@ async def start(folder: Path) -> tuple[Engine, IoPool]:
     sequence = FileSequence(files, data.sequence, "bench", wall_clock_ms, keep_ms=2 * _LEASE_MS)
     config = EngineConfig(lease_ms=_LEASE_MS, ring_capacity=2_000_000, keeper=_SELDOM)
     engine = Engine(data, SnapshotStore(files, data.snapshots), sequence, pool, config)
+    gc.disable()
     await engine.start()
+    gc.freeze()
+    gc.enable()
     return engine, pool
 
 

@@ -1,7 +1,7 @@
 """A log that does what a test says, and what else a partition needs around it."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pidlease.core.judge import Age
@@ -99,8 +99,8 @@ class FakeLeases:
             self.adopted.append(pid)
         return not self.full
 
-    def restore(self, pid: int, partition: Partition) -> None:
-        self.adopted.append(pid)
+    def restore(self, pids: Iterable[int], partition: Partition) -> None:
+        self.adopted += pids
 
 
 class Bench:

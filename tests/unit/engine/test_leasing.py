@@ -149,7 +149,7 @@ async def test_no_pid_comes_twice_over_restarts() -> None:
 async def test_a_log_with_pids_beyond_the_sequence_moves_the_sequence() -> None:
     bench = Bench()
     partition = FakePartition()
-    bench.leases.restore(make_pid(Policy.KAFKA, 4321), partition)
+    bench.leases.restore([make_pid(Policy.KAFKA, 4321)], partition)
     bench.start()
     assert number_of(bench.lease()[0]) > 4321
 
@@ -325,7 +325,7 @@ async def test_rows_come_back_with_their_times_and_order() -> None:
     rows = list(await bench.leases.rows())
     again = bench.restart()
     again.leases.restore_rows(rows)
-    again.leases.restore(pids[2], partition)
+    again.leases.restore([pids[2]], partition)
     assert list(await again.leases.rows()) == rows
     assert [row.pid for row in rows] == pids
     assert rows_of(rows)[pids[2]] == (100_000, 100_010)
@@ -336,7 +336,7 @@ async def test_a_pid_that_only_the_log_knows_has_its_full_lease_again() -> None:
     partition = FakePartition()
     pid = make_pid(Policy.STRICT, 1)
     partition.write(pid, 0)
-    bench.leases.restore(pid, partition)
+    bench.leases.restore([pid], partition)
     bench.now_ms += LEASE_MS - 1
     assert bench.leases.expire() == 0
     bench.now_ms += 1
@@ -350,7 +350,7 @@ async def test_a_restore_may_exceed_the_capacity_and_drains() -> None:
     for n in range(1, 8):
         pid = make_pid(Policy.STRICT, n)
         partition.write(pid, 0)
-        bench.leases.restore(pid, partition)
+        bench.leases.restore([pid], partition)
     bench.start()
     with pytest.raises(NoPidError, match="slots"):
         bench.lease()
@@ -368,7 +368,7 @@ async def test_the_time_that_the_server_was_away_does_not_count_where_there_is_s
     again = bench.restart()
     again.now_ms += 5 * LEASE_MS
     again.leases.restore_rows(await bench.leases.rows())
-    again.leases.restore(pid, partition)
+    again.leases.restore([pid], partition)
     assert again.leases.expire() == 0
     again.now_ms += LEASE_MS
     assert again.leases.expire() == 1
