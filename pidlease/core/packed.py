@@ -107,7 +107,7 @@ def judge_packed(rules: Rules, packed: Packed, batch: Batch) -> Verdict:
     if rules.wraps:
         known, high = _NARROW_JUDGED.unpack_from(packed)
         if (
-            generation == known
+            generation == known >= 0
             and first == (high + 1) & _NARROW_MAX
             and last == (high + records) & _NARROW_MAX
             and 0 < records <= WRAPPING_SPAN_MAX
@@ -117,7 +117,7 @@ def judge_packed(rules: Rules, packed: Packed, batch: Batch) -> Verdict:
     else:
         known, high = _WIDE_JUDGED.unpack_from(packed)
         if (
-            generation == known
+            generation == known >= 0
             and first == high + 1
             and last == high + records
             and records > 0

@@ -108,7 +108,6 @@ class Keeper:
 
         Raises:
             OSError: it could not be written.
-            LogError: what it would speak of is not on the disk.
         """
         async with self._snapshot_lock:
             started = time.monotonic()
@@ -116,11 +115,12 @@ class Keeper:
             self._granted_at_snapshot = self._leases.granted
             rows = []
             for partition in self._partitions():
-                rows.append(partition.rows())
+                taken = partition.rows()
                 # The vector may not run ahead of the disk: a snapshot that does is worth nothing
-                # after a power cut. Also lets the loop breathe between two partitions.
-                await partition.log.flush()
-                await asyncio.sleep(0)
+                # after a power cut. A partition of which that cannot be known is left out.
+                if await self._is_durable(partition):
+                    rows.append(taken)
+                await asyncio.sleep(0)  # the loop breathes between two partitions
             leases = await self._leases.rows()
             now_ms = self._clock_ms()
             work = partial(self._snapshots.write, now_ms, rows, leases)
@@ -130,6 +130,15 @@ class Keeper:
             _log.info("snapshot", number=manifest.number, rows=manifest.rows,
                       seconds=round(self.snapshot_seconds, 3))  # fmt: skip
             return manifest
+
+    async def _is_durable(self, partition: Partition) -> bool:
+        try:
+            await partition.log.flush()
+        except LogError as error:
+            _log.error("a partition is left out: what it acknowledged may not be on the disk",
+                       partition=str(partition.name), error=str(error))  # fmt: skip
+            return False
+        return True
 
     async def _snapshot_loop(self) -> None:
         last = time.monotonic()
@@ -151,7 +160,8 @@ class Keeper:
 
     async def _flush(self) -> None:
         for partition in self._partitions():
-            await partition.log.flush()
+            if not partition.log.stopped:
+                await self._is_durable(partition)
 
     async def retain(self) -> None:
         """Remove what is past retention and no snapshot needs."""

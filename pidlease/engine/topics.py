@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import structlog
 
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition, Surroundings
+from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore
 from pidlease.storage.snapshots import TopicPartition
@@ -162,7 +164,8 @@ class TopicTable:
         self._publish(altered, self.partitions[name])
         for each in self.partitions[name]:
             # With another fsync policy, what was acknowledged before is to be as safe as the rest.
-            await each.log.flush()
+            with suppress(LogError):  # it has stopped the partition, and said so
+                await each.log.flush()
         _log.info("topic altered", topic=name, settings=altered.overrides)
 
     # ------------------------------------------------------------------ parts of them

@@ -32,7 +32,7 @@ from pidlease.storage.files import (
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.open_logs import OpenLogs
 from pidlease.storage.ports import FsyncPolicy, LogConfig
-from pidlease.storage.topics import Topic, TopicStore
+from pidlease.storage.topics import Topic, TopicInDoubtError, TopicStore
 
 FORMAT_VERSION: Final = 1
 OPEN_LOGS_DEFAULT: Final = 256
@@ -122,7 +122,14 @@ class DataFolder:
 
     def delete_topic(self, topic: Topic) -> None:
         """See `LogStore`."""
-        self._topics.doom(topic)
+        try:
+            self._topics.doom(topic)
+        except TopicInDoubtError as error:
+            for (name, _), log in list(self._logs.items()):
+                if name == topic.name:
+                    # What it would take now, a crash could take away with the topic.
+                    log.stop(f"the topic's deletion is in doubt: {error}")
+            raise
         self._left_over[topic.name] = topic
         self._try_remove_logs(topic)
 

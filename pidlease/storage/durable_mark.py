@@ -29,6 +29,7 @@ class DurableMark:
         self._path = folder / "durable"
         self._file: OpenFile | None = None
         self._failed = False
+        self._noted = 0
 
     def read(self) -> int:
         """The offset up to which the log was durable; 0 where nothing is known."""
@@ -38,12 +39,13 @@ class DurableMark:
 
     def write(self, offset: int) -> None:
         """Note that the log is durable up to an offset. A failure costs nothing but the hint."""
-        if self._failed:
+        if self._failed or offset <= self._noted:
             return
         try:
             if self._file is None:
                 self._file = self._files.open(self._path, create=True)
             self._file.write_at([encode_offset(offset)], 0)
+            self._noted = offset
         except OSError as error:
             self._failed = True
             _log.warning("durable mark not written", path=str(self._path), error=str(error))

@@ -55,7 +55,7 @@ class EmbeddedPartitionLog(SegmentedLog):
 
     async def flush(self) -> None:
         """See `PartitionLog`."""
-        if self._unflushed or self._flushing is not None:
+        if self._unflushed or self._flushing is not None or self._in_doubt:
             await self._pool.run(self.flush_blocking)
 
     async def delete_records(self, before: int) -> None:

@@ -42,7 +42,7 @@ class LogView(NamedTuple):
     @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
-        return max(self.kept_offset, self.deleted_to)
+        return min(max(self.kept_offset, self.deleted_to), self.end_offset)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """See `PartitionLog.read`."""

@@ -14,7 +14,7 @@ from pidlease.storage.errors import (
     LogStoppedError,
     OffsetRangeError,
 )
-from pidlease.storage.files import Files, make_durable_folder, remove_tree
+from pidlease.storage.files import Files, make_durable_folder, remove_tree, sweep_asides
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.log_start import read_log_start, write_log_start
 from pidlease.storage.log_view import LogView
@@ -77,6 +77,8 @@ class SegmentedLog:
         self._mark = DurableMark(files, folder)
         self.view = LogView((self._active.names,), 0, 0)
         self._unflushed = False
+        #: An fsync failed: what was acknowledged may not be there after a crash.
+        self._in_doubt = False
         self.config = config
         self.stopped = ""
         self.closed = False
@@ -93,6 +95,13 @@ class SegmentedLog:
             recovery_offset: up to here the log is known to be durable and was intact.
             clean: the log was closed properly.
         """
+        try:
+            self._open(recovery_offset, clean=clean)
+            self._active.fsync_indexes()
+        finally:
+            self._close_files()
+
+    def _open(self, recovery_offset: int, *, clean: bool) -> None:
         make_durable_folder(self._files, self._folder)
         bases = self._tidy()
         segments = [SegmentFiles(self._files, self._folder, base) for base in bases]
@@ -102,27 +111,22 @@ class SegmentedLog:
         if not segments:
             self._active.create()
             self._publish()
-            self._active.fsync_indexes()
-            self._close_files()
             return
         self._sealed = tuple(segments[:-1])
         self._active = ActiveSegment(segments[-1])
         try:
+            # First: what was deleted is not to be seen again because something else is damaged.
+            self._deleted_to = read_log_start(self._files, self._folder)
             durable = self._mark.read()
             recovery_offset = max(recovery_offset, durable)
             self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
             self._check_complete(durable)
-            self._deleted_to = min(
-                read_log_start(self._files, self._folder), self._active.next_offset
-            )
         except DamagedLogError as error:
             self.stop(str(error))
         if self.cut_bytes:
             _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
                          end_offset=self._active.next_offset)  # fmt: skip
         self._publish()
-        self._active.fsync_indexes()
-        self._close_files()
 
     def _check_complete(self, durable: int) -> None:
         end = self._active.next_offset
@@ -133,6 +137,7 @@ class SegmentedLog:
 
     def _tidy(self) -> list[int]:
         """Remove what an interrupted removal left, and name the segments there are."""
+        sweep_asides(self._files, self._folder)
         names = self._files.list(self._folder)
         bases = [base for name in names if (base := base_offset_of(name)) is not None]
         stems = {f"{base:020d}" for base in bases}
@@ -229,6 +234,9 @@ class SegmentedLog:
                 self._roll()
             self._active.write(placed, fsync=fsync)
         except OSError as error:
+            if fsync and (self._unflushed or self._flushing is not None):
+                # It may tell of pages that were acknowledged before, by another policy.
+                self._fsync_failed(error)
             self._undo(error)
         if fsync:
             self._unflushed = False
@@ -265,7 +273,7 @@ class SegmentedLog:
         except OSError as error:
             if self._unflushed or self._flushing is not None:
                 # Acknowledged pages may be gone: the kernel drops what it could not write.
-                self.stop(f"fsync of acknowledged records failed ({error})")
+                self._fsync_failed(error)
             raise
         self._unflushed = False
         new = ActiveSegment(SegmentFiles(self._files, self._folder, old.next_offset))
@@ -319,6 +327,8 @@ class SegmentedLog:
         """See `PartitionLog.flush`. Appends go on meanwhile: an fsync may be long (KAFKA-9693)."""
         with self._lock:
             self._wait_for_flush()
+            if self._in_doubt:
+                raise LogStoppedError(self.stopped)
             if self.stopped or not self._unflushed:
                 return
             segment, end, log = self._active, self._active.next_offset, self._active.log
@@ -347,6 +357,7 @@ class SegmentedLog:
 
     def _fsync_failed(self, error: OSError) -> None:
         # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
+        self._in_doubt = True
         self.stop(f"fsync of acknowledged records failed ({error})")
 
     def _flush_locked(self) -> None:
@@ -361,11 +372,13 @@ class SegmentedLog:
     def delete_records_blocking(self, before: int) -> None:
         """See `PartitionLog.delete_records`."""
         with self._lock:
+            self._wait_for_flush()  # before the checks: it lets others in
             if self.stopped:
                 raise LogStoppedError(self.stopped)
-            if not self.view.start_offset <= before <= self.view.end_offset:
+            if not 0 <= before <= self.view.end_offset:
                 raise OffsetRangeError(before, self.view.start_offset, self.view.end_offset)
-            self._wait_for_flush()
+            if before <= self.view.start_offset:
+                return
             if self._unflushed:
                 # A power cut may not leave a log that ends before it starts.
                 self._flush_locked()
@@ -378,20 +391,25 @@ class SegmentedLog:
         with self._lock:
             if self.stopped:
                 return 0
-            past = is_past(self.config, self._active.indexer.max_timestamp, now_ms)
-            if self._active.size and (past or self._deleted_to >= self._active.next_offset):
-                self._roll()
-            removed = 0
-            limits = (limit_offset, self._deleted_to)
-            for segment in removable(self._sealed, self._active, self.config, limits, now_ms):
-                segment.remove()
-                self._sealed = self._sealed[1:]
-                self._publish()
-                segment.remove_indexes()
-                removed += 1
-            if not self._holds_files:
-                self._close_files()  # a roll has opened some
-            return removed
+            try:
+                return self._retain(limit_offset, now_ms)
+            finally:
+                if not self._holds_files:
+                    self._close_files()  # a roll opens some
+
+    def _retain(self, limit_offset: int, now_ms: int) -> int:
+        past = is_past(self.config, self._active.indexer.max_timestamp, now_ms)
+        if self._active.size and (past or self._deleted_to >= self._active.next_offset):
+            self._roll()
+        removed = 0
+        limits = (limit_offset, self._deleted_to)
+        for segment in removable(self._sealed, self._active, self.config, limits, now_ms):
+            segment.remove()
+            self._sealed = self._sealed[1:]
+            self._publish()
+            segment.remove_indexes()
+            removed += 1
+        return removed
 
     def size_bytes(self) -> int:
         """Length of all segments."""

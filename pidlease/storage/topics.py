@@ -16,7 +16,12 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NAME_MAX: Final = 249
 _SUFFIX: Final = ".json"
 #: A definition of a topic that was deleted, while its logs are being removed.
-DOOMED_SUFFIX: Final = ".deleted"
+#: No longer than `_SUFFIX`, or the longest names could not be deleted.
+DOOMED_SUFFIX: Final = ".gone"
+
+
+class TopicInDoubtError(OSError):
+    """A deletion could neither be made durable nor undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +105,22 @@ class TopicStore:
 
         Raises:
             OSError: the topic is still there.
+            TopicInDoubtError: it may be there, or not, after a crash.
         """
         path, doomed = self._folder / (topic.name + _SUFFIX), self._doomed(topic)
         self._files.rename(path, doomed)
         try:
             self._files.fsync_folder(self._folder)
-        except OSError:
-            self._files.rename(doomed, path)
+        except OSError as error:
+            self._undo_doom(path, doomed, error)
             raise
+
+    def _undo_doom(self, path: Path, doomed: Path, error: OSError) -> None:
+        try:
+            self._files.rename(doomed, path)
+            self._files.fsync_folder(self._folder)
+        except OSError as second:
+            raise TopicInDoubtError(f"{path}: {error}; then {second}") from second
 
     def doomed(self) -> list[Topic]:
         """Topics that were deleted, of which something may be left.
@@ -124,7 +137,8 @@ class TopicStore:
         Raises:
             OSError: it is still told.
         """
-        self._files.remove(self._doomed(topic))
+        if self._files.exists(self._doomed(topic)):
+            self._files.remove(self._doomed(topic))
         self._files.fsync_folder(self._folder)
 
     def _doomed(self, topic: Topic) -> Path:

@@ -24,6 +24,10 @@ from tests.sim.gate import Gate, SimulatedCrash, os_error
 __all__ = ["SimFile", "SimFiles", "SimLock", "SimulatedCrash"]
 
 
+#: Linux's NAME_MAX.
+_NAME_BYTES_MAX = 255
+
+
 class SimFiles(Gate):
     """See `storage.files.Files`; hooks, faults and crash points are those of `Gate`.
 
@@ -245,6 +249,8 @@ class SimFiles(Gate):
         return node
 
     def _place(self, path: Path) -> Place:
+        if len(path.name.encode()) > _NAME_BYTES_MAX:
+            raise os_error(errno.ENAMETOOLONG, path)
         return self._find_folder(path.parent), path.name
 
     def _find_or_create(self, path: Path, *, create: bool) -> FileNode:

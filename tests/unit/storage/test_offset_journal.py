@@ -150,6 +150,18 @@ def test_more_can_be_added_behind_a_torn_write() -> None:
         assert records_in(files.power_loss(seed)) == [commit("a", 1), commit("c", 3)]
 
 
+def test_what_was_cut_does_not_come_back_behind_a_shorter_write() -> None:
+    content, (_, start) = content_of([commit("a", 1)], [commit("b", 2), commit("c", 3)])
+    torn = bytearray(content)
+    torn[start + 5] ^= 1  # the second line of the write is whole, and nobody was told of it
+    files = with_content(bytes(torn))
+    journal, found = open_journal(files)
+    assert found == [commit("a", 1)]
+    journal.append([commit("d", 4)])  # as long as the damaged line
+    for seed in range(20):
+        assert records_in(files.power_loss(seed)) == [commit("a", 1), commit("d", 4)]
+
+
 def test_any_lost_sector_of_the_last_write_is_no_damage() -> None:
     last: list[Record] = [wide(f"g{number}", 1, 30) for number in range(6)]
     content, (_, start) = content_of([commit("a", 1)], last)

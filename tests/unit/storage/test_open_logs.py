@@ -9,13 +9,15 @@ import pytest
 
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.embedded import EmbeddedPartitionLog
+from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.open_logs import OpenLogs
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.topics import Topic
 from tests.sim.batches import simple
-from tests.unit.storage.logs import offsets
+from tests.sim.files import SimFiles
+from tests.unit.storage.logs import config, offsets, open_log
 
 
 class Now:
@@ -137,3 +139,23 @@ def test_a_log_that_let_go_is_read_flushed_and_deleted(tmp_path: Path) -> None:
     folder.delete_topic(topic)
     assert os.listdir(tmp_path / "d" / "logs") == []
     folder.close()
+
+
+def test_what_a_log_was_given_is_durable_when_it_lets_go() -> None:
+    """The kernel tells a failed write to who has the file open: nobody has it afterwards."""
+    files = SimFiles(3)
+    log = open_log(files, config(fsync=FsyncPolicy.NEVER))
+    log.append_blocking([simple(0), simple(1)])
+    assert log.let_go()
+    for seed in range(4):
+        assert offsets(open_log(files.power_loss(seed), config())) == [0, 1]
+
+
+def test_a_log_that_cannot_be_made_durable_does_not_let_go_quietly() -> None:
+    files = SimFiles(3)
+    log = open_log(files, config(fsync=FsyncPolicy.NEVER))
+    log.append_blocking([simple(0)])
+    files.fail_next("fsync", "*.log")
+    with pytest.raises(LogStoppedError):
+        log.let_go()
+    assert "fsync" in log.stopped
