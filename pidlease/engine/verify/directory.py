@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pidlease.engine.verify.access import ReadOnlyFiles
+from pidlease.engine.verify.offsets import check_offsets
 from pidlease.engine.verify.partition import Looking, PartitionCheck
 from pidlease.engine.verify.report import CannotLookError, Kind, Report
 from pidlease.engine.verify.sequence import check_sequence
@@ -62,6 +63,7 @@ def verify(files: Files, path: Path, began: Told, advance: Told) -> Report:
         for each in planned:
             _check_partition(looking, each, snapshots)
         _check_file(looking, path / "sequence" / "blocks", check_sequence)
+        _check_file(looking, path / "groups", check_offsets)
     except PermissionError as error:
         raise CannotLookError(f"{path} may not be read by this user: {error}") from error
     report.totals.producers = len(report.pids)

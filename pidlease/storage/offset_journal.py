@@ -1,0 +1,278 @@
+"""The journal of committed offsets: one file, to which lines are added, and which is written anew
+when it has grown to several times of what it needs to say.
+
+Nothing here knows of the event loop; all of it blocks, and is called by one at a time.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from pidlease.storage.errors import DataFolderError
+from pidlease.storage.files import (
+    Files,
+    OpenFile,
+    make_durable_folder,
+    sweep_asides,
+    write_aside,
+)
+from pidlease.storage.offset_records import Line, Mark, Record, encode_line, parse_line
+
+#: The file, in a folder of its own.
+JOURNAL_NAME: Final = "offsets"
+#: What is read and written at once.
+_CHUNK_BYTES: Final = 1 << 20
+#: A line is longer than any request that is taken (2 MiB), whatever JSON makes of it.
+LINE_BYTES_MAX: Final = 32 << 20
+
+_log = structlog.get_logger(__name__)
+
+
+class JournalLine(NamedTuple):
+    """A line of the file.
+
+    Attributes:
+        number: from 1 on.
+        start: at which byte it begins.
+        end: where the next one begins.
+        line: what it says; None: it is not intact, or not whole.
+    """
+
+    number: int
+    start: int
+    end: int
+    line: Line | None
+
+
+def journal_lines(file: OpenFile) -> Iterator[JournalLine]:
+    """All lines of a journal, intact or not, one behind the other.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: a line is intact, and of a kind that only a newer version knows.
+    """
+    start = 0
+    for number, (raw, whole) in enumerate(_raw_lines(file), 1):
+        end = start + len(raw) + whole
+        line = parse_line(raw) if whole else None
+        # Where it is the newline that is damaged, what follows it is whole: a bracket before a
+        # quotation mark is where a line begins, and hardly ever anything else.
+        at = raw.rfind(b'{"') if line is None else 0
+        if at > 0 and whole:
+            yield JournalLine(number, start, start + at, None)
+            start, line = start + at, parse_line(raw[at:])
+        yield JournalLine(number, start, end, line)
+        start = end
+
+
+def _raw_lines(file: OpenFile) -> Iterator[tuple[bytes, bool]]:
+    """Lines without their newlines, and whether there was one."""
+    position, rest = 0, b""
+    while chunk := file.read_at(_CHUNK_BYTES, position):
+        position += len(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line, True
+        if len(rest) > LINE_BYTES_MAX:
+            yield rest, False
+            rest = b""
+    if rest:
+        yield rest, False
+
+
+class OffsetJournal:
+    """The file.
+
+    Parameters:
+        files: the file system.
+        path: the file; its folder is this one's alone.
+        durable: whether each append is fsynced.
+    """
+
+    def __init__(self, files: Files, path: Path, *, durable: bool) -> None:
+        self._files = files
+        self._path = path
+        self._durable = durable
+        #: Up to here the file is good; what is behind is to be cut before anything is written.
+        self.length = 0
+        #: Up to here it is on the disk.
+        self._synced = 0
+        #: What a crash or a failed write left behind the good part.
+        self._tail = False
+        #: Length of the new file, where it is not known whether its name came to stand.
+        self._replacing = -1
+
+    def open(self) -> Iterator[Record]:
+        """Make the file where it is missing, and read it; what a crash left of a write is cut.
+
+        Yields:
+            What stands in it, in order.
+
+        Raises:
+            DataFolderError: it cannot be read, or something in its middle is damaged.
+        """
+        try:
+            make_durable_folder(self._files, self._path.parent)
+            sweep_asides(self._files, self._path.parent)
+            if not self._files.exists(self._path):
+                write_aside(self._files, self._path, [])
+            # A crash may have come between a rename and its fsync.
+            self._files.fsync_folder(self._path.parent)
+            file = self._files.open(self._path)
+            try:
+                yield from self._read(file)
+                file.fsync()  # what was read is what will be answered: it is not to be lost again
+            finally:
+                file.close()
+        except OSError as error:
+            raise DataFolderError(f"{self._path}: {error}") from error
+        except ValueError as error:
+            raise DataFolderError(f"{self._path}: {error}; install the newer version") from error
+        self._synced = self.length
+
+    def _read(self, file: OpenFile) -> Iterator[Record]:
+        bad: JournalLine | None = None
+        for each in journal_lines(file):
+            if bad is not None:
+                # Of a write that a power cut tore anything may be missing. But who wrote behind
+                # it would have known that it was durable.
+                if each.line is not None and each.line.synced > bad.start:
+                    raise DataFolderError(
+                        f"{self._path}: line {bad.number} is damaged (byte {bad.start}); take the"
+                        " file from a backup, or move it away: then no group has an offset"
+                    )
+            elif each.line is None:
+                bad = each
+            else:
+                yield each.line.record
+                self.length = each.end
+        if bad is not None:
+            self._tail = True
+            _log.warning("the end of the offsets' journal is not intact: cut", path=str(self._path),
+                         line=bad.number, bytes=file.size() - self.length)  # fmt: skip
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Add records, all of them or none.
+
+        Raises:
+            OSError: none of them counts.
+        """
+        if self._replacing >= 0:
+            self._settle_name()
+        file = self._files.open(self._path)
+        try:
+            self._cut_tail(file)
+            synced = self.length if self._durable else self._synced
+            lines = [
+                encode_line(record, 0 if number else synced)
+                for number, record in enumerate(records)
+            ]
+            self._tail = True
+            file.write_at(lines, self.length)
+            if self._durable:
+                file.fsync()
+            self._tail = False
+        finally:
+            file.close()
+        self.length += sum(map(len, lines))
+        if self._durable:
+            self._synced = self.length
+
+    def flush(self) -> None:
+        """Return when all that was added is on the disk.
+
+        Raises:
+            OSError: it may not be.
+        """
+        if self._synced == self.length:
+            return
+        length = self.length
+        file = self._files.open(self._path)
+        try:
+            file.fsync()
+        finally:
+            file.close()
+        self._synced = length
+
+    def close(self) -> None:
+        """Make all of it durable, and say so in the file: then damage cannot pass for a torn write.
+
+        Raises:
+            OSError: it may not be durable.
+        """
+        self.flush()
+        if self.length:
+            self.append([Mark()])
+            self.flush()
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Write the file anew, durably: these records, and nothing else.
+
+        Raises:
+            OSError: the file is as it was; more can be added to it.
+        """
+        if self._replacing >= 0:
+            self._settle_name()
+        file = self._files.open(self._path)
+        try:
+            # So that its size tells it from the new one, should it be in doubt which is there.
+            self._cut_tail(file)
+        finally:
+            file.close()
+        chunks = _Chunks(records)
+        try:
+            write_aside(self._files, self._path, chunks)
+        except OSError:
+            if chunks.complete:
+                self._replacing = chunks.size
+            raise
+        self.length = self._synced = chunks.size
+
+    def _cut_tail(self, file: OpenFile) -> None:
+        if self._tail:
+            file.truncate(self.length)
+            # Or a power cut may bring the tail back behind a shorter write.
+            file.fsync()
+            self._tail = False
+
+    def _settle_name(self) -> None:
+        """Find out which file has the name, once it is sure to stay. Both say the same."""
+        self._files.fsync_folder(self._path.parent)
+        file = self._files.open_readonly(self._path)
+        try:
+            size = file.size()
+        finally:
+            file.close()
+        if size == self._replacing != self.length:
+            self.length = self._synced = size
+        self._replacing = -1
+
+
+class _Chunks:
+    """Records as lines, in chunks; the last line is a mark for all before it.
+
+    Attributes:
+        size: in bytes, of the chunks so far.
+        complete: whether all of them were taken.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = records
+        self.size = 0
+        self.complete = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        chunk = bytearray()
+        for record in self._records:
+            chunk += encode_line(record)
+            if len(chunk) >= _CHUNK_BYTES:
+                self.size += len(chunk)
+                yield bytes(chunk)
+                chunk.clear()
+        if self.size or chunk:
+            chunk += encode_line(Mark(), self.size + len(chunk))
+            self.size += len(chunk)
+            yield bytes(chunk)
+        self.complete = True

@@ -1,0 +1,312 @@
+"""Committed offsets of consumer groups, durable. What is told of them is in memory, and moves only
+behind the journal: what was told once is never older after a restart.
+
+    write -> queue -> journal (one write, one fsync for all that wait) -> table -> told
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from pidlease.storage.files import Files
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.offset_journal import JOURNAL_NAME, OffsetJournal
+from pidlease.storage.offset_records import (
+    Commit,
+    Mark,
+    OffsetsFailedError,
+    OffsetsFullError,
+    Record,
+)
+from pidlease.storage.offset_table import OffsetTable
+from pidlease.storage.ports import FsyncPolicy
+
+#: Records and offsets that one write takes; the rest waits for the next one.
+_RECORDS_MAX: Final = 10_000
+_OFFSETS_MAX: Final = 50_000
+#: The journal may have so many times the length that it would have if it were written anew,
+_GROWTH_MAX: Final = 4
+#: and so many bytes more.
+_SLACK_BYTES: Final = 1 << 20
+#: What an offset may take on average where there are as many as there may be.
+_ENTRY_BYTES_MAX: Final = 512
+
+ENTRIES_MAX: Final = 1_000_000
+
+_log = structlog.get_logger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """A record on its way, how many offsets it brings, how many new ones, and who waits for it."""
+
+    record: Record
+    offsets: int
+    new: int
+    done: "asyncio.Future[None]"
+
+
+class OffsetStore:
+    """The offsets of one data directory.
+
+    Parameters:
+        files: the file system.
+        folder: of the journal; nothing else is in it.
+        pool: the threads for blocking work.
+        fsync: when a record counts as stored.
+        flush_seconds: how often `interval` fsyncs.
+        entries_max: offsets of all groups together.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        pool: IoPool,
+        fsync: FsyncPolicy = FsyncPolicy.BATCH,
+        flush_seconds: float = 1.0,
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        self.table: Final = OffsetTable()
+        durable = fsync is FsyncPolicy.BATCH
+        self._journal = OffsetJournal(files, folder / JOURNAL_NAME, durable=durable)
+        self._pool = pool
+        self._entries_max = entries_max
+        self._queue: deque[_Waiting] = deque()
+        #: Whether a thread is at work on the journal; never two.
+        self._busy = False
+        self._idle = asyncio.Event()
+        #: How many records of each group are on their way, and how many new offsets in all.
+        self._under_way: Counter[str] = Counter()
+        self._new_entries = 0
+        #: Records that were given, and that came to an end; who waits for how many of them.
+        self._given = 0
+        self._ended = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        #: What is to be done with the table when no thread reads it.
+        self._deferred: list[Callable[[], None]] = []
+        #: Writing the journal anew failed: not again before it has this length.
+        self._replace_from = 0
+        self._flush_seconds = flush_seconds if fsync is FsyncPolicy.INTERVAL else 0.0
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flush_due = False
+        #: An fsync failed: what it should have saved may be lost, whatever the next one says.
+        self._doubtful = False
+        self._closed = False
+
+    def open(self) -> None:
+        """Read what is there. Blocks.
+
+        Raises:
+            DataFolderError: the journal cannot be read, or is damaged.
+        """
+        for record in self._journal.open():
+            self.table.apply(record)
+
+    # ------------------------------------------------------------------ on the event loop
+
+    def write(self, record: Record) -> "asyncio.Future[None]":
+        """Store a record. Records count in the order in which they were given.
+
+        Returns:
+            Done when it is stored and `table` says it; with OffsetsFailedError where it is not.
+
+        Raises:
+            OffsetsFullError: there would be too many offsets.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            done.set_exception(OffsetsFailedError("the server is stopping"))
+            return done
+        offsets = new = 0
+        if isinstance(record, Commit):
+            offsets = sum(len(topic.partitions) for topic in record.topics)
+            new = self._check_room(record)
+        self._under_way[_group_of(record)] += 1
+        self._new_entries += new
+        self._given += 1
+        self._queue.append(_Waiting(record, offsets, new, done))
+        self._next()
+        return done
+
+    def is_busy(self, group: str) -> bool:
+        """Whether records of a group are on their way."""
+        return group in self._under_way
+
+    async def settled(self) -> None:
+        """Wait until all that was given to `write` so far is stored, or has failed."""
+        if self._ended < self._given:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((self._given, future))
+            await future
+
+    def keep_topics(self, topic_ids: Mapping[str, str]) -> None:
+        """Let go of the offsets of all topics but these: name -> id.
+
+        Nothing is written: a start does the same.
+        """
+        self._with_table(partial(self.table.keep_topics, dict(topic_ids)))
+
+    def forget_topic(self, topic_id: str) -> None:
+        """Let go of the offsets of a topic that was deleted. Nothing is written, as above."""
+        self._with_table(partial(self.table.forget_topic, topic_id))
+
+    async def close(self) -> None:
+        """Store what was given, take nothing more, and make all of it durable."""
+        self._closed = True
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self._flush_due = False
+        while self._busy:
+            self._idle.clear()
+            await self._idle.wait()
+        try:
+            await self._pool.run(self._close)
+        except OSError as error:
+            _log.error("the offsets' journal could not be closed", error=str(error))
+
+    # ------------------------------------------------------------------ one write at a time
+
+    def _check_room(self, commit: Commit) -> int:
+        """How many offsets the commit brings that are new.
+
+        Raises:
+            OffsetsFullError: there is no room for them.
+        """
+        new, size = self.table.growth(commit)
+        if new and self.table.entries + self._new_entries + new > self._entries_max:
+            raise OffsetsFullError(f"at most {self._entries_max} offsets of all groups together")
+        size_max = self._entries_max * _ENTRY_BYTES_MAX
+        if size > 0 and self.table.size_bytes + size > size_max:
+            raise OffsetsFullError(f"at most {size_max} bytes of offsets of all groups together")
+        return new
+
+    def _next(self) -> None:
+        """Put a thread to work, if none is and there is something to do."""
+        if self._busy:
+            return
+        if self._queue:
+            batch = self._take()
+            self._busy = True
+            records = [each.record for each in batch]
+            self._pool.submit(partial(self._store, records), partial(self._stored, batch))
+        elif self._flush_due:
+            self._flush_due = False
+            self._busy = True
+            self._pool.submit(self._flush, self._flushed)
+        else:
+            self._idle.set()
+
+    def _take(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        offsets = 0
+        while self._queue and len(batch) < _RECORDS_MAX and offsets < _OFFSETS_MAX:
+            batch.append(self._queue.popleft())
+            offsets += batch[-1].offsets
+        return batch
+
+    def _stored(self, batch: list[_Waiting], failure: Exception | None) -> None:
+        if failure is not None:
+            _log.error("offsets not stored", records=len(batch), error=repr(failure))
+        for each in batch:
+            self._settle(each, failure)
+        self._ended += len(batch)
+        while self._waiters and self._waiters[0][0] <= self._ended:
+            _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+        if self._flush_seconds:
+            self._flush_later()
+        self._end()
+
+    def _flushed(self, failure: Exception | None) -> None:
+        if failure is not None:
+            _log.error("the offsets' journal could not be made durable", error=repr(failure))
+            self._flush_later()
+        self._end()
+
+    def _flush_later(self) -> None:
+        def due() -> None:
+            self._flush_timer = None
+            self._flush_due = True
+            self._next()
+
+        if self._flush_timer is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_later(self._flush_seconds, due)
+
+    def _end(self) -> None:
+        self._busy = False
+        for work in self._deferred:
+            work()
+        self._deferred.clear()
+        self._next()
+
+    def _settle(self, waiting: _Waiting, failure: Exception | None) -> None:
+        record, _, new, done = waiting
+        group = _group_of(record)
+        self._under_way[group] -= 1
+        if not self._under_way[group]:
+            del self._under_way[group]
+        self._new_entries -= new
+        if failure is None:
+            self.table.apply(record)
+        if done.done():
+            return  # who asked has gone
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(OffsetsFailedError(str(failure)))
+
+    def _with_table(self, work: Callable[[], None]) -> None:
+        """Change the table, now or when no thread reads it."""
+        if self._busy:
+            self._deferred.append(work)
+        else:
+            work()
+
+    # ------------------------------------------------------------------ in a thread
+
+    def _store(self, records: list[Record]) -> None:
+        length = self._journal.length
+        allowed = _SLACK_BYTES + _GROWTH_MAX * self.table.size_bytes
+        if length > max(allowed, self._replace_from):
+            try:
+                self._replace()
+            except OSError as error:
+                # It is only longer than it need be.
+                self._replace_from = length + _SLACK_BYTES
+                _log.warning("the offsets' journal could not be written anew", error=str(error))
+        self._journal.append(records)
+
+    def _replace(self) -> None:
+        before = self._journal.length
+        self._journal.replace(self.table.records())
+        self._replace_from = 0
+        self._doubtful = False
+        _log.info("offsets' journal written anew", bytes=self._journal.length, before=before)
+
+    def _flush(self) -> None:
+        if self._doubtful:
+            self._replace()
+            return
+        try:
+            self._journal.flush()
+        except OSError:
+            self._doubtful = True
+            raise
+
+    def _close(self) -> None:
+        try:
+            self._flush()
+        except OSError:
+            self._replace()
+        self._journal.close()
+
+
+def _group_of(record: Record) -> str:
+    return "" if isinstance(record, Mark) else record.group

@@ -1,0 +1,179 @@
+"""The committed offsets as they are known: the journal's records, one applied behind the other."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pidlease.storage.offset_records import (
+    Commit,
+    CommittedOffset,
+    Forget,
+    GroupNote,
+    Record,
+    RemoveGroup,
+    TopicOffsets,
+)
+
+#: About what a line, a group, a topic and an offset take in the journal beside their texts.
+_GROUP_BYTES: Final = 120
+_TOPIC_BYTES: Final = 100
+_OFFSET_BYTES: Final = 40
+#: Offsets in one line when all of them are written again.
+_ROWS_MAX: Final = 1000
+
+
+@dataclass(slots=True)
+class TopicPart:
+    """A topic's offsets in a group."""
+
+    topic_id: str
+    offsets: dict[int, CommittedOffset] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StoredGroup:
+    """What is remembered of a group; see `GroupNote` for the fields."""
+
+    protocol_type: str | None = None
+    generation: int = 0
+    empty_ms: int = -1
+    topics: dict[str, TopicPart] = field(default_factory=dict)
+
+
+class OffsetTable:
+    """Groups and their committed offsets, in memory.
+
+    Attributes:
+        groups: by their ids.
+        entries: offsets in all of them.
+        size_bytes: about what they would take in a journal that holds nothing else.
+    """
+
+    def __init__(self) -> None:
+        self.groups: Final[dict[str, StoredGroup]] = {}
+        self.entries = 0
+        self.size_bytes = 0
+
+    def get(self, group: str, topic: str, topic_id: str, partition: int) -> CommittedOffset | None:
+        """What a group committed for a partition of the topic with that id; None for nothing."""
+        stored = self.groups.get(group)
+        part = stored.topics.get(topic) if stored is not None else None
+        if part is None or part.topic_id != topic_id:
+            return None
+        return part.offsets.get(partition)
+
+    def growth(self, commit: Commit) -> tuple[int, int]:
+        """How many entries more there will be behind a commit, and how many bytes."""
+        new = size = 0
+        for topic, topic_id, partitions in commit.topics:
+            for partition, committed in partitions.items():
+                old = self.get(commit.group, topic, topic_id, partition)
+                size += len(committed.metadata)
+                if old is None:
+                    new += 1
+                    size += _OFFSET_BYTES
+                else:
+                    size -= len(old.metadata)
+        return new, size
+
+    def apply(self, record: Record) -> None:
+        """Take over what a record says."""
+        if isinstance(record, Commit):
+            group = self._make(record.group)
+            for topic, topic_id, partitions in record.topics:
+                if partitions:
+                    self._put(group, topic, topic_id, partitions)
+        elif isinstance(record, Forget):
+            stored = self.groups.get(record.group)
+            if stored is not None:
+                for topic, numbers in record.topics:
+                    self._forget(stored, topic, numbers)
+        elif isinstance(record, GroupNote):
+            group = self._make(record.group)
+            group.protocol_type = record.protocol_type
+            group.generation = record.generation
+            group.empty_ms = record.empty_ms
+        elif isinstance(record, RemoveGroup):
+            self._remove(record.group)
+
+    def keep_topics(self, topic_ids: Mapping[str, str]) -> None:
+        """Let go of the offsets of all topics but these: name -> id."""
+        self._forget_topics(lambda topic, part: topic_ids.get(topic) != part.topic_id)
+
+    def forget_topic(self, topic_id: str) -> None:
+        """Let go of the offsets of a topic."""
+        self._forget_topics(lambda _, part: part.topic_id == topic_id)
+
+    def _forget_topics(self, leaves: Callable[[str, TopicPart], bool]) -> None:
+        for group in self.groups.values():
+            gone = [topic for topic, part in group.topics.items() if leaves(topic, part)]
+            for topic in gone:
+                self._forget(group, topic, list(group.topics[topic].offsets))
+
+    def records(self) -> Iterator[Record]:
+        """Everything, as the fewest records that say it."""
+        for name, group in self.groups.items():
+            yield GroupNote(name, group.protocol_type, group.generation, group.empty_ms)
+            for topic, part in group.topics.items():
+                for rows in _parts(part.offsets):
+                    yield Commit(name, (TopicOffsets(topic, part.topic_id, rows),))
+
+    def _make(self, name: str) -> StoredGroup:
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = StoredGroup()
+            self.size_bytes += _GROUP_BYTES + len(name)
+        return group
+
+    def _put(
+        self,
+        group: StoredGroup,
+        topic: str,
+        topic_id: str,
+        partitions: Mapping[int, CommittedOffset],
+    ) -> None:
+        part = group.topics.get(topic)
+        if part is not None and part.topic_id != topic_id:
+            # A later topic of that name: what was committed of the one before says nothing.
+            self._forget(group, topic, list(part.offsets))
+            part = None
+        if part is None:
+            part = group.topics[topic] = TopicPart(topic_id)
+            self.size_bytes += _TOPIC_BYTES + len(topic)
+        for partition, committed in partitions.items():
+            old = part.offsets.get(partition)
+            if old is None:
+                self.entries += 1
+                self.size_bytes += _OFFSET_BYTES + len(committed.metadata)
+            else:
+                self.size_bytes += len(committed.metadata) - len(old.metadata)
+            part.offsets[partition] = committed
+
+    def _forget(self, group: StoredGroup, topic: str, partitions: Iterable[int]) -> None:
+        part = group.topics.get(topic)
+        if part is None:
+            return
+        for partition in partitions:
+            old = part.offsets.pop(partition, None)
+            if old is not None:
+                self.entries -= 1
+                self.size_bytes -= _OFFSET_BYTES + len(old.metadata)
+        if not part.offsets:
+            del group.topics[topic]
+            self.size_bytes -= _TOPIC_BYTES + len(topic)
+
+    def _remove(self, name: str) -> None:
+        group = self.groups.get(name)
+        if group is None:
+            return
+        for topic in list(group.topics):
+            self._forget(group, topic, list(group.topics[topic].offsets))
+        del self.groups[name]
+        self.size_bytes -= _GROUP_BYTES + len(name)
+
+
+def _parts(offsets: dict[int, CommittedOffset]) -> Iterator[dict[int, CommittedOffset]]:
+    """A topic's offsets, in parts of a bounded size."""
+    rows = list(offsets.items())
+    for start in range(0, len(rows), _ROWS_MAX):
+        yield dict(rows[start : start + _ROWS_MAX])
