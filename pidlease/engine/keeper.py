@@ -108,6 +108,7 @@ class Keeper:
 
         Raises:
             OSError: it could not be written.
+            LogError: what it would speak of may not be on the disk.
         """
         async with self._snapshot_lock:
             started = time.monotonic()
@@ -115,11 +116,11 @@ class Keeper:
             self._granted_at_snapshot = self._leases.granted
             rows = []
             for partition in self._partitions():
-                taken = partition.rows()
+                rows.append(partition.rows())
                 # The vector may not run ahead of the disk: a snapshot that does is worth nothing
-                # after a power cut. A partition of which that cannot be known is left out.
-                if await self._is_durable(partition):
-                    rows.append(taken)
+                # after a power cut. Where that cannot be known of a partition, there is none:
+                # without it, its producers would be forgotten when its old segments go.
+                await partition.log.flush()
                 await asyncio.sleep(0)  # the loop breathes between two partitions
             leases = await self._leases.rows()
             now_ms = self._clock_ms()
@@ -130,15 +131,6 @@ class Keeper:
             _log.info("snapshot", number=manifest.number, rows=manifest.rows,
                       seconds=round(self.snapshot_seconds, 3))  # fmt: skip
             return manifest
-
-    async def _is_durable(self, partition: Partition) -> bool:
-        try:
-            await partition.log.flush()
-        except LogError as error:
-            _log.error("a partition is left out: what it acknowledged may not be on the disk",
-                       partition=str(partition.name), error=str(error))  # fmt: skip
-            return False
-        return True
 
     async def _snapshot_loop(self) -> None:
         last = time.monotonic()
@@ -160,8 +152,8 @@ class Keeper:
 
     async def _flush(self) -> None:
         for partition in self._partitions():
-            if not partition.log.stopped:
-                await self._is_durable(partition)
+            with suppress(LogError):  # it has stopped the partition, and said so
+                await partition.log.flush()
 
     async def retain(self) -> None:
         """Remove what is past retention and no snapshot needs."""

@@ -87,7 +87,9 @@ class LeaseTable:
     def pop(self, pid: int) -> tuple[LeasedPartition, ...]:
         """End a lease; the partitions that the PID wrote to."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
-        block = self._blocks[number]
+        block = self._blocks.get(number)
+        if block is None or block.granted_ms[place] == _NONE:
+            return ()
         partitions = _as_tuple(block.partitions[place])
         block.granted_ms[place] = _NONE
         block.partitions[place] = None
@@ -100,7 +102,8 @@ class LeaseTable:
     def partitions(self, pid: int) -> tuple[LeasedPartition, ...]:
         """The partitions that a leased PID writes to."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
-        return _as_tuple(self._blocks[number].partitions[place])
+        block = self._blocks.get(number)
+        return () if block is None else _as_tuple(block.partitions[place])
 
     def add_partition(self, pid: int, partition: LeasedPartition) -> None:
         """Take note that a leased PID writes to a partition."""

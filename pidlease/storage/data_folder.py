@@ -67,6 +67,8 @@ class DataFolder:
         self._defaults = defaults
         self._pool = pool
         self._logs: dict[tuple[str, int], EmbeddedPartitionLog] = {}
+        #: Topics of which only a start tells whether they were deleted.
+        self._in_doubt: set[str] = set()
         #: Deleted topics whose logs could not be removed.
         self._left_over: dict[str, Topic] = {}
         self.open_logs: Final = OpenLogs(open_logs_max)
@@ -113,6 +115,8 @@ class DataFolder:
     def save_topic(self, topic: Topic) -> None:
         """See `LogStore`."""
         config = config_of(topic, self._defaults)
+        if topic.name in self._in_doubt:
+            raise OSError(f"{topic.name}: its deletion is in doubt until the next start")
         if topic.name in self._left_over:
             self._remove_logs(self._left_over[topic.name])
         self._topics.save(topic)
@@ -125,6 +129,7 @@ class DataFolder:
         try:
             self._topics.doom(topic)
         except TopicInDoubtError as error:
+            self._in_doubt.add(topic.name)
             for (name, _), log in list(self._logs.items()):
                 if name == topic.name:
                     # What it would take now, a crash could take away with the topic.

@@ -27,20 +27,25 @@ class EmbeddedPartitionLog(SegmentedLog):
         a thread and back costs many times the write. Where such a write was slow, or something
         else is going on with the partition, the next ones go to a thread (docs/adr/0003).
         """
-        quick = self._holds_files and self.config.fsync is not FsyncPolicy.BATCH
-        if quick and time.monotonic() >= self._pool.calm_from:
+        if self.config.fsync is not FsyncPolicy.BATCH and time.monotonic() >= self._pool.calm_from:
             size = sum(len(batch.data) for batch in batches)
             full = self._active.size + size > self.config.segment_bytes
-            if size <= _INLINE_BYTES_MAX and not full and self._lock.acquire(blocking=False):
-                self._append_inline(batches, done)
+            if size <= _INLINE_BYTES_MAX and not full and self._append_inline(batches, done):
                 return
         self._pool.submit(partial(self.append_blocking, batches), done)
 
-    def _append_inline(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
+    def _append_inline(self, batches: Sequence[NewBatch], done: AppendDone) -> bool:
+        """Append at once; False: it has to be done in a thread."""
+        if not self._lock.acquire(blocking=False):
+            return False
         started = time.monotonic()
         result: list[int] | Exception
         try:
-            result = self._append_locked(batches)
+            if not self._holds_files or self._has_tail:
+                return False  # it would open files, others may have to close theirs, or fsync
+            result = self._append_locked(batches, undo=False)
+        except OSError:
+            return False  # the thread tries again, and undoes what was left: that takes an fsync
         except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
             result = error
         finally:
@@ -50,6 +55,7 @@ class EmbeddedPartitionLog(SegmentedLog):
             self._pool.calm_from = finished + _CALM_SECONDS
         # Not from within: answers would come before those of the append before.
         self._pool.deliver(done, result)
+        return True
 
     # ------------------------------------------------------------------ keeping
 

@@ -5,6 +5,7 @@ may have open, and the clients want some, too.
 """
 
 from collections import deque
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -57,6 +58,11 @@ class OpenLogs:
             if len(self._logs) <= self.limit:
                 return
             self._try_one(log)
+
+    def forget(self, log: OpenLog) -> None:
+        """Take note that a log is gone."""
+        with suppress(ValueError):  # it held none
+            self._logs.remove(log)
 
     def _try_one(self, newest: OpenLog) -> None:
         try:

@@ -16,7 +16,7 @@ from pidlease.storage.errors import (
 )
 from pidlease.storage.files import Files, make_durable_folder, remove_tree, sweep_asides
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log_start import read_log_start, write_log_start
+from pidlease.storage.log_start import LOG_START_NAME, read_log_start, write_log_start
 from pidlease.storage.log_view import LogView
 from pidlease.storage.open_logs import OpenLogs
 from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
@@ -63,7 +63,7 @@ class SegmentedLog:
         self._files = files
         self._folder = folder
         self._pool = pool
-        self._open_logs = open_logs
+        self._open_logs = open_logs if open_logs is not None else OpenLogs(1)
         self._holds_files = False
         self._deleted_to = 0
         #: See `open_logs.OpenLog`.
@@ -77,6 +77,7 @@ class SegmentedLog:
         self._mark = DurableMark(files, folder)
         self.view = LogView((self._active.names,), 0, 0)
         self._unflushed = False
+        self._has_tail = False
         #: An fsync failed: what was acknowledged may not be there after a crash.
         self._in_doubt = False
         self.config = config
@@ -121,6 +122,7 @@ class SegmentedLog:
             recovery_offset = max(recovery_offset, durable)
             self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
             self._check_complete(durable)
+            self._check_start()
         except DamagedLogError as error:
             self.stop(str(error))
         if self.cut_bytes:
@@ -134,6 +136,12 @@ class SegmentedLog:
             path = self._active.names.path(LOG_SUFFIX)
             reason = f"it ends at offset {end}, and was durable up to {durable}"
             raise DamagedLogError(path, self._active.size, reason)
+
+    def _check_start(self) -> None:
+        end = self._active.next_offset
+        if self._deleted_to > end:
+            reason = f"the log starts at offset {self._deleted_to}, and ends at {end}"
+            raise DamagedLogError(self._folder / LOG_START_NAME, 0, reason)
 
     def _tidy(self) -> list[int]:
         """Remove what an interrupted removal left, and name the segments there are."""
@@ -152,6 +160,7 @@ class SegmentedLog:
         with self._lock:
             self._wait_for_flush()
             if not self.stopped:
+                self._cut_tail()
                 self._active.seal()
                 self.stopped = "the log is closed"
                 self.closed = True
@@ -167,6 +176,7 @@ class SegmentedLog:
             if self._unflushed and not self.stopped:
                 # The kernel tells a failed write to who has the file open; so not before.
                 self._flush_locked()
+            self._cut_tail()
             self._active.fsync_indexes()
             self._close_files()
             return True
@@ -184,6 +194,7 @@ class SegmentedLog:
             self.stopped = "the topic was deleted"
             self.closed = True
             self._close_files()
+            self._open_logs.forget(self)
             if self._files.exists(self._folder):
                 remove_tree(self._files, self._folder)
 
@@ -219,21 +230,24 @@ class SegmentedLog:
         with self._lock:
             return self._append_locked(batches)
 
-    def _append_locked(self, batches: Sequence[NewBatch]) -> list[int]:
+    def _append_locked(self, batches: Sequence[NewBatch], *, undo: bool = True) -> list[int]:
         if self.stopped:
             raise LogStoppedError(self.stopped)
         self.recent = self._holds_files
         if not self._holds_files:
             self._holds_files = True
-            if self._open_logs is not None:
-                self._open_logs.note(self)
+            self._open_logs.note(self)
         placed, offsets = self._place(batches)
         fsync = self.config.fsync is FsyncPolicy.BATCH  # once: it may be changed meanwhile
         try:
+            self._cut_tail()
             if self._is_full(placed):
                 self._roll()
             self._active.write(placed, fsync=fsync)
         except OSError as error:
+            if not undo:
+                self._has_tail = True
+                raise
             if fsync and (self._unflushed or self._flushing is not None):
                 # It may tell of pages that were acknowledged before, by another policy.
                 self._fsync_failed(error)
@@ -245,6 +259,12 @@ class SegmentedLog:
             self._unflushed = True
         self._publish()
         return offsets
+
+    def _cut_tail(self) -> None:
+        """Cut what a failed write may have left that was not undone at once."""
+        if self._has_tail:
+            self._active.cut()
+            self._has_tail = False
 
     def _place(self, batches: Sequence[NewBatch]) -> tuple[list[Placed], list[int]]:
         offset = self._active.next_offset
@@ -267,6 +287,7 @@ class SegmentedLog:
 
     def _roll(self) -> None:
         """Seal the last segment durably, then begin a new one. So only the last can be torn."""
+        self._cut_tail()
         old = self._active
         try:
             old.seal()

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -102,3 +103,47 @@ async def test_after_a_slow_write_the_next_goes_to_a_thread(
     assert len(handed) == 2
     await bench.settle(3)
     assert bench.answers == [[0], [1], [2]]
+
+
+async def test_a_failed_write_is_undone_in_a_thread(bench: Bench) -> None:
+    """What it left is cut, which takes an fsync: that would hold up the event loop."""
+    bench.append(0)
+    await bench.settle(1)
+    faults = [bench.files.fail_next("write", "*.log", errno.ENOSPC) for _ in range(2)]
+    loop_thread = threading.get_ident()
+    fsyncs: list[int] = []
+
+    def note(operation: str, _path: Path) -> None:
+        if operation == "fsync":
+            fsyncs.append(threading.get_ident())
+
+    bench.files.on_operation = note
+    bench.append(1)
+    assert faults[0].fired
+    await bench.settle(2)
+    assert faults[1].fired
+    assert isinstance(bench.answers[1], AppendFailedError)
+    assert fsyncs
+    assert loop_thread not in fsyncs
+    bench.append(1)
+    await bench.settle(3)
+    assert bench.answers[2] == [1]
+
+
+async def test_files_are_not_opened_on_the_event_loop(bench: Bench) -> None:
+    """Others may have to let go of theirs for that, and flush first."""
+    bench.append(0)
+    await bench.settle(1)
+    assert bench.log.let_go()
+    loop_thread = threading.get_ident()
+    opened: list[int] = []
+
+    def note(operation: str, _path: Path) -> None:
+        if operation == "open":
+            opened.append(threading.get_ident())
+
+    bench.files.on_operation = note
+    bench.append(1)
+    await bench.settle(2)
+    assert opened
+    assert loop_thread not in opened

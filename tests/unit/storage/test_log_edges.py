@@ -13,6 +13,7 @@ from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import LogError, LogStoppedError
 from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.log_start import write_log_start
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.topics import Topic
 from tests.sim.batches import TIME_MS, simple
@@ -79,6 +80,18 @@ def test_a_damaged_partition_does_not_show_deleted_records() -> None:
     again = open_log(files.process_death(), config())
     assert again.stopped
     assert again.start_offset == again.end_offset == 4
+
+
+def test_a_start_beyond_the_end_stops_the_partition() -> None:
+    """The log lost its end, by a repair or a disk that lied: what came then would be hidden."""
+    files = SimFiles(0)
+    log = open_log(files, config())
+    log.append_blocking([simple(0)])
+    write_log_start(files, FOLDER, 5)
+    again = open_log(files.process_death(), config())
+    assert "starts at offset 5" in again.stopped
+    with pytest.raises(LogStoppedError):
+        again.append_blocking([simple(1)])
 
 
 def test_what_a_crash_left_aside_is_swept() -> None:
@@ -185,6 +198,9 @@ def test_a_deletion_in_doubt_stops_the_topic(operation: str) -> None:
         folder.delete_topic(topic)
     with pytest.raises(LogStoppedError, match="in doubt"):
         log.append_blocking([simple(0)])
+    # Its definition would be written beside the one to be deleted: the start removed the logs.
+    with pytest.raises(OSError, match="in doubt"):
+        folder.save_topic(topic)
 
 
 # ---------------------------------------------------------------------- open files
