@@ -29,10 +29,13 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.offset_store import OffsetStore
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.snapshots import SnapshotStore
-from proxy.kafka.cluster import ClusterConfig
-from proxy.kafka.door import KafkaDoor, KafkaDoorConfig
+from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.door import KafkaDoor
+from proxy.kafka.groups.api import GroupsApi
+from proxy.kafka.groups.steps import GroupLimits
 from proxy.kafka.metrics_source import door_metrics
 from proxy.ops.http import ops_app
 from proxy.settings import Settings, split_address
@@ -66,6 +69,7 @@ class App:
         self._engine: Engine | None = None
         self._door: KafkaDoor | None = None
         self._folder: DataFolder | None = None
+        self._offsets: OffsetStore | None = None
         self._pool: IoPool | None = None
         self._http: uvicorn.Server | None = None
         self._http_task: asyncio.Task[None] | None = None
@@ -108,21 +112,24 @@ class App:
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         engine = await self._pool.run(partial(self._build, self._pool))
-        folder = self._folder
-        if folder is None:
+        folder, offsets = self._folder, self._offsets
+        if folder is None or offsets is None:
             raise AssertionError("the folder is built before the engine")
         self._engine = Engine(
             folder, engine[0], engine[1], self._pool, _engine_config(self._settings)
         )
         await self._engine.start(_tell_progress)
         gc.freeze()
+        gc.enable()
         host, port = split_address(self._settings.kafka_listen)
-        self._door = KafkaDoor(
-            self._engine, _door_config(self._settings, folder.cluster_id), check_settings
-        )
+        config = _door_config(self._settings, folder.cluster_id)
+        at = (config.cluster.host, config.cluster.port)
+        groups = GroupsApi(self._engine, offsets, _group_limits(self._settings), at)
+        self._door = KafkaDoor(self._engine, config, check_settings, groups)
         try:
             await self._door.listen(host, port)
         except OSError as error:
+            await offsets.close()
             await self._engine.stop()
             self._folder = None
             raise OSError(f"--kafka-listen {host}:{port}: {error}") from error
@@ -133,12 +140,7 @@ class App:
     def _build(self, pool: IoPool) -> tuple[SnapshotStore, FileSequence]:
         """Lock the data directory and open what is in it. Blocks."""
         settings = self._settings
-        defaults = LogConfig(
-            segment_bytes=settings.segment_bytes,
-            retention_ms=settings.retention_ms,
-            retention_bytes=settings.retention_bytes,
-            fsync=FsyncPolicy(settings.fsync),
-        )
+        defaults = _log_config(settings)
         open_logs_max = _open_logs_max(settings.connections_max)
         self._folder = DataFolder(
             self._files, Path(settings.data_dir), defaults, pool, open_logs_max
@@ -148,6 +150,11 @@ class App:
         sequence = FileSequence(
             self._files, self._folder.sequence, owner, wall_clock_ms, keep_ms=2 * lease_ms
         )
+        self._offsets = OffsetStore(
+            self._files, self._folder.groups, pool, defaults.fsync,
+            settings.flush_seconds, settings.offsets_max,
+        )  # fmt: skip
+        self._offsets.open()
         return SnapshotStore(self._files, self._folder.snapshots), sequence
 
     async def _start_http(self) -> None:
@@ -181,6 +188,8 @@ class App:
             self._engine.ready = False
         if self._door is not None:
             await self._door.close()
+        if self._offsets is not None:
+            await self._offsets.close()
         if self._engine is not None:
             await self._engine.stop()
         if self._pool is not None:
@@ -210,6 +219,15 @@ def _engine_config(settings: Settings) -> EngineConfig:
     )
 
 
+def _log_config(settings: Settings) -> LogConfig:
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        retention_ms=settings.retention_ms,
+        retention_bytes=settings.retention_bytes,
+        fsync=FsyncPolicy(settings.fsync),
+    )
+
+
 def _door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
     host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
     return KafkaDoorConfig(
@@ -220,12 +238,25 @@ def _door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
             auto_create=settings.auto_create_topics,
             default_partitions=settings.default_partitions,
         ),
+        log=_log_config(settings),
         request_bytes_max=settings.request_bytes_max,
         batch_bytes_max=settings.batch_bytes_max,
         fetch_bytes_max=settings.fetch_bytes_max,
         memory_bytes_max=settings.memory_bytes_max,
         connections_max=settings.connections_max,
         idle_seconds=settings.idle_seconds,
+    )
+
+
+def _group_limits(settings: Settings) -> GroupLimits:
+    return GroupLimits(
+        session_min_ms=int(settings.group_min_session_seconds * 1000),
+        session_max_ms=int(settings.group_max_session_seconds * 1000),
+        initial_rebalance_ms=int(settings.group_initial_rebalance_seconds * 1000),
+        members_max=settings.group_members_max,
+        groups_max=settings.groups_max,
+        memory_bytes_max=settings.group_memory_bytes_max,
+        offsets_retention_ms=int(settings.offsets_retention_seconds * 1000),
     )
 
 
@@ -281,7 +312,9 @@ def serve(settings: Settings) -> None:
     sys.setswitchinterval(0.0005)
     _raise_open_files()
     # A million producers are millions of objects that never form a cycle: look for cycles rarely.
+    # None while it starts: there is nothing to collect, and all of it would be looked at.
     gc.set_threshold(100_000, 50, 1000)
+    gc.disable()
     if sys.platform == "win32":
         asyncio.run(App(settings).run())
         return

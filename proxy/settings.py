@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pidlease.storage.faults import FaultPlan
@@ -71,6 +71,21 @@ class Settings(BaseSettings):
     snapshot_batches: Positive = Field(100_000, description="a snapshot after so many batches,")
     snapshot_seconds: Seconds = Field(60.0, description="or after this time")
 
+    groups_max: Positive = Field(100_000, description="consumer groups, with members or without")
+    group_members_max: Positive = Field(10_000, description="members of a consumer group")
+    group_memory_bytes_max: int = Field(
+        64 << 20, ge=1 << 16, description="for what members of all groups say, and are told"
+    )
+    group_initial_rebalance_seconds: float = Field(
+        3.0, ge=0, le=3600, description="an empty group waits so long for more members"
+    )
+    group_min_session_seconds: Seconds = Field(6.0, description="shortest session of a member,")
+    group_max_session_seconds: Seconds = Field(1800.0, description="and the longest")
+    offsets_max: Positive = Field(1_000_000, description="committed offsets of all groups")
+    offsets_retention_seconds: Seconds = Field(
+        7 * 24 * 3600.0, description="how long offsets of a group without members are kept"
+    )
+
     request_bytes_max: int = Field(100 << 20, ge=1024, lt=2**31, description="largest request")
     batch_bytes_max: int = Field(1_048_588, ge=1024, lt=2**31, description="largest batch")
     fetch_bytes_max: int = Field(16 << 20, ge=1024, lt=2**31, description="largest Fetch answer")
@@ -84,6 +99,14 @@ class Settings(BaseSettings):
     faults: Annotated[str, AfterValidator(_is_fault_plan)] = Field(
         "", description="for tests only: file operations to fail, delay, or die at"
     )
+
+    @field_validator("group_max_session_seconds")
+    @classmethod
+    def _is_not_below_the_shortest(cls, value: float, info: ValidationInfo) -> float:
+        # Where the shortest makes no sense itself, that is told.
+        if value < info.data.get("group_min_session_seconds", value):
+            raise ValueError("is shorter than group_min_session_seconds")
+        return value
 
 
 def split_address(value: str) -> tuple[str, int]:

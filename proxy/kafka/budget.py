@@ -12,6 +12,17 @@ class Waiter(Protocol):
         """Try again."""
 
 
+class _Freed:
+    """Waits for memory (see `Waiter`)."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def budget_freed(self) -> None:
+        """See `Waiter`."""
+        self.event.set()
+
+
 class MemoryBudget:
     """Bytes that requests in flight, and answers being made, may hold.
 
@@ -66,6 +77,19 @@ class MemoryBudget:
     def wait(self, waiter: Waiter) -> None:
         """Have somebody told when there is memory again; each call tells once."""
         self._waiting.append(waiter)
+
+    async def freed(self, seconds: float) -> None:
+        """Return when there is memory again.
+
+        Parameters:
+            seconds: how long to wait.
+
+        Raises:
+            TimeoutError: the time is up.
+        """
+        waiter = _Freed()
+        self.wait(waiter)
+        await asyncio.wait_for(waiter.event.wait(), seconds)
 
     def release(self, size: int) -> None:
         """Give `size` bytes back."""

@@ -34,7 +34,15 @@ _log = structlog.get_logger(__name__)
 class Slot:
     """The place of one answer in the order of answers, and the memory that it holds."""
 
-    __slots__ = ("answer", "connection", "correlation_id", "ready", "request_size", "reserved")
+    __slots__ = (
+        "answer",
+        "connection",
+        "correlation_id",
+        "ready",
+        "request_size",
+        "reserved",
+        "waiting",
+    )
 
     def __init__(self, connection: "KafkaConnection", correlation_id: int, size: int) -> None:
         self.connection = connection
@@ -44,6 +52,18 @@ class Slot:
         self.reserved = 0
         self.ready = False
         self.answer: tuple[bytes, ...] = ()
+        #: Set when its turn has come, for a task that waits for that.
+        self.waiting: asyncio.Event | None = None
+
+    async def turn(self) -> None:
+        """Return when all answers before this one are out, and the client takes more.
+
+        Who makes a large answer waits for this first: so a connection has one of them at a time,
+        and none that waits for memory while answers behind it hold what there is.
+        """
+        while not self.connection.is_next(self):
+            self.waiting = asyncio.Event()
+            await self.waiting.wait()
 
     def reserve(self, size: int) -> bool:
         """Hold memory for the answer, if there is any."""
@@ -51,6 +71,30 @@ class Slot:
             return False
         self.reserved += size
         return True
+
+    async def hold(self, size: int, seconds: float) -> bool:
+        """Hold memory for the answer as soon as there is some; False when the time is up.
+
+        A quarter of all memory at most: a larger answer is given, too, but counts as no more.
+
+        Parameters:
+            size: in bytes.
+            seconds: how long to wait.
+        """
+        budget = self.connection.budget
+        size = min(size, budget.limit // 4)
+        latest = time.monotonic() + seconds
+        while not self.reserve(size):
+            try:
+                await budget.freed(latest - time.monotonic())
+            except TimeoutError:
+                return False
+        return True
+
+    def count(self, size: int) -> None:
+        """Count memory that the answer takes already."""
+        self.reserved += size
+        self.connection.budget.add(size)
 
     def resize(self, size: int) -> None:
         """Hold as much as the answer really takes."""
@@ -109,6 +153,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._untaken = 0
         self._finishing = False
         self.peer = ""
+        #: The client's address.
+        self.host = ""
         self.tasks: set[asyncio.Task[None]] = set()
         self.last_read = time.monotonic()
         self.frame_began = self.last_read
@@ -125,7 +171,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         # uvloop's transports are asyncio's in all but name.
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = str(transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer)
+        self.host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         if not self._handler.opened(self):
             _log.warning("too many connections", peer=self.peer)
             self.close()
@@ -353,6 +401,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._release(freed)
         if freed and self._paused:
             self._check_load()
+        if slots and slots[0].waiting is not None:
+            slots[0].waiting.set()
+
+    def is_next(self, slot: Slot) -> bool:
+        """Whether an answer would go out at once."""
+        return self._slots[0] is slot and not self._write_paused
 
     def _take_back_untaken(self) -> None:
         untaken, self._untaken = self._untaken, 0

@@ -10,17 +10,23 @@ from typing import Any, Final
 import structlog
 
 from pidlease.engine.engine import Engine
+from proxy.kafka.admin.api import AdminApi
 from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.cluster import ClusterApi, ClusterConfig
+from proxy.kafka.cluster import ClusterApi
+from proxy.kafka.config import KafkaDoorConfig
 from proxy.kafka.connection import KafkaConnection, Slot
 from proxy.kafka.fetch import FetchApi
+from proxy.kafka.groups.api import GroupsApi
+from proxy.kafka.metadata import MetadataApi
 from proxy.kafka.offsets import list_offsets
+from proxy.kafka.ordered import Answered
 from proxy.kafka.produce import ProduceApi
 from proxy.kafka.producers import init_producer_id
 from proxy.kafka.wire import MalformedRequestError, RequestHeader
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
+_METADATA: Final = 3
 _API_VERSIONS: Final = 18
 
 #: What is served: key -> (lowest, highest version). Low ones are kept: some clients ignore the
@@ -29,11 +35,29 @@ VERSIONS: Final = {
     _PRODUCE: (3, 12),
     _FETCH: (4, 11),
     2: (1, 6),
-    3: (0, 12),
-    10: (0, 4),
+    _METADATA: (0, 13),
+    8: (2, 9),
+    9: (1, 9),
+    10: (0, 6),
+    11: (0, 9),
+    12: (0, 4),
+    13: (0, 5),
+    14: (0, 5),
+    15: (0, 6),
+    16: (0, 5),
     _API_VERSIONS: (0, 4),
     19: (2, 7),
+    20: (1, 6),
+    21: (0, 2),
     22: (0, 5),
+    32: (1, 4),
+    33: (0, 2),
+    37: (0, 3),
+    42: (0, 2),
+    44: (0, 1),
+    47: (0, 0),
+    60: (0, 2),
+    61: (0, 0),
 }
 
 #: What is advertised. librdkafka compresses only for brokers that know Produce from version 0 on
@@ -42,34 +66,13 @@ ADVERTISED: Final = {**VERSIONS, _PRODUCE: (0, VERSIONS[_PRODUCE][1])}
 
 #: The largest request that is no Produce: it is read on the event loop, by Python.
 _ADMIN_BYTES_MAX: Final = 2 << 20
+#: An answer that is larger counts as memory of the client's until it has taken it.
+_LARGE_ANSWER_BYTES: Final = 16 << 10
 #: How long a stop waits for clients to take their last answers.
 _CLOSE_SECONDS: Final = 10.0
 _SWEEP_SECONDS: Final = 5.0
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaDoorConfig:
-    """How the door listens.
-
-    Attributes:
-        cluster: how the server describes itself.
-        request_bytes_max: the largest request (Kafka's socket.request.max.bytes).
-        batch_bytes_max: the largest batch (Kafka's message.max.bytes).
-        fetch_bytes_max: the most that one answer to a Fetch holds, beyond its first batch.
-        memory_bytes_max: what requests and answers of all connections together may hold.
-        connections_max: clients at once.
-        idle_seconds: a connection without requests is closed after this time.
-    """
-
-    cluster: ClusterConfig
-    request_bytes_max: int = 100 << 20
-    batch_bytes_max: int = 1_048_588
-    fetch_bytes_max: int = 16 << 20
-    memory_bytes_max: int = 256 << 20
-    connections_max: int = 10_000
-    idle_seconds: float = 600.0
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ class KafkaDoor:
         engine: what is behind.
         config: how it listens.
         check_settings: raises ValueError for topic settings that make no sense.
+        groups: consumer groups.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class KafkaDoor:
         engine: Engine,
         config: KafkaDoorConfig,
         check_settings: Callable[[dict[str, str]], None],
+        groups: GroupsApi,
     ) -> None:
         self.budget = MemoryBudget(config.memory_bytes_max)
         self.request_bytes_max = config.request_bytes_max
@@ -105,18 +110,19 @@ class KafkaDoor:
         self.connections: set[KafkaConnection] = set()
         self._config = config
         self._engine = engine
-        self._cluster = ClusterApi(engine, config.cluster, check_settings, ADVERTISED)
+        self._cluster = ClusterApi(config.cluster, ADVERTISED)
+        self._metadata = MetadataApi(engine, config.cluster)
+        self._admin = AdminApi(engine, config, check_settings)
         self._produce = ProduceApi(engine, config.batch_bytes_max)
         self._fetch = FetchApi(engine, self.budget, config.fetch_bytes_max)
         self._now: dict[int, Callable[[RequestHeader, bytearray], bytes]] = {
-            10: self._cluster.find_coordinator,
             22: lambda header, frame: init_producer_id(engine, header, frame),
+            60: self._cluster.describe_cluster,
         }
         self._later: dict[int, Answering] = {
             2: lambda header, frame: list_offsets(engine, header, frame),
-            3: self._cluster.metadata,
-            19: self._cluster.create_topics,
         }
+        self._groups = groups
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -128,10 +134,15 @@ class KafkaDoor:
         Raises:
             OSError: the port is in use, or the address is not this machine's.
         """
+        self._groups.start()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: KafkaConnection(self), host, port, backlog=1024
-        )
+        try:
+            self._server = await loop.create_server(
+                lambda: KafkaConnection(self), host, port, backlog=1024
+            )
+        except OSError:
+            await self._groups.close()
+            raise
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
@@ -143,6 +154,7 @@ class KafkaDoor:
             with suppress(asyncio.CancelledError):
                 await self._sweeper
         self._fetch.close()
+        await self._groups.close()
         deadline = time.monotonic() + _CLOSE_SECONDS
         while self.connections and time.monotonic() < deadline:
             for connection in list(self.connections):
@@ -195,11 +207,25 @@ class KafkaDoor:
                 raise MalformedRequestError(
                     f"API {header.api_key}: {len(frame)} bytes; at most {_ADMIN_BYTES_MAX}"
                 )
-            if key in self._now:
+            if key in self._groups.requests:
+                host = slot.connection.host
+                self._fill(slot, header, self._groups.requests[key](header, frame, host))
+            elif key in self._now:
                 slot.fill(self._now[key](header, frame))
             else:
-                self._answer_later(slot, header, frame)
+                self._answer_later(slot, header, self._work(slot, header, frame))
         self.counts.requests[key] = self.counts.requests.get(key, 0) + 1
+
+    def _work(
+        self, slot: Slot, header: RequestHeader, frame: bytearray
+    ) -> Coroutine[Any, Any, bytes | None]:
+        if header.api_key == _FETCH:
+            return self._fetch.answer(slot, header, frame)
+        if header.api_key == _METADATA:
+            return self._metadata.answer(slot, header, frame)
+        if header.api_key in self._admin.requests:
+            return self._admin.answer(slot, header, frame)
+        return self._later[header.api_key](header, frame)
 
     def _check_version(self, header: RequestHeader) -> None:
         lowest, highest = VERSIONS.get(header.api_key, (0, -1))
@@ -211,18 +237,36 @@ class KafkaDoor:
                 f" {header.client_id!r}; {served} served here (ApiVersions tells)"
             )
 
-    def _answer_later(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
-        connection = slot.connection
-        task = asyncio.create_task(self._answer(slot, header, frame))
-        connection.tasks.add(task)
-        task.add_done_callback(connection.tasks.discard)
+    def _fill(self, slot: Slot, header: RequestHeader, answered: Answered) -> None:
+        if isinstance(answered, bytes):
+            slot.fill(answered)
+        else:
+            self._answer_later(slot, header, answered)
 
-    async def _answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
+    def _answer_later(
+        self, slot: Slot, header: RequestHeader, work: Coroutine[Any, Any, bytes | None]
+    ) -> None:
+        connection = slot.connection
+        task = asyncio.create_task(self._answer(slot, header, work))
+        connection.tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            connection.tasks.discard(task)
+            work.close()  # where the client went away before it had begun
+            if not slot.ready:
+                slot.fill()
+
+        task.add_done_callback(ended)
+
+    async def _answer(
+        self, slot: Slot, header: RequestHeader, work: Coroutine[Any, Any, bytes | None]
+    ) -> None:
         try:
-            if header.api_key == _FETCH:
-                await self._fetch.answer(slot, header, frame)
-            else:
-                slot.fill(await self._later[header.api_key](header, frame))
+            answer = await work
+            if answer is not None:
+                if len(answer) > _LARGE_ANSWER_BYTES:
+                    slot.count(len(answer))
+                slot.fill(answer)
         except asyncio.CancelledError:
             slot.fill()
             raise

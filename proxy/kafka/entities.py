@@ -6,6 +6,7 @@ it ask for gigabytes, and the process is gone), and knows no tags but its own. T
 same descriptions with a reader that holds every length against what is there.
 """
 
+import asyncio
 import dataclasses
 import types
 import typing
@@ -20,14 +21,21 @@ from kio.schema.errors import ErrorCode
 from proxy.kafka.wire import MalformedRequestError, Reader
 
 _Read = Callable[[Reader], Any]
+#: Elements of an array that are read before others get their turn.
+_AT_ONCE: Final = 256
 
 
 class _Field(typing.NamedTuple):
-    """How to read one field; `tag` is -1 for one that is not tagged."""
+    """How to read one field; `tag` is -1 for one that is not tagged.
+
+    Of an array, `element` reads one of its elements, and `kind` is their class if they have one.
+    """
 
     name: str
     read: _Read
     tag: int
+    element: _Read | None = None
+    kind: type | None = None
 
 
 def read_entity(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio's classes
@@ -47,6 +55,57 @@ def read_entity(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio
             values[field.name] = field.read(reader)
         else:
             tagged[field.tag] = field
+    return _finish(kind, reader, tagged, values)
+
+
+async def read_entity_slowly(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio's
+    """Read one entity, with all that is nested in it; others get their turn in between.
+
+    Parameters:
+        kind: kio's class for it.
+        reader: stands where it begins.
+
+    Raises:
+        MalformedRequestError: the bytes are not one.
+    """
+    values: dict[str, Any] = {}
+    tagged: dict[int, _Field] = {}
+    for field in _fields(kind):
+        if field.tag >= 0:
+            tagged[field.tag] = field
+        elif field.element is not None:
+            values[field.name] = await _read_array_slowly(field, field.element, reader)
+        else:
+            values[field.name] = field.read(reader)
+    return _finish(kind, reader, tagged, values)
+
+
+async def _read_array_slowly(
+    field: _Field, element: _Read, reader: Reader
+) -> tuple[Any, ...] | None:
+    begin = reader.at
+    count = reader.nullable_array()
+    if count < 0:
+        reader.at = begin
+        found: tuple[Any, ...] | None = field.read(reader)  # it knows whether null is allowed
+        return found
+    elements = []
+    for number in range(1, count + 1):
+        if field.kind is not None:
+            elements.append(await read_entity_slowly(field.kind, reader))
+        else:
+            elements.append(element(reader))
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return tuple(elements)
+
+
+_Entity = Any  # one of kio's classes
+
+
+def _finish(
+    kind: type, reader: Reader, tagged: dict[int, _Field], values: dict[str, _Entity]
+) -> _Entity:
     if reader.flexible:
         _read_tagged(reader, tagged, values)
     try:
@@ -73,14 +132,24 @@ def _read_tagged(reader: Reader, known: dict[int, _Field], values: dict[str, Any
 @cache
 def _fields(kind: type) -> tuple[_Field, ...]:
     hints = typing.get_type_hints(kind)
-    return tuple(
-        _Field(
-            each.name,
-            _reader_of(hints[each.name], each.metadata.get("kafka_type", "")),
-            each.metadata.get("tag", -1),
-        )
-        for each in dataclasses.fields(kind)
-    )
+    return tuple(_field(each, hints[each.name]) for each in dataclasses.fields(kind))
+
+
+def _field(field: dataclasses.Field[Any], hint: Any) -> _Field:  # noqa: ANN401 - a type
+    kafka_type, tag = field.metadata.get("kafka_type", ""), field.metadata.get("tag", -1)
+    read = _reader_of(hint, kafka_type)
+    array = _array_hint(hint)
+    if array is None:
+        return _Field(field.name, read, tag)
+    (inner, *_) = typing.get_args(array)
+    kind = inner if isinstance(inner, type) and dataclasses.is_dataclass(inner) else None
+    return _Field(field.name, read, tag, _reader_of(inner, kafka_type), kind)
+
+
+def _array_hint(hint: Any) -> Any | None:  # noqa: ANN401 - a type
+    """The type of an array, if it is one, nullable or not."""
+    each = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return next((some for some in each if typing.get_origin(some) is tuple), None)
 
 
 def _reader_of(hint: Any, kafka_type: str) -> _Read:  # noqa: ANN401 - a type
@@ -95,6 +164,8 @@ def _reader_of(hint: Any, kafka_type: str) -> _Read:  # noqa: ANN401 - a type
         return partial(read_entity, hint)
     if kafka_type == "string":
         return partial(_string, nullable=nullable)
+    if kafka_type in ("bytes", "records"):
+        return partial(_bytes, nullable=nullable)
     return _PRIMITIVES[kafka_type]
 
 
@@ -127,9 +198,20 @@ def _error_code(reader: Reader) -> ErrorCode:
         raise MalformedRequestError(str(error)) from None
 
 
-def _bytes(reader: Reader) -> bytes | None:
+def _bytes(reader: Reader, *, nullable: bool) -> bytes | None:
     data = reader.data()
+    if data is None and not nullable:
+        raise MalformedRequestError("null bytes where there must be some")
     return None if data is None else bytes(data)
+
+
+def _milliseconds(size: int, reader: Reader) -> timedelta:
+    """A time; one that is longer than Python knows is as long as it knows."""
+    value = _signed(size, reader)
+    try:
+        return timedelta(milliseconds=value)
+    except OverflowError:
+        return timedelta.max if value > 0 else timedelta.min
 
 
 def _signed(size: int, reader: Reader) -> int:
@@ -145,8 +227,6 @@ _PRIMITIVES: Final[dict[str, _Read]] = {
     "bool": lambda reader: reader.take(1) != b"\0",
     "uuid": _uuid,
     "error_code": _error_code,
-    "bytes": _bytes,
-    "records": _bytes,
-    "timedelta_i32": lambda reader: timedelta(milliseconds=_signed(4, reader)),
-    "timedelta_i64": lambda reader: timedelta(milliseconds=_signed(8, reader)),
+    "timedelta_i32": partial(_milliseconds, 4),
+    "timedelta_i64": partial(_milliseconds, 8),
 }

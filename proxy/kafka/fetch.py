@@ -134,7 +134,8 @@ class FetchApi:
         limit = max(limit, 0)
         if any(each.has_records for each in wanted):
             await slot.connection.writable.wait()
-            if not await self._reserve(slot, limit, deadline):
+            # Not longer than the poll lasts (and a little, if it lasts not).
+            if not await slot.hold(limit, max(deadline - time.monotonic(), _GATHER_SECONDS)):
                 return True
         found = await self._read_each(wanted, limit)
         if slot.reserved:
@@ -157,21 +158,9 @@ class FetchApi:
                 left -= len(each.data)
         return limit - left
 
-    async def _reserve(self, slot: Slot, size: int, deadline: float) -> bool:
-        """Wait for memory, but not longer than the poll lasts (and a little, if it lasts not)."""
-        latest = max(deadline, time.monotonic() + _GATHER_SECONDS)
-        while not slot.reserve(size):
-            freed = _Freed()
-            self._budget.wait(freed)
-            try:
-                await asyncio.wait_for(freed.event.wait(), latest - time.monotonic())
-            except TimeoutError:
-                return False
-        return True
-
     async def _read(self, each: _Wanted, left: int) -> None:
         partition = each.partition
-        if partition is None:
+        if partition is None or partition.gone:
             each.code = ErrorCode.unknown_topic_or_partition
             return
         if each.offset > partition.readable_end:
@@ -187,17 +176,8 @@ class FetchApi:
             each.code = ErrorCode.corrupt_message
         except (LogError, OSError):
             each.code = ErrorCode.kafka_storage_error
-
-
-class _Freed:
-    """Waits for memory (see `budget.Waiter`)."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-
-    def budget_freed(self) -> None:
-        """See `budget.Waiter`."""
-        self.event.set()
+        if partition.gone:  # its topic was deleted while it was read
+            each.data, each.code = b"", ErrorCode.unknown_topic_or_partition
 
 
 def _encode(correlation_id: int, version: int, wanted: list[_Wanted]) -> list[bytes]:

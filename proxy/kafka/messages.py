@@ -7,6 +7,7 @@ does not have is left out.
 import dataclasses
 import importlib
 import io
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
 from types import ModuleType
@@ -14,20 +15,37 @@ from typing import Any, Final
 
 from kio.serial import entity_writer
 
-from proxy.kafka.entities import read_entity
-from proxy.kafka.wire import MalformedRequestError, Reader, RequestHeader
+from proxy.kafka.entities import read_entity, read_entity_slowly
+from proxy.kafka.wire import INT32, MalformedRequestError, Reader, RequestHeader, write_array
 
 _NO_TIME: Final = timedelta(0)
+#: The largest request that is read in one go: some hundred elements.
+_AT_ONCE_BYTES: Final = 4 << 10
 
 #: The package and the class prefix of each API that kio reads here.
 _APIS: Final = {
     1: ("fetch", "Fetch"),
     2: ("list_offsets", "ListOffsets"),
-    3: ("metadata", "Metadata"),
     10: ("find_coordinator", "FindCoordinator"),
+    11: ("join_group", "JoinGroup"),
+    12: ("heartbeat", "Heartbeat"),
+    13: ("leave_group", "LeaveGroup"),
+    14: ("sync_group", "SyncGroup"),
+    15: ("describe_groups", "DescribeGroups"),
+    16: ("list_groups", "ListGroups"),
     18: ("api_versions", "ApiVersions"),
     19: ("create_topics", "CreateTopics"),
+    20: ("delete_topics", "DeleteTopics"),
+    21: ("delete_records", "DeleteRecords"),
     22: ("init_producer_id", "InitProducerId"),
+    32: ("describe_configs", "DescribeConfigs"),
+    33: ("alter_configs", "AlterConfigs"),
+    37: ("create_partitions", "CreatePartitions"),
+    42: ("delete_groups", "DeleteGroups"),
+    44: ("incremental_alter_configs", "IncrementalAlterConfigs"),
+    47: ("offset_delete", "OffsetDelete"),
+    60: ("describe_cluster", "DescribeCluster"),
+    61: ("describe_producers", "DescribeProducers"),
 }
 
 
@@ -37,17 +55,43 @@ def read_request(header: RequestHeader, frame: bytearray) -> Any:
     Raises:
         MalformedRequestError: the bytes are not a body of this version.
     """
-    package, prefix = _APIS[header.api_key]
-    module = _module(package, header.version, "request")
-    entity = getattr(module, prefix + "Request")
-    reader = Reader(frame, header.body, flexible=entity.__flexible__)
-    reader.tags()
+    prefix, entity = _request(header)
+    reader = _reader(header, frame, entity)
     try:
         request = read_entity(entity, reader)
         reader.end()
     except MalformedRequestError as error:
         raise MalformedRequestError(f"{prefix} version {header.version}: {error}") from None
     return request
+
+
+async def read_request_slowly(header: RequestHeader, frame: bytearray) -> Any:
+    """Read a request's body; where it is large, others get their turn in between.
+
+    Raises:
+        MalformedRequestError: the bytes are not a body of this version.
+    """
+    if len(frame) <= _AT_ONCE_BYTES:
+        return read_request(header, frame)
+    prefix, entity = _request(header)
+    reader = _reader(header, frame, entity)
+    try:
+        request = await read_entity_slowly(entity, reader)
+        reader.end()
+    except MalformedRequestError as error:
+        raise MalformedRequestError(f"{prefix} version {header.version}: {error}") from None
+    return request
+
+
+def _request(header: RequestHeader) -> tuple[str, Any]:
+    package, prefix = _APIS[header.api_key]
+    return prefix, getattr(_module(package, header.version, "request"), prefix + "Request")
+
+
+def _reader(header: RequestHeader, frame: bytearray, entity: Any) -> Reader:
+    reader = Reader(frame, header.body, flexible=entity.__flexible__)
+    reader.tags()
+    return reader
 
 
 class Response:
@@ -62,6 +106,7 @@ class Response:
         package, self._prefix = _APIS[api_key]
         self.version = version
         self._module = _module(package, version, "response")
+        self.flexible: Final[bool] = getattr(self._module, self._prefix + "Response").__flexible__
 
     def part(self, name: str, /, **values: object) -> Any:
         """A nested struct, by the schema's name without the API's prefix."""
@@ -69,6 +114,25 @@ class Response:
         if kind is None:
             kind = getattr(self._module, name)
         return _build(kind, values)
+
+    def row(self, name: str, /, **values: object) -> bytes:
+        """A nested struct in encoded form, by the schema's name (see `part`)."""
+        part = self.part(name, **values)
+        stream = io.BytesIO()
+        entity_writer(type(part))(stream, part)
+        return stream.getvalue()
+
+    def encode_rows(self, correlation_id: int, rows: Sequence[bytes], count: int) -> list[bytes]:
+        """The whole response, where it is a throttle time and one array: most are.
+
+        Parameters:
+            correlation_id: of the request.
+            rows: the elements of the array, in encoded form.
+            count: how many they are.
+        """
+        tags = b"\0" if self.flexible else b""
+        head = [INT32.pack(correlation_id), tags, INT32.pack(0)]
+        return [*head, write_array(count, flexible=self.flexible), *rows, tags]
 
     def encode(self, correlation_id: int, **values: object) -> bytes:
         """The whole response, with its header."""

@@ -41,6 +41,8 @@ async def _part(engine: Engine, response: Response, topic: str, asked: Any) -> A
             code = ErrorCode.unsupported_version
         except (LogError, OSError):
             code = ErrorCode.kafka_storage_error
+        if partition.gone:  # its topic was deleted while it was read
+            code, (offset, timestamp) = ErrorCode.unknown_topic_or_partition, _NOT_FOUND
     return response.part(
         "ListOffsetsPartitionResponse",
         partition_index=asked.partition_index,

@@ -22,7 +22,7 @@ class Point:
 
     Attributes:
         fault: as `pidlease.storage.faults` reads it.
-        trigger: start, traffic, lease, topic or stop.
+        trigger: start, traffic, lease, topic, commit or stop.
     """
 
     fault: str
@@ -54,6 +54,13 @@ start truncate */sequence/.aside* 1
 start fsync */sequence/.aside* 1
 start rename */sequence/blocks 1
 start fsync_folder */sequence 1
+start make_folder */groups 1 s
+start open */groups/.aside* 1 s
+start truncate */groups/.aside* 1 s
+start fsync */groups/.aside* 1 s
+start rename */groups/offsets 1
+start fsync_folder */groups 1 s
+start fsync */groups/offsets 1
 start make_folder */snapshots 1 s
 start fsync_folder */snapshots 1 s
 start truncate */sequence/blocks 1 !
@@ -97,6 +104,11 @@ traffic truncate */load-?/*.timeindex each
 traffic open */load-?/*.log 1
 traffic truncate */load-?/*.log 1
 traffic fsync_folder */logs/load-? each
+commit write */groups/offsets 1+ !~
+commit truncate */groups/offsets 1
+commit fsync */groups/offsets 2+
+stop write */groups/offsets 1 ~
+stop fsync */groups/offsets 2 s
 traffic make_folder */snapshots/.aside* 1 !
 traffic open */.aside*/producers.parquet 1
 traffic write */.aside*/producers.parquet 3+ ~

@@ -1,4 +1,4 @@
-"""What no real client says: PIDs leased and not used, batches that do not start at 0."""
+"""What no real client says: PIDs leased and not used, batches that do not start at 0; offsets."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,6 +9,14 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
 from tests.wire.batches import batch
 from tests.wire.client import INIT, WireClient, answers_of, creation, produced
+from tests.wire.group_requests import (
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    codes_of,
+    committing,
+    fetched_offsets,
+    fetching,
+)
 from tests.wire.messages import CREATE_TOPICS, INIT_PRODUCER_ID, PRODUCE
 
 _GAP = 45
@@ -69,3 +77,21 @@ async def make_topic(server: PidleaseServer, topic: str, partitions: int) -> Non
     async with await connect(server) as client:
         body = await client.call(CREATE_TOPICS, 5, **creation(topic, partitions))
         assert body.topics[0].error_code in (0, _EXISTS), body.topics[0]
+
+
+async def commit(server: PidleaseServer, topic: str, offset: int, told: list[int]) -> None:
+    """Commit an offset of a group; it is in the list as soon as it was answered."""
+    async with await connect(server) as client:
+        body = await client.call(OFFSET_COMMIT, 9, **committing("raw", topic, {0: offset}))
+        assert codes_of(body) == [0], body
+        told.append(offset)
+
+
+async def check_committed(server: PidleaseServer, topic: str, told: list[int]) -> None:
+    """What was answered once is there, or what was committed after it."""
+    async with await connect(server) as client:
+        body = await client.call(OFFSET_FETCH, 9, **fetching("raw", {topic: [0]}))
+        ((code, offset, _),) = fetched_offsets(body).values()
+        assert code == 0
+        assert offset >= (told or [-1])[-1], f"{offset} is committed, and {told[-1]} was"
+        told.append(offset)  # and what was told is not to be older later either

@@ -48,6 +48,9 @@ class Chain:
         self.loads: list[Load] = []
         self.pids: list[int] = []
         self.made: list[str] = []
+        #: Offsets of a group that were told to be committed, and the last that was asked for.
+        self.committed: list[int] = []
+        self.offset = 0
 
     def die_at(self, point: Point) -> None:
         """One life: start with the fault, come by it, and die of it."""
@@ -97,6 +100,8 @@ class Chain:
         virgins = [*self.pids[:1], *self.pids[-1:]][:_VIRGINS]
         if any(load.ledger.acknowledged_count for load in self.loads):
             raw.quietly(raw.check_virgins(self.server, TOPIC, PARTITIONS, virgins))
+        if self.committed:
+            raw.quietly(raw.check_committed(self.server, TOPIC, self.committed))
         raw.quietly(raw.lease(self.server, 1, self.pids))
 
     def _trigger(self, trigger: str, new: str) -> None:
@@ -105,6 +110,10 @@ class Chain:
             raw.quietly(raw.make_topic(self.server, new, 1))
         elif trigger == "lease":
             raw.quietly(raw.lease(self.server, 60, self.pids))
+        elif trigger == "commit":
+            while self.server.alive:
+                self.offset += 1
+                raw.quietly(raw.commit(self.server, TOPIC, self.offset, self.committed))
         elif trigger == "stop":
             self.server.process.stop(HANG_S)
 
@@ -122,6 +131,8 @@ class Chain:
             load.finish(HANG_S)
         self.retries.look()
         self._check_pids()
+        raw.surely(raw.check_committed(server, TOPIC, self.committed))
+        assert len(self.committed) > 10
         for topic in self.made:
             raw.surely(raw.make_topic(server, topic, 1))
             raw.surely(raw.lease(server, 1, self.pids))
@@ -187,6 +198,7 @@ def test_the_list_of_points_is_complete(tmp_path: Path, monkeypatch: pytest.Monk
         raw.surely(raw.lease(server, 51, pids))
         for pid in pids[-8:]:
             raw.surely(raw.begin(server, TOPIC, 0, pid, b"." * 1000))
+        raw.surely(raw.commit(server, TOPIC, life, []))
         time.sleep(0.7)
         assert server.stop() == 0, life
     done = {tuple(line.split(" ", 1)) for line in steps.read_text().splitlines()}

@@ -5,14 +5,20 @@ Run as `python -m tests.wire.bodies SEED COUNT`; prints each body before it is r
 
 import random
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
+from proxy.kafka import messages
 from proxy.kafka.door import VERSIONS
-from proxy.kafka.messages import read_request
+from proxy.kafka.groups.offsets_wire import read_commit, read_fetch
+from proxy.kafka.messages import read_request, read_request_slowly
+from proxy.kafka.metadata_wire import MetadataReader
 from proxy.kafka.wire import MalformedRequestError, RequestHeader
-from tests.wire.messages import encode_request
+from tests.wire.admin_requests import ADMIN_KEYS, admin_request
+from tests.wire.group_requests import OFFSET_COMMIT, OFFSET_FETCH, group_request
+from tests.wire.messages import METADATA, encode_request
 
 #: Lengths and tags that readers like to believe.
 _EVIL: Final = tuple(
@@ -22,10 +28,15 @@ _EVIL: Final = tuple(
 _VALUES: Final[dict[int, dict[str, object]]] = {
     1: {"topics": [{"topic": "t", "partitions": [{"partition": 1, "fetch_offset": 2}]}]},
     2: {"topics": [{"name": "t", "partitions": [{"partition_index": 1, "timestamp": -1}]}]},
-    3: {"topics": [{"name": "t"}]},
-    10: {"key": "k", "coordinator_keys": ["k"]},
+    METADATA: {"topics": [{"name": "t"}]},
     19: {"topics": [{"name": "t", "configs": [{"name": "a", "value": "b"}]}]},
     22: {"transactional_id": "x", "transaction_timeout": timedelta(seconds=1)},
+}
+_VALUES.update({key: admin_request(key, "t") for key in ADMIN_KEYS})
+_VALUES.update({key: group_request(key, "t") for key in (*range(8, 17), 42, 47)})
+_BY_HAND: Final[dict[int, Callable[[RequestHeader, bytearray], object]]] = {
+    OFFSET_COMMIT: read_commit,
+    OFFSET_FETCH: read_fetch,
 }
 _HEADER_BYTES: Final = 10  # with an empty client id
 
@@ -46,6 +57,7 @@ def plain(key: int, version: int) -> bytes:
 def main(seed: int, count: int) -> None:
     """Read random bodies; anything but MalformedRequestError comes out."""
     choice = random.Random(seed)
+    messages._AT_ONCE_BYTES = 0  # type: ignore[misc] # so that none is too small to be read slowly
     each = [
         (key, version)
         for key, (lowest, highest) in VERSIONS.items()
@@ -57,7 +69,41 @@ def main(seed: int, count: int) -> None:
         body = spoilt(plain(key, version), choice)
         print(key, version, body.hex(), flush=True)
         with suppress(MalformedRequestError):
-            read_request(RequestHeader(key, version, 1, "", 0), bytearray(body))
+            _read(key, version, bytearray(body))
+
+
+def _read(key: int, version: int, body: bytearray) -> None:
+    if key == METADATA:
+        reader = MetadataReader(body, 0, version)
+        reader.read_topics(reader.left)
+        reader.end()
+        return
+    header = RequestHeader(key, version, 1, "", 0)
+    if key in _BY_HAND:
+        _BY_HAND[key](header, body)
+        return
+    found = [_outcome(lambda: read_request(header, body)), _outcome(lambda: _slowly(header, body))]
+    assert found[0] == found[1], found
+    if isinstance(found[0], str):
+        raise MalformedRequestError(found[0])
+
+
+def _outcome(read: Callable[[], Any]) -> Any:
+    """What was read, or why it could not be."""
+    try:
+        return read()
+    except MalformedRequestError as error:
+        return str(error)
+
+
+def _slowly(header: RequestHeader, body: bytearray) -> Any:
+    """Read it as a large request is read; it waits for nothing but its turn."""
+    work = read_request_slowly(header, body)
+    while True:
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
 
 
 if __name__ == "__main__":

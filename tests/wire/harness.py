@@ -14,10 +14,13 @@ from pidlease.storage.data_folder import DataFolder, check_settings
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.offset_store import OffsetStore
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.snapshots import SnapshotStore
-from proxy.kafka.cluster import ClusterConfig
-from proxy.kafka.door import KafkaDoor, KafkaDoorConfig
+from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.door import KafkaDoor
+from proxy.kafka.groups.api import GroupsApi
+from proxy.kafka.groups.steps import GroupLimits
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.wire.client import WireClient
 
@@ -41,6 +44,8 @@ class Server:
     door: KafkaDoor
     clock: Clock
     cluster_id: str
+    offsets: OffsetStore
+    groups: GroupsApi
 
     async def connect(self) -> WireClient:
         return await WireClient.connect(LOOPBACK, self.port)
@@ -67,6 +72,9 @@ class Wanted:
     memory_bytes_max: int = 256 << 20
     connections_max: int = 10_000
     idle_seconds: float = 600.0
+    groups: GroupLimits = field(
+        default_factory=lambda: GroupLimits(session_min_ms=50, initial_rebalance_ms=0)
+    )
 
 
 @asynccontextmanager
@@ -90,15 +98,20 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
     snapshots = SnapshotStore(files, folder.snapshots)
     engine = Engine(folder, snapshots, sequence, pool, wanted.engine, clock)
     await engine.start()
+    offsets = OffsetStore(files, folder.groups, pool, wanted.fsync)
+    await pool.run(offsets.open)
     (port,) = free_ports(1)
-    door = KafkaDoor(engine, _door_config(wanted, folder.cluster_id, port), check_settings)
+    config = _door_config(wanted, folder.cluster_id, port)
+    groups = GroupsApi(engine, offsets, wanted.groups, (LOOPBACK, port), clock)
+    door = KafkaDoor(engine, config, check_settings, groups)
     await door.listen(LOOPBACK, port)
     try:
-        yield Server(port, engine, door, clock, folder.cluster_id)
+        yield Server(port, engine, door, clock, folder.cluster_id, offsets, groups)
     finally:
         for connection in list(door.connections):
             connection.close()
         await door.close()
+        await offsets.close()
         await engine.stop()
         pool.close()
 
@@ -112,6 +125,7 @@ def _door_config(wanted: Wanted, cluster_id: str, port: int) -> KafkaDoorConfig:
             auto_create=wanted.auto_create,
             default_partitions=wanted.default_partitions,
         ),
+        log=LogConfig(segment_bytes=wanted.segment_bytes, fsync=wanted.fsync),
         request_bytes_max=wanted.request_bytes_max,
         batch_bytes_max=wanted.batch_bytes_max,
         fetch_bytes_max=wanted.fetch_bytes_max,

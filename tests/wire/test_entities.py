@@ -1,5 +1,6 @@
 """The reader of requests against kio's own, over random requests of every version."""
 
+import asyncio
 import dataclasses
 import types
 import typing
@@ -14,19 +15,28 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from proxy.kafka.door import VERSIONS
+from proxy.kafka.entities import read_entity, read_entity_slowly
 from proxy.kafka.messages import read_request
-from proxy.kafka.wire import RequestHeader, read_request_header
+from proxy.kafka.wire import MalformedRequestError, Reader, RequestHeader, read_request_header
 from tests.property.profile import PROFILE, examples
-from tests.wire.messages import PRODUCE, encode_request
+from tests.wire.group_requests import (
+    JOIN_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SUBSCRIPTION,
+    committing,
+    joining,
+)
+from tests.wire.messages import METADATA, PRODUCE, encode_request
 
 settings.load_profile(PROFILE)
 
 _RANGES: Final = {"int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
-#: ApiVersions is answered without a look at the body; Produce is read by hand.
+#: ApiVersions is answered without a look at the body; the other ones are read by hand.
 _EACH: Final = [
     (key, version)
     for key, (lowest, highest) in sorted(VERSIONS.items())
-    if key not in (PRODUCE, 18)
+    if key not in (PRODUCE, METADATA, OFFSET_COMMIT, OFFSET_FETCH, 18)
     for version in range(lowest, highest + 1)
 ]
 
@@ -59,6 +69,8 @@ def _plain(hint: Any) -> st.SearchStrategy[Any]:
         return st.booleans()
     if issubclass(hint, str):
         return st.text(max_size=40)
+    if issubclass(hint, bytes):
+        return st.binary(max_size=40)
     if issubclass(hint, uuid.UUID):
         return st.uuids()
     assert issubclass(hint, timedelta), hint
@@ -78,6 +90,9 @@ def test_it_reads_what_kio_reads(key: int, version: int) -> None:
         wanted, size = entity_reader(kind)(bytes(frame[body:]), 0)
         assert body + size == len(frame)
         assert read_request(header, frame) == wanted
+        reader = Reader(frame, body, flexible=kind.__flexible__)
+        assert asyncio.run(read_entity_slowly(kind, reader)) == wanted
+        assert reader.at == len(frame)
 
     check()
 
@@ -91,3 +106,27 @@ def test_unknown_tags_at_the_end_of_a_body_change_nothing(key: int, version: int
     tagged = frame[:-1] + b"\x02" + b"\x00\x00" + b"\x96\x01\x03abc"
     header = RequestHeader(key, version, 1, "", 10)
     assert read_request(header, bytearray(tagged)) == read_request(header, bytearray(frame))
+
+
+def test_a_time_longer_than_python_knows_is_as_long_as_it_knows() -> None:
+    kind = load_request_schema(OFFSET_COMMIT, 2)
+    frame = encode_request(OFFSET_COMMIT, 2, committing("g", "t", {0: 1}), 1, "")
+    for raw, wanted in (
+        (2**63 - 1, timedelta.max),
+        (-(2**63), timedelta.min),
+        (5, timedelta(milliseconds=5)),
+    ):
+        changed = bytearray(frame)
+        at = 10 + 3 + 4 + 2  # behind the header, group, generation and member
+        changed[at : at + 8] = raw.to_bytes(8, "big", signed=True)
+        found = read_entity(kind, Reader(changed, 10, flexible=False))
+        assert found.retention_time == wanted
+
+
+def test_null_bytes_are_malformed_where_there_must_be_some() -> None:
+    frame = encode_request(JOIN_GROUP, 0, joining("g"), 1, "")
+    size = len(SUBSCRIPTION)
+    at = frame.index(size.to_bytes(4, "big") + SUBSCRIPTION)
+    broken = bytearray(frame[:at] + b"\xff\xff\xff\xff" + frame[at + 4 + size :])
+    with pytest.raises(MalformedRequestError, match="null bytes"):
+        read_request(RequestHeader(JOIN_GROUP, 0, 1, "", 10), broken)

@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from proxy.kafka.cluster import NODE_ID
+from proxy.kafka.config import NODE_ID
 from proxy.kafka.door import ADVERTISED, VERSIONS
+from tests.wire.admin_requests import ADMIN_KEYS, admin_request, look_at_admin_answer
 from tests.wire.batches import batch, records_of
 from tests.wire.client import INIT, WireClient, answers_of, creation, fetched, fetched_of, produced
+from tests.wire.group_requests import group_request, look_at_group_answer
 from tests.wire.harness import Server
 from tests.wire.messages import (
     API_VERSIONS,
     CREATE_TOPICS,
     FETCH,
-    FIND_COORDINATOR,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
@@ -41,15 +42,16 @@ def _request(key: int, topic: str) -> dict[str, object]:
         FETCH: lambda: fetched([(topic, 0, 0), ("absent", 0, 0)]),
         LIST_OFFSETS: lambda: {"replica_id": -1, "topics": [{"name": topic, "partitions": asked}]},
         METADATA: lambda: {"topics": [{"name": topic}, {"name": "in valid"}]},
-        FIND_COORDINATOR: lambda: {"key": "group", "coordinator_keys": ["group", "other"]},
         API_VERSIONS: lambda: {"client_software_name": "test", "client_software_version": "1"},
         CREATE_TOPICS: lambda: creation("new"),
         INIT_PRODUCER_ID: lambda: INIT,
     }
-    return values[key]()
+    if key in ADMIN_KEYS:
+        return admin_request(key, topic)
+    return values[key]() if key in values else group_request(key, topic)
 
 
-def _look(key: int, body: Any, topic: str) -> None:
+def _look(key: int, version: int, body: Any, topic: str) -> None:
     """The least that any version must have told."""
     if key == PRODUCE:
         assert [(part.code, part.offset) for part in answers_of(body)] == [(0, 1), (3, -1)]
@@ -66,23 +68,25 @@ def _look(key: int, body: Any, topic: str) -> None:
             (17, "in valid"),
         ]
         assert [each.node_id for each in body.brokers] == [NODE_ID]
-    elif key == FIND_COORDINATOR:
-        codes = [each.error_code for each in getattr(body, "coordinators", (body,))]
-        assert set(codes) == {15}
     elif key == API_VERSIONS:
         found = {each.api_key: (each.min_version, each.max_version) for each in body.api_keys}
         assert (body.error_code, found) == (0, ADVERTISED)
     elif key == CREATE_TOPICS:
         assert [(each.name, each.error_code) for each in body.topics] == [("new", 0)]
-    else:
+    elif key == INIT_PRODUCER_ID:
         assert (body.error_code, body.producer_epoch, body.producer_id >> 48) == (0, 0, 2)
+    elif key in ADMIN_KEYS:
+        look_at_admin_answer(key, version, body, topic)
+    else:
+        look_at_group_answer(key, version, body, topic)
 
 
 @pytest.mark.parametrize(("key", "version"), _EACH)
 async def test_an_answer_of_every_version(client: WireClient, key: int, version: int) -> None:
     await client.create("known")
     assert (await client.produce("known", batch([b"zero"]))).code == 0
-    _look(key, await client.call(key, version, **_request(key, "known")), "known")
+    body = await client.call(key, version, **_request(key, "known"))
+    _look(key, version, body, "known")
 
 
 @pytest.mark.parametrize("client_id", [None, "", "ü" * 40, "x" * 32_000])

@@ -1,0 +1,90 @@
+"""The admin APIs together: who answers which, and how many are worked on at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from pidlease.engine.engine import Engine
+from proxy.kafka.admin.altering import AlteringApi
+from proxy.kafka.admin.creating import CreatingApi
+from proxy.kafka.admin.deleting import DeletingApi
+from proxy.kafka.admin.describing import DescribingApi
+from proxy.kafka.admin.producers import DescribeProducersApi
+from proxy.kafka.admin.rows import Rows
+from proxy.kafka.admin.settings import server_settings, topic_settings
+from proxy.kafka.admin.works import Works
+from proxy.kafka.config import KafkaDoorConfig
+from proxy.kafka.connection import Slot
+from proxy.kafka.messages import read_request_slowly
+from proxy.kafka.wire import RequestHeader
+
+_CREATE_TOPICS: Final = 19
+_DELETE_TOPICS: Final = 20
+_DELETE_RECORDS: Final = 21
+_DESCRIBE_CONFIGS: Final = 32
+_ALTER_CONFIGS: Final = 33
+_CREATE_PARTITIONS: Final = 37
+_INCREMENTAL_ALTER_CONFIGS: Final = 44
+_DESCRIBE_PRODUCERS: Final = 61
+
+#: Requests that are taken apart at once, of those that read and of those that change: taken apart
+#: they are some ten times as large as they came. The others wait as they came.
+_REQUESTS_AT_ONCE: Final = 4
+#: Partitions whose records are deleted at once, over all requests.
+_DELETIONS_AT_ONCE: Final = 8
+
+_Answering = Callable[[Any, Rows], Awaitable[None]]
+
+
+class AdminApi:
+    """Answers the admin requests (see `requests`).
+
+    Parameters:
+        engine: what they are about.
+        config: how the door is set.
+        check_settings: raises ValueError for topic settings that make no sense.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: KafkaDoorConfig,
+        check_settings: Callable[[dict[str, str]], None],
+    ) -> None:
+        of_topics = topic_settings(config)
+        changes = Works(1)  # as the engine does them
+        creating = CreatingApi(engine, config.cluster, of_topics, check_settings, changes)
+        deleting = DeletingApi(engine, changes, Works(_DELETIONS_AT_ONCE))
+        altering = AlteringApi(engine, of_topics, check_settings, changes)
+        describing = DescribingApi(engine, of_topics, server_settings(config))
+        self._changing = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+        self._reading = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+        self._changes: dict[int, _Answering] = {
+            _CREATE_TOPICS: creating.create_topics,
+            _DELETE_TOPICS: deleting.delete_topics,
+            _DELETE_RECORDS: deleting.delete_records,
+            _ALTER_CONFIGS: altering.alter_all,
+            _CREATE_PARTITIONS: creating.create_partitions,
+            _INCREMENTAL_ALTER_CONFIGS: altering.alter_some,
+        }
+        self._reads: dict[int, _Answering] = {
+            _DESCRIBE_CONFIGS: describing.describe,
+            _DESCRIBE_PRODUCERS: DescribeProducersApi(engine).describe,
+        }
+        #: The APIs that are answered here.
+        self.requests: Final = frozenset((*self._changes, *self._reads))
+
+    async def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
+        """Answer a request.
+
+        Raises:
+            MalformedRequestError: it is none.
+        """
+        # As Kafka does: when the requests before it on this connection are done.
+        await slot.turn()
+        changes = header.api_key in self._changes
+        async with self._changing if changes else self._reading:
+            request = await read_request_slowly(header, frame)
+            rows = Rows(slot, header)
+            await (self._changes if changes else self._reads)[header.api_key](request, rows)
+            rows.send()

@@ -1,0 +1,216 @@
+"""CreateTopics (19) and CreatePartitions (37).
+
+What is wrong with a request is told as Kafka's controller tells it (ControllerApis,
+ReplicationControlManager).
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.engine.engine import (
+    Engine,
+    PartitionCountError,
+    TooManyPartitionsError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from pidlease.storage.topics import Topic, illegal_name
+from proxy.kafka.admin.rows import Rows
+from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings, synonyms
+from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
+from proxy.kafka.admin.works import Works, deadline_of
+from proxy.kafka.config import NODE_ID, ClusterConfig
+
+
+class CreatingApi:
+    """Makes topics, and more partitions of them.
+
+    Parameters:
+        engine: where they are.
+        config: how topics are made.
+        settings: what a topic has, by name.
+        check_settings: raises ValueError for topic settings that make no sense.
+        works: where changes are done.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ClusterConfig,
+        settings: Mapping[str, Setting],
+        check_settings: Callable[[dict[str, str]], None],
+        works: Works,
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._settings = settings
+        self._check_settings = check_settings
+        self._works = works
+
+    # ------------------------------------------------------------------ CreateTopics
+
+    async def create_topics(self, request: Any, rows: Rows) -> None:
+        """Answer CreateTopics."""
+        deadline = deadline_of(request.timeout)
+        names = Counter(topic.name for topic in request.topics)
+        for asked in request.topics:
+            made: Topic | None = None
+            if names[asked.name] > 1:
+                verdict = Verdict(ErrorCode.invalid_request, "the topic is named twice")
+            elif request.validate_only:
+                made, verdict = self._new_topic(asked)
+            else:
+                try:
+                    work = partial(self._create, asked)
+                    made, verdict = await self._works.run(work, deadline)
+                except TimeoutError:
+                    verdict = TIMED_OUT
+            await self._tell_created(rows, asked, made, verdict, new=not request.validate_only)
+
+    async def _create(self, asked: Any) -> tuple[Topic | None, Verdict]:
+        topic, verdict = self._new_topic(asked)
+        if topic is None:
+            return None, verdict
+        try:
+            await self._engine.create_topic(topic)
+        except TopicExistsError as error:
+            return None, Verdict(ErrorCode.topic_already_exists, str(error))
+        except TooManyPartitionsError as error:
+            return None, Verdict(ErrorCode.invalid_partitions, str(error))
+        except OSError as error:
+            return None, Verdict(ErrorCode.kafka_storage_error, str(error))
+        return topic, verdict
+
+    def _new_topic(self, asked: Any) -> tuple[Topic | None, Verdict]:
+        """The topic as it would be made, if nothing is wrong with it."""
+        verdict = self._wrong(asked)
+        if verdict.code is not ErrorCode.none:
+            return None, verdict
+        try:
+            given = [(config.name, config.value) for config in asked.configs]
+            own = own_settings(given, self._settings)
+            self._check_settings(own)
+        except (UnfitSettingError, ValueError) as error:
+            return None, Verdict(ErrorCode.invalid_config, str(error))
+        return Topic.new(asked.name, self._partitions(asked), own), verdict
+
+    def _wrong(self, asked: Any) -> Verdict:
+        reason = illegal_name(asked.name)
+        if reason:
+            return Verdict(ErrorCode.invalid_topic_exception, reason)
+        if asked.name in self._engine.topics:
+            return Verdict(ErrorCode.topic_already_exists, f"topic {asked.name} exists")
+        if asked.assignments and any(
+            set(each.broker_ids) != {NODE_ID} for each in asked.assignments
+        ):
+            return Verdict(ErrorCode.invalid_replica_assignment, f"the only broker is {NODE_ID}")
+        if not asked.assignments and asked.replication_factor not in (-1, 1):
+            reason = f"replication factor {asked.replication_factor}; there is one broker"
+            return Verdict(ErrorCode.invalid_replication_factor, reason)
+        partitions, left = self._partitions(asked), self._engine.partitions_left
+        if partitions < 1:
+            return Verdict(ErrorCode.invalid_partitions, f"{asked.num_partitions} partitions")
+        if partitions > left:
+            reason = f"only {left} partitions more may be made"
+            return Verdict(ErrorCode.invalid_partitions, reason)
+        return DONE
+
+    def _partitions(self, asked: Any) -> int:
+        if asked.assignments:
+            return len(asked.assignments)
+        if asked.num_partitions == -1:
+            return self._config.default_partitions
+        return int(asked.num_partitions)
+
+    async def _tell_created(
+        self, rows: Rows, asked: Any, made: Topic | None, verdict: Verdict, *, new: bool
+    ) -> None:
+        await rows.add(
+            "CreatableTopicResult",
+            name=asked.name,
+            topic_id=uuid.UUID(made.topic_id) if made is not None and new else None,
+            error_code=verdict.code,
+            error_message=verdict.message,
+            num_partitions=made.partitions if made is not None else -1,
+            replication_factor=1 if made is not None else -1,
+            configs=self._configs(rows, made) if made is not None and rows.version >= 5 else (),
+            topic_config_error_code=0,
+        )
+
+    def _configs(self, rows: Rows, topic: Topic) -> tuple[Any, ...]:
+        """The settings of a new topic (KIP-525)."""
+        found = []
+        for setting in self._settings.values():
+            (first, *_) = synonyms(setting, topic.overrides.get(setting.name))
+            found.append(
+                rows.response.part(
+                    "CreatableTopicConfigs",
+                    name=setting.name,
+                    value=first.value,
+                    read_only=not setting.writable,
+                    config_source=first.source.value,
+                    is_sensitive=False,
+                )
+            )
+        return tuple(found)
+
+    # ------------------------------------------------------------------ CreatePartitions
+
+    async def create_partitions(self, request: Any, rows: Rows) -> None:
+        """Answer CreatePartitions."""
+        deadline = deadline_of(request.timeout)
+        names = Counter(topic.name for topic in request.topics)
+        first = {topic.name: topic for topic in reversed(request.topics)}
+        for name, times in names.items():
+            if times > 1:
+                verdict = Verdict(ErrorCode.invalid_request, "the topic is named twice")
+            else:
+                verdict = self._wrong_partitions(first[name])
+            if verdict is DONE and not request.validate_only:
+                try:
+                    work = partial(self._add_partitions, name, first[name].count)
+                    verdict = await self._works.run(work, deadline)
+                except TimeoutError:
+                    verdict = TIMED_OUT
+            await rows.add(
+                "CreatePartitionsTopicResult",
+                name=name,
+                error_code=verdict.code,
+                error_message=verdict.message,
+            )
+
+    def _wrong_partitions(self, asked: Any) -> Verdict:
+        topic = self._engine.topics.get(asked.name)
+        if topic is None:
+            reason = "there is no topic of that name"
+            return Verdict(ErrorCode.unknown_topic_or_partition, reason)
+        more, left = asked.count - topic.partitions, self._engine.partitions_left
+        if more <= 0:
+            reason = f"the topic has {topic.partitions} partitions; {asked.count} are not more"
+            return Verdict(ErrorCode.invalid_partitions, reason)
+        if asked.assignments is not None and (
+            len(asked.assignments) != more
+            or any(set(each.broker_ids) != {NODE_ID} for each in asked.assignments)
+        ):
+            reason = f"{more} partitions more, each on broker {NODE_ID}, are not what is assigned"
+            return Verdict(ErrorCode.invalid_replica_assignment, reason)
+        if more > left:
+            reason = f"only {left} partitions more may be made"
+            return Verdict(ErrorCode.invalid_partitions, reason)
+        return DONE
+
+    async def _add_partitions(self, name: str, total: int) -> Verdict:
+        try:
+            await self._engine.add_partitions(name, total)
+        except UnknownTopicError as error:
+            return Verdict(ErrorCode.unknown_topic_or_partition, str(error))
+        except (PartitionCountError, TooManyPartitionsError) as error:
+            return Verdict(ErrorCode.invalid_partitions, str(error))
+        except OSError as error:
+            return Verdict(ErrorCode.kafka_storage_error, str(error))
+        return DONE

@@ -1,0 +1,195 @@
+"""DeleteTopics (20) and DeleteRecords (21).
+
+What is wrong with a request is told as Kafka tells it (ControllerApis, KafkaApis).
+"""
+
+import asyncio
+import struct
+import uuid
+from collections import Counter
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.engine.engine import Engine, UnknownTopicError
+from pidlease.engine.partition import Partition
+from pidlease.storage.errors import LogError, OffsetRangeError
+from pidlease.storage.topics import Topic
+from proxy.kafka.admin.rows import Rows
+from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
+from proxy.kafka.admin.works import Works, deadline_of
+from proxy.kafka.metadata_cache import TopicIds
+from proxy.kafka.wire import write_array, write_string
+
+#: What is told instead of the first offset where records could not be deleted
+#: (DeleteRecordsResponse.INVALID_LOW_WATERMARK).
+_NO_OFFSET: Final = -1
+#: Partitions of a request whose records are deleted at once.
+_PARTITIONS_AT_ONCE: Final = 8
+#: A multiple of them, after which others get their turn.
+_PARTITIONS_AT_A_TURN: Final = 256
+#: A partition's number, its first offset, and a code.
+_PARTITION: Final = struct.Struct(">iqh")
+_TWICE: Final = Verdict(ErrorCode.invalid_request, "the topic is named twice")
+
+_Asked = tuple[str | None, uuid.UUID | None]
+
+
+class _Doomed(NamedTuple):
+    """A topic to be deleted, or why it is not."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    verdict: Verdict = DONE
+
+
+class _Found(NamedTuple):
+    """A partition's first offset, or why its records are not deleted."""
+
+    offset: int
+    code: ErrorCode = ErrorCode.none
+
+
+_UNKNOWN: Final = _Found(_NO_OFFSET, ErrorCode.unknown_topic_or_partition)
+
+
+class DeletingApi:
+    """Deletes topics and records.
+
+    Parameters:
+        engine: where they are.
+        changes: where topics are changed.
+        deletions: where records are deleted.
+    """
+
+    def __init__(self, engine: Engine, changes: Works, deletions: Works) -> None:
+        self._engine = engine
+        self._changes = changes
+        self._deletions = deletions
+        self._ids = TopicIds(engine)
+
+    # ------------------------------------------------------------------ DeleteTopics
+
+    async def delete_topics(self, request: Any, rows: Rows) -> None:
+        """Answer DeleteTopics: by name, from version 6 on also by id."""
+        deadline = deadline_of(request.timeout)
+        asked: list[_Asked] = (
+            [(topic.name, topic.topic_id) for topic in request.topics]
+            if hasattr(request, "topics")
+            else [(name, None) for name in request.topic_names]
+        )
+        times = Counter(asked)
+        # All are looked up before the first is deleted: each deletion changes what is there.
+        for doomed in [self._resolve(each, times) for each in times]:
+            verdict = doomed.verdict
+            if verdict is DONE:
+                try:
+                    verdict = await self._changes.run(partial(self._delete, doomed), deadline)
+                except TimeoutError:
+                    verdict = TIMED_OUT
+            await rows.add(
+                "DeletableTopicResult",
+                name=doomed.name,
+                topic_id=doomed.topic_id,
+                error_code=verdict.code,
+                error_message=verdict.message,
+            )
+
+    def _resolve(self, asked: _Asked, times: Counter[_Asked]) -> _Doomed:
+        name, topic_id = asked
+        if (name is None) == (topic_id is None):
+            reason = "a topic is deleted by its name or by its id"
+            return _Doomed(name, topic_id, Verdict(ErrorCode.invalid_request, reason))
+        if times[asked] > 1:
+            return _Doomed(name, topic_id, _TWICE)
+        topic: Topic | None = None
+        if topic_id is not None:
+            topic = self._ids.find(topic_id.hex)
+            unknown = ErrorCode.unknown_topic_id
+        elif name is not None:
+            topic = self._engine.topics.get(name)
+            unknown = ErrorCode.unknown_topic_or_partition
+        if topic is None:
+            return _Doomed(name, topic_id, Verdict(unknown, "there is no such topic"))
+        whole = topic.name, uuid.UUID(topic.topic_id)
+        both = (whole[0], None) in times and (None, whole[1]) in times
+        return _Doomed(*whole, _TWICE if both else DONE)
+
+    async def _delete(self, doomed: _Doomed) -> Verdict:
+        name = doomed.name or ""
+        topic = self._engine.topics.get(name)
+        if topic is None or doomed.topic_id is None or topic.topic_id != doomed.topic_id.hex:
+            reason = "the topic was deleted meanwhile"
+            return Verdict(ErrorCode.unknown_topic_or_partition, reason)
+        try:
+            await self._engine.delete_topic(name)
+        except UnknownTopicError as error:
+            return Verdict(ErrorCode.unknown_topic_or_partition, str(error))
+        except OSError as error:
+            return Verdict(ErrorCode.kafka_storage_error, str(error))
+        return DONE
+
+    # ------------------------------------------------------------------ DeleteRecords
+
+    async def delete_records(self, request: Any, rows: Rows) -> None:
+        """Answer DeleteRecords: each partition once; of one that is named twice the last counts."""
+        deadline = deadline_of(request.timeout)
+        topics: dict[str, dict[int, int]] = {}
+        for topic in request.topics:
+            named = topics.setdefault(topic.name, {})
+            named.update((each.partition_index, each.offset) for each in topic.partitions)
+        for name, offsets in topics.items():
+            found: dict[int, _Found] = {}
+            numbers = list(offsets)
+            for first in range(0, len(numbers), _PARTITIONS_AT_ONCE):
+                some = numbers[first : first + _PARTITIONS_AT_ONCE]
+                found |= await self._delete_some(name, {n: offsets[n] for n in some}, deadline)
+                if first % _PARTITIONS_AT_A_TURN == 0:
+                    await asyncio.sleep(0)  # others want to be served, too
+            row = _row(name, found, flexible=rows.response.flexible)
+            await rows.grow(len(row))
+            rows.write(row)
+            await rows.end_row()
+
+    async def _delete_some(
+        self, topic: str, offsets: dict[int, int], deadline: float
+    ) -> dict[int, _Found]:
+        """Delete the records of some partitions of a topic, together."""
+        found = dict.fromkeys(offsets, _UNKNOWN)
+        there: dict[int, Partition] = {}
+        for number in offsets:
+            partition = self._engine.partition(topic, number)
+            if partition is not None:
+                there[number] = partition
+        work = [self._delete_before(each, offsets[n], deadline) for n, each in there.items()]
+        if work:
+            found.update(zip(there, await asyncio.gather(*work), strict=True))
+        return found
+
+    async def _delete_before(self, partition: Partition, before: int, deadline: float) -> _Found:
+        try:
+            return await self._deletions.run(partial(_delete, partition, before), deadline)
+        except TimeoutError:
+            return _Found(_NO_OFFSET, ErrorCode.request_timed_out)
+
+
+async def _delete(partition: Partition, before: int) -> _Found:
+    """Delete the records before an offset; -1: up to the high watermark."""
+    try:
+        return _Found(await partition.delete_records(before))
+    except OffsetRangeError:
+        code = ErrorCode.offset_out_of_range
+    except (LogError, OSError):
+        code = ErrorCode.kafka_storage_error
+    if partition.gone:
+        code = ErrorCode.unknown_topic_or_partition
+    return _Found(_NO_OFFSET, code)
+
+
+def _row(topic: str, found: dict[int, _Found], *, flexible: bool) -> bytes:
+    """A topic of the answer to DeleteRecords; by hand, for it may have very many partitions."""
+    tags = b"\0" if flexible else b""
+    parts = [_PARTITION.pack(number, *each) + tags for number, each in found.items()]
+    name, array = write_string(topic, flexible=flexible), write_array(len(parts), flexible=flexible)
+    return b"".join((name, array, *parts, tags))

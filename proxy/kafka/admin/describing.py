@@ -1,0 +1,173 @@
+"""DescribeConfigs (32): the settings of topics and of the server, and who set them."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.engine.engine import Engine
+from pidlease.storage.topics import illegal_name
+from proxy.kafka.admin.rows import Rows
+from proxy.kafka.admin.settings import Setting, synonyms
+from proxy.kafka.admin.verdict import DONE, Verdict
+from proxy.kafka.config import NODE_ID
+from proxy.kafka.messages import Response
+from proxy.kafka.wire import INT16, write_array, write_string
+
+#: The types of resources (org.apache.kafka.common.config.ConfigResource.Type).
+TOPIC: Final = 2
+BROKER: Final = 4
+_FLEXIBLE_FROM: Final = 4
+#: Different answers that are kept in encoded form: most topics have the same settings.
+_KEPT_MAX: Final = 128
+_NO_SETTINGS: Final[Mapping[str, Setting]] = {}
+
+
+class DescribingApi:
+    """Answers DescribeConfigs.
+
+    Parameters:
+        engine: where the topics are.
+        topic_settings: what a topic has, by name.
+        server_settings: what the server is set to, by name.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        topic_settings: Mapping[str, Setting],
+        server_settings: Mapping[str, Setting],
+    ) -> None:
+        self._engine = engine
+        self._topic_settings = topic_settings
+        self._server_settings = server_settings
+        self._kept: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+
+    async def describe(self, request: Any, rows: Rows) -> None:
+        """Answer DescribeConfigs."""
+        for resource in request.resources:
+            settings, own, verdict = self._find(resource)
+            if rows.full and verdict is DONE:
+                settings, verdict = _NO_SETTINGS, _TOO_MUCH
+            configs = self._configs(request, resource, settings, own, rows.response)
+            row = _row(resource, verdict, configs, flexible=rows.version >= _FLEXIBLE_FROM)
+            await rows.grow(len(row))
+            rows.write(row)
+            await rows.end_row()
+
+    def _find(self, resource: Any) -> tuple[Mapping[str, Setting], dict[str, str], Verdict]:
+        """What a resource has, what of it is its own, and what is wrong with it."""
+        kind, name = resource.resource_type, resource.resource_name
+        verdict = DONE
+        if kind == TOPIC:
+            topic = self._engine.topics.get(name)
+            if topic is not None:
+                return self._topic_settings, topic.overrides, DONE
+            verdict = unknown_topic(name)
+        elif kind != BROKER:
+            verdict = unknown_resource(kind)
+        elif name == str(NODE_ID):
+            return self._server_settings, {}, DONE
+        elif name:
+            verdict = unknown_broker(name)
+        # No name: what is set for all brokers while they run. Nothing is.
+        return _NO_SETTINGS, {}, verdict
+
+    def _configs(
+        self,
+        request: Any,
+        resource: Any,
+        settings: Mapping[str, Setting],
+        own: dict[str, str],
+        response: Response,
+    ) -> bytes:
+        """The array of a resource's settings, encoded."""
+        wanted = resource.configuration_keys or None
+        with_text = getattr(request, "include_documentation", False)
+        how = (response.version, request.include_synonyms, with_text)
+        # The settings are one of three tables, which live as long as this does.
+        key = (*how, id(settings), *sorted(own.items()))
+        if wanted is None and key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        names = settings.keys() if wanted is None else settings.keys() & set(wanted)
+        found = [
+            _config(response, each, own.get(each.name), request.include_synonyms, with_text)
+            for each in settings.values()
+            if each.name in names
+        ]
+        array = write_array(len(found), flexible=response.version >= _FLEXIBLE_FROM)
+        data = array + b"".join(found)
+        if wanted is None:
+            self._kept[key] = data
+            if len(self._kept) > _KEPT_MAX:
+                self._kept.popitem(last=False)
+        return data
+
+
+def _config(
+    response: Response,
+    setting: Setting,
+    own: str | None,
+    with_synonyms: bool,  # noqa: FBT001 - as the request says
+    with_text: bool,  # noqa: FBT001 - as the request says
+) -> bytes:
+    found = synonyms(setting, own)
+    told = [
+        response.part("DescribeConfigsSynonym", name=each.name, value=each.value,
+                      source=each.source.value)
+        for each in (found if with_synonyms else ())
+    ]  # fmt: skip
+    return response.row(
+        "DescribeConfigsResourceResult",
+        name=setting.name,
+        value=found[0].value,
+        read_only=not setting.writable,
+        config_source=found[0].source.value,
+        is_sensitive=False,
+        synonyms=tuple(told),
+        config_type=setting.kind.value,
+        documentation=setting.text if with_text else None,
+    )
+
+
+def _row(resource: Any, verdict: Verdict, configs: bytes, *, flexible: bool) -> bytes:
+    return b"".join(
+        (
+            INT16.pack(verdict.code.value),
+            write_string(verdict.message, flexible=flexible),
+            resource.resource_type.to_bytes(1, "big", signed=True),
+            write_string(resource.resource_name, flexible=flexible),
+            configs,
+            b"\0" if flexible else b"",
+        )
+    )
+
+
+# ---------------------------------------------------------------------- what may be wrong
+
+
+def unknown_topic(name: str) -> Verdict:
+    """There is no such topic."""
+    reason = illegal_name(name)
+    if reason:
+        return Verdict(ErrorCode.invalid_topic_exception, reason)
+    return Verdict(ErrorCode.unknown_topic_or_partition, "there is no topic of that name")
+
+
+def unknown_broker(name: str) -> Verdict:
+    """There is no such broker."""
+    reason = f"the only broker is {NODE_ID}, not {name[:20]!r}"
+    return Verdict(ErrorCode.invalid_request, reason)
+
+
+def unknown_resource(kind: int) -> Verdict:
+    """Resources of this type are not served."""
+    reason = f"resources of type {kind} have no settings here; topics ({TOPIC}) have"
+    return Verdict(ErrorCode.invalid_request, f"{reason}, and the broker ({BROKER})")
+
+
+_TOO_MUCH: Final = Verdict(
+    ErrorCode.invalid_request, "the answer is too large; ask for fewer resources at once"
+)

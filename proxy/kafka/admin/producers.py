@@ -1,0 +1,122 @@
+"""DescribeProducers (61): what is known of the producers of a partition (KIP-664).
+
+A partition may know a million of them, so their rows are written by hand, some at a time.
+"""
+
+import asyncio
+import struct
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.core.state import ProducerState
+from pidlease.engine.engine import Engine
+from pidlease.engine.partition import Partition
+from pidlease.storage.topics import illegal_name
+from proxy.kafka.admin.rows import Rows
+from proxy.kafka.admin.verdict import DONE, Verdict
+from proxy.kafka.wire import INT16, INT32, write_array, write_string
+
+#: PID, epoch, last sequence, last timestamp, the coordinator's epoch, where the transaction that
+#: is open began, tags.
+_PRODUCER: Final = struct.Struct(">qiiqiqB")
+_INT32_MAX: Final = 2**31 - 1
+#: There are no transactions.
+_NONE: Final = -1
+_PRODUCERS_AT_ONCE: Final = 500
+_PARTITIONS_AT_ONCE: Final = 100
+_TAGS: Final = b"\0"
+
+
+class DescribeProducersApi:
+    """Answers DescribeProducers.
+
+    Parameters:
+        engine: where the partitions are.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def describe(self, request: Any, rows: Rows) -> None:
+        """Answer DescribeProducers."""
+        for topic in request.topics:
+            numbers = topic.partition_indexes
+            await _put(
+                rows,
+                write_string(topic.name, flexible=True),
+                write_array(len(numbers), flexible=True),
+            )
+            for count, number in enumerate(numbers, 1):
+                await self._partition(topic.name, number, rows)
+                if count % _PARTITIONS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            rows.write(_TAGS)
+            await rows.end_row()
+
+    async def _partition(self, topic: str, number: int, rows: Rows) -> None:
+        partition = self._engine.partition(topic, number)
+        verdict = DONE
+        found: _Producers | None = None
+        if illegal_name(topic):
+            verdict = Verdict(ErrorCode.invalid_topic_exception, illegal_name(topic))
+        elif partition is None:
+            reason = f"{topic}-{number} does not exist"
+            verdict = Verdict(ErrorCode.unknown_topic_or_partition, reason)
+        else:
+            found = await _producers(partition, rows)
+            verdict = _TOO_MUCH if found is None else DONE
+        code, message = INT16.pack(verdict.code.value), write_string(verdict.message, flexible=True)
+        array = write_array(found.known if found is not None else 0, flexible=True)
+        await _put(rows, INT32.pack(number), code, message, array)
+        for data in found.data if found is not None else ():
+            rows.write(data)
+        rows.write(_TAGS)
+
+
+async def _put(rows: Rows, *parts: bytes) -> None:
+    data = b"".join(parts)
+    await rows.grow(len(data))
+    rows.write(data)
+
+
+class _Producers(NamedTuple):
+    """The producers of a partition, encoded; the answer has grown by them already."""
+
+    known: int
+    data: list[bytes]
+
+
+async def _producers(partition: Partition, rows: Rows) -> _Producers | None:
+    """What is known of a partition's producers; None where the answer has no room for them."""
+    found: list[bytes] = []
+    data: list[bytes] = []
+    count = 0
+    for pid, state in partition.described_producers():
+        if rows.full:
+            return None
+        found.append(_row(pid, state))
+        count += 1
+        if count % _PRODUCERS_AT_ONCE == 0:
+            data.append(b"".join(found))
+            await rows.grow(len(data[-1]))
+            found.clear()
+            await asyncio.sleep(0)
+    data.append(b"".join(found))
+    await rows.grow(len(data[-1]))
+    return _Producers(count, data)
+
+
+def _row(pid: int, state: ProducerState) -> bytes:
+    epoch, high = _small(state.generation), _small(state.high)
+    return _PRODUCER.pack(pid, epoch, high, state.arrival_ms, _NONE, _NONE, 0)
+
+
+def _small(number: int) -> int:
+    """A number of a policy that counts further than Kafka's field does is not told."""
+    return number if number <= _INT32_MAX else _NONE
+
+
+_TOO_MUCH: Final = Verdict(
+    ErrorCode.invalid_request, "the answer is too large; ask for fewer partitions at once"
+)

@@ -1,0 +1,235 @@
+"""The settings of topics and of the server by Kafka's names: what they are, and who set them.
+
+Kafka's names stand for the same things here. Those that tools like to send, and that have only one
+value here, are described as read-only, and may be set to that value.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pidlease.storage.ports import LogConfig
+from proxy.kafka.config import NODE_ID, ClusterConfig, KafkaDoorConfig
+
+
+@enum.unique
+class Kind(enum.IntEnum):
+    """The type of a value (DescribeConfigsResponse.ConfigType)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+@enum.unique
+class Source(enum.IntEnum):
+    """Who set a value (DescribeConfigsResponse.ConfigSource)."""
+
+    TOPIC = 1
+    SERVER = 4
+    DEFAULT = 5
+
+
+class Setting(NamedTuple):
+    """A setting of a topic or of the server.
+
+    Attributes:
+        name: Kafka's, or one of our own.
+        kind: the type of its value.
+        value: what the server is set to.
+        default: what it is where nobody sets it.
+        text: what it does.
+        server_name: what it is called as a setting of the server.
+        writable: whether a topic may have another value.
+    """
+
+    name: str
+    kind: Kind
+    value: str
+    default: str
+    text: str
+    server_name: str = ""
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One place where a value may be set; the first of a list counts."""
+
+    name: str
+    value: str
+    source: Source
+
+
+def synonyms(setting: Setting, own: str | None) -> list[Synonym]:
+    """Where a setting's value comes from; the first counts, behind it is what it hides.
+
+    Parameters:
+        setting: the server's.
+        own: the topic's own value, if it has one.
+    """
+    found = []
+    name = setting.server_name or setting.name
+    if own is not None:
+        found.append(Synonym(setting.name, own, Source.TOPIC))
+    if setting.value != setting.default:
+        found.append(Synonym(name, setting.value, Source.SERVER))
+    found.append(Synonym(name, setting.default, Source.DEFAULT))
+    return found
+
+
+class UnfitSettingError(Exception):
+    """A setting that a topic cannot have; the message says why."""
+
+
+def own_settings(
+    given: Iterable[tuple[str, str | None]], settings: Mapping[str, Setting]
+) -> dict[str, str]:
+    """What a topic has of its own; read-only settings must have the value that they have anyway.
+
+    Parameters:
+        given: names and values.
+        settings: of topics.
+
+    Raises:
+        UnfitSettingError: a name is not known, a value is null or another than the only one.
+    """
+    own = {}
+    for name, value in given:
+        setting = settings.get(name)
+        if setting is None:
+            raise UnfitSettingError(unknown(name, settings))
+        if value is None:
+            raise UnfitSettingError(f"{name} has no value")
+        if setting.writable:
+            own[name] = value
+        elif value != setting.value:
+            reason = f"{name} is {setting.value} here and cannot be {value}"
+            raise UnfitSettingError(f"{reason}; {_can_be_set(settings)}")
+    return own
+
+
+def unknown(name: str, settings: Mapping[str, Setting]) -> str:
+    """What is said of a name that is not known."""
+    return f"{_short(name)} is not known here; {_can_be_set(settings)}"
+
+
+def _can_be_set(settings: Mapping[str, Setting]) -> str:
+    names = [each.name for each in settings.values() if each.writable]
+    return f"a topic can set {', '.join(names)}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}..."
+
+
+#: How much of an unknown name is told back.
+_NAME_SHOWN: Final = 100
+
+
+def topic_settings(config: KafkaDoorConfig) -> dict[str, Setting]:
+    """What a topic has, by name, with the server's values."""
+    usual, unset = LogConfig(), KafkaDoorConfig(config.cluster)
+    log = config.log
+    found = (
+        Setting(
+            "segment.bytes", Kind.INT, str(log.segment_bytes), str(usual.segment_bytes),
+            "The size of a segment; records are removed a segment at a time.",
+            "log.segment.bytes", writable=True,
+        ),
+        Setting(
+            "retention.ms", Kind.LONG, str(log.retention_ms), str(usual.retention_ms),
+            "Records are kept at least this long, in ms; -1: for ever.",
+            "log.retention.ms", writable=True,
+        ),
+        Setting(
+            "retention.bytes", Kind.LONG, str(log.retention_bytes), str(usual.retention_bytes),
+            "The oldest segments are removed while a partition is larger; -1: whatever its size.",
+            "log.retention.bytes", writable=True,
+        ),
+        Setting(
+            "pidlease.fsync", Kind.STRING, log.fsync.value, usual.fsync.value,
+            "What an answer waits for: batch (the disk), interval or never (the system).",
+            writable=True,
+        ),
+        Setting(
+            "max.message.bytes", Kind.INT,
+            str(config.batch_bytes_max), str(unset.batch_bytes_max),
+            "The largest batch; a setting of the server.", "message.max.bytes",
+        ),
+        *_only_values(),
+    )  # fmt: skip
+    return {each.name: each for each in found}
+
+
+def _only_values() -> tuple[Setting, ...]:
+    return (
+        Setting(
+            "cleanup.policy", Kind.LIST, "delete", "delete",
+            "Old records are removed; topics are not compacted.", "log.cleanup.policy",
+        ),
+        Setting(
+            "compression.type", Kind.STRING, "producer", "producer",
+            "Batches are stored as they were sent.",
+        ),
+        Setting(
+            "message.timestamp.type", Kind.STRING, "CreateTime", "CreateTime",
+            "Records keep the timestamps of their producers.", "log.message.timestamp.type",
+        ),
+        Setting(
+            "min.insync.replicas", Kind.INT, "1", "1", "There is one broker.",
+        ),
+    )  # fmt: skip
+
+
+def server_settings(config: KafkaDoorConfig) -> dict[str, Setting]:
+    """What the server is set to, by Kafka's names for it."""
+    cluster = config.cluster
+    unset = KafkaDoorConfig(ClusterConfig(cluster.cluster_id, cluster.host, cluster.port))
+    of_topics = [
+        each._replace(name=each.server_name or each.name, server_name="")
+        for each in topic_settings(config).values()
+    ]
+    rows: tuple[tuple[str, Kind, str, str, str], ...] = (
+        ("node.id", Kind.INT, str(NODE_ID), str(NODE_ID), "The one broker's id."),
+        ("broker.id", Kind.INT, str(NODE_ID), str(NODE_ID), "The one broker's id."),
+        (
+            "advertised.listeners", Kind.STRING, f"PLAINTEXT://{cluster.host}:{cluster.port}", "",
+            "Where clients are told to connect.",
+        ),
+        (
+            "auto.create.topics.enable", Kind.BOOLEAN, _boolean(cluster.auto_create),
+            _boolean(unset.cluster.auto_create), "Whether topics are made on first use.",
+        ),
+        (
+            "num.partitions", Kind.INT, str(cluster.default_partitions),
+            str(unset.cluster.default_partitions), "Partitions of a topic that does not say.",
+        ),
+        ("default.replication.factor", Kind.INT, "1", "1", "There is one broker."),
+        ("delete.topic.enable", Kind.BOOLEAN, "true", "true", "Topics can be deleted."),
+        (
+            "socket.request.max.bytes", Kind.INT, str(config.request_bytes_max),
+            str(unset.request_bytes_max), "The largest request.",
+        ),
+        (
+            "fetch.max.bytes", Kind.INT, str(config.fetch_bytes_max), str(unset.fetch_bytes_max),
+            "The most that one answer to a Fetch holds, beyond its first batch.",
+        ),
+        (
+            "max.connections", Kind.INT, str(config.connections_max), str(unset.connections_max),
+            "Clients at once.",
+        ),
+        (
+            "connections.max.idle.ms", Kind.LONG, str(int(config.idle_seconds * 1000)),
+            str(int(unset.idle_seconds * 1000)), "An idle connection is closed after this time.",
+        ),
+    )  # fmt: skip
+    found = [*of_topics, *(Setting(*row) for row in rows)]
+    return {each.name: each._replace(writable=False) for each in found}
+
+
+def _boolean(value: bool) -> str:  # noqa: FBT001 - a value, not a switch
+    return "true" if value else "false"

@@ -1,0 +1,217 @@
+"""FindCoordinator (10), DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.storage.offset_records import OffsetsFailedError, RemoveGroup
+from proxy.kafka.config import NODE_ID
+from proxy.kafka.groups.coordinator import Coordinator
+from proxy.kafka.groups.group import Group
+from proxy.kafka.groups.ports import Offsets
+from proxy.kafka.groups.rebalance import State
+from proxy.kafka.messages import Response, read_request
+from proxy.kafka.ordered import Answered
+from proxy.kafka.wire import INT16, INT32, RequestHeader, write_array
+
+_FIND_COORDINATOR: Final = 10
+_DESCRIBE_GROUPS: Final = 15
+_LIST_GROUPS: Final = 16
+_DELETE_GROUPS: Final = 42
+
+#: What FindCoordinator asks for.
+_GROUP_KEY: Final = 0
+_TRANSACTION_KEY: Final = 1
+#: From these versions on: FindCoordinator asks for several keys (KIP-699),
+_FIND_MANY_FROM: Final = 4
+#: and a group that is not known has a code of its own (KIP-1043).
+_GROUP_NOT_FOUND_FROM: Final = 6
+#: Groups that are told of before others get their turn.
+_AT_ONCE: Final = 100
+#: What KIP-848 calls groups of this sort.
+_TYPE: Final = "classic"
+
+
+class GroupAdminApi:
+    """Answers the requests named above.
+
+    Parameters:
+        coordinator: the groups.
+        offsets: what is stored of them.
+        at: host and port of this server.
+    """
+
+    def __init__(self, coordinator: Coordinator, offsets: Offsets, at: tuple[str, int]) -> None:
+        self._coordinator = coordinator
+        self._offsets = offsets
+        self._host, self._port = at
+
+    # ------------------------------------------------------------------ FindCoordinator
+
+    def find_coordinator(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+        """Answer FindCoordinator: for groups it is this server; there are no transactions.
+
+        librdkafka takes a broker without this request for one too old for LZ4.
+        """
+        request = read_request(header, frame)
+        response = Response(_FIND_COORDINATOR, header.version)
+        found = self._find(getattr(request, "key_type", _GROUP_KEY))
+        if header.version >= _FIND_MANY_FROM:
+            coordinators = tuple(
+                response.part("Coordinator", key=key, **found) for key in request.coordinator_keys
+            )
+            return response.encode(header.correlation_id, coordinators=coordinators)
+        return response.encode(header.correlation_id, **found)
+
+    def _find(self, key_type: int) -> dict[str, object]:
+        if key_type == _GROUP_KEY:
+            return {
+                "node_id": NODE_ID,
+                "host": self._host,
+                "port": self._port,
+                "error_code": ErrorCode.none,
+                "error_message": None,
+            }
+        error, message = ErrorCode.invalid_request, f"there are no coordinators of type {key_type}"
+        if key_type == _TRANSACTION_KEY:
+            # Every client gives up on this one; any other it would try again for minutes.
+            error = ErrorCode.transactional_id_authorization_failed
+            message = "transactions are not served"
+        return {
+            "node_id": -1, "host": "", "port": -1, "error_code": error, "error_message": message,
+        }  # fmt: skip
+
+    # ------------------------------------------------------------------ ListGroups
+
+    def list_groups(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+        """Answer ListGroups."""
+        request = read_request(header, frame)
+        states = {each.strip().lower() for each in getattr(request, "states_filter", ())}
+        types = {each.strip().lower() for each in getattr(request, "types_filter", ())}
+        return self._listed(header, states, types)
+
+    async def _listed(self, header: RequestHeader, states: set[str], types: set[str]) -> bytes:
+        response = Response(_LIST_GROUPS, header.version)
+        if self._coordinator.closed:
+            return _rows(header, response, ErrorCode.coordinator_not_available, [])
+        rows = []
+        for number, group_id in enumerate(self._coordinator.ids(), 1):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # others want to be served, too
+            state = self._coordinator.state(group_id)
+            fits = not states or state.value.lower() in states
+            if state is not State.DEAD and fits and (not types or _TYPE in types):
+                rows.append(
+                    response.row(
+                        "ListedGroup",
+                        group_id=group_id,
+                        protocol_type=self._coordinator.protocol_type(group_id),
+                        group_state=state.value,
+                        group_type=_TYPE,
+                    )
+                )
+        return _rows(header, response, ErrorCode.none, rows)
+
+    # ------------------------------------------------------------------ DescribeGroups
+
+    def describe_groups(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+        """Answer DescribeGroups."""
+        return self._described(header, read_request(header, frame).groups)
+
+    async def _described(self, header: RequestHeader, groups: Sequence[str]) -> bytes:
+        response = Response(_DESCRIBE_GROUPS, header.version)
+        rows = []
+        for number, group_id in enumerate(groups, 1):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # others want to be served, too
+            rows.append(self._describe(response, group_id))
+        return _rows(header, response, None, rows)
+
+    def _describe(self, response: Response, group_id: str) -> bytes:
+        group = self._coordinator.active.get(group_id)
+        state = self._coordinator.state(group_id)
+        error, message = ErrorCode.none, None
+        if self._coordinator.closed:
+            error = ErrorCode.coordinator_not_available
+        elif state is State.DEAD and response.version >= _GROUP_NOT_FOUND_FROM:
+            error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
+        stable = group is not None and state is State.STABLE
+        return response.row(
+            "DescribedGroup",
+            error_code=error,
+            error_message=message,
+            group_id=group_id,
+            group_state=state.value,
+            protocol_type=self._coordinator.protocol_type(group_id),
+            protocol_data=group.protocol_name or "" if group is not None and stable else "",
+            members=_members(response, group) if group is not None else (),
+        )
+
+    # ------------------------------------------------------------------ DeleteGroups
+
+    def delete_groups(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+        """Answer DeleteGroups, when they are gone for good."""
+        request = read_request(header, frame)
+        outcomes = {each: self._delete(each) for each in dict.fromkeys(request.groups_names)}
+        return _deleted(header, outcomes)
+
+    def _delete(self, group_id: str) -> "ErrorCode | asyncio.Future[None]":
+        if self._coordinator.closed:
+            return ErrorCode.coordinator_not_available
+        state = self._coordinator.state(group_id)
+        if state is State.DEAD:
+            return ErrorCode.group_id_not_found
+        if state is not State.EMPTY:
+            return ErrorCode.non_empty_group
+        self._coordinator.remove(group_id)
+        return self._offsets.write(RemoveGroup(group_id))
+
+
+def _rows(
+    header: RequestHeader, response: Response, error: ErrorCode | None, rows: list[bytes]
+) -> bytes:
+    """An answer that is a throttle time, from version 1 on, an error, perhaps, and an array."""
+    tags = b"\0" if response.flexible else b""
+    parts = [INT32.pack(header.correlation_id), tags]
+    if header.version >= 1:
+        parts.append(INT32.pack(0))
+    if error is not None:
+        parts.append(INT16.pack(error))
+    return b"".join([*parts, write_array(len(rows), flexible=response.flexible), *rows, tags])
+
+
+def _members(response: Response, group: Group) -> tuple[Any, ...]:
+    stable = group.state is State.STABLE
+    return tuple(
+        response.part(
+            "DescribedGroupMember",
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(group.protocol_name or "") if stable else b"",
+            member_assignment=member.assignment,
+        )
+        for member in group.members.by_id.values()
+    )
+
+
+async def _deleted(
+    header: RequestHeader, outcomes: "dict[str, ErrorCode | asyncio.Future[None]]"
+) -> bytes:
+    response = Response(_DELETE_GROUPS, header.version)
+    results = []
+    for group_id, outcome in outcomes.items():
+        code = outcome if isinstance(outcome, ErrorCode) else await _outcome(outcome)
+        results.append(response.part("DeletableGroupResult", group_id=group_id, error_code=code))
+    return response.encode(header.correlation_id, results=tuple(results))
+
+
+async def _outcome(stored: "asyncio.Future[None]") -> ErrorCode:
+    try:
+        await stored
+    except OffsetsFailedError:
+        return ErrorCode.coordinator_not_available
+    return ErrorCode.none

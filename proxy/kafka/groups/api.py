@@ -1,0 +1,81 @@
+"""All requests of consumer groups, and what they need, put together."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.storage.topics import Topic
+from proxy.kafka.groups.admin_api import GroupAdminApi
+from proxy.kafka.groups.coordinator import Coordinator
+from proxy.kafka.groups.expiry import Expiry
+from proxy.kafka.groups.membership_api import MembershipApi
+from proxy.kafka.groups.offsets_api import OffsetsApi
+from proxy.kafka.groups.ports import Offsets
+from proxy.kafka.groups.steps import GroupLimits
+from proxy.kafka.ordered import Ordered
+
+
+class GroupsApi:
+    """Consumer groups, and their committed offsets.
+
+    Parameters:
+        engine: tells which topics there are.
+        offsets: what is stored.
+        limits: what is allowed to groups.
+        at: host and port, where clients are to connect.
+        clock_ms: the time, in ms since 1970.
+
+    Attributes:
+        requests: API key -> who answers it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        offsets: Offsets,
+        limits: GroupLimits,
+        at: tuple[str, int],
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.coordinator: Final = Coordinator(offsets, limits, clock_ms)
+        self.expiry: Final = Expiry(engine, self.coordinator, offsets, clock_ms)
+        membership = MembershipApi(self.coordinator)
+        committed = OffsetsApi(engine, self.coordinator, offsets, clock_ms)
+        admin = GroupAdminApi(self.coordinator, offsets, at)
+        self.requests: Final[dict[int, Ordered]] = {
+            8: committed.offset_commit,
+            9: committed.offset_fetch,
+            10: admin.find_coordinator,
+            11: membership.join_group,
+            12: membership.heartbeat,
+            13: membership.leave_group,
+            14: membership.sync_group,
+            15: admin.describe_groups,
+            16: admin.list_groups,
+            42: admin.delete_groups,
+            47: committed.offset_delete,
+        }
+        self._engine = engine
+        self._offsets = offsets
+        self._upkeep: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; the engine has recovered, and what is stored has been read."""
+        topics = self._engine.topics.values()
+        self._offsets.keep_topics({topic.name: topic.topic_id for topic in topics})
+        self.coordinator.start()
+        self._engine.on_topic_deleted.append(self._forget)
+        self._upkeep = asyncio.create_task(self.expiry.run())
+
+    async def close(self) -> None:
+        """Answer all who wait, and take nothing new. What is being stored goes on."""
+        self.coordinator.close()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._upkeep
+
+    async def _forget(self, topic: Topic) -> None:
+        self._offsets.forget_topic(topic.topic_id)

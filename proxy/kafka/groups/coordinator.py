@@ -1,0 +1,316 @@
+"""All consumer groups of the server: their timers, who waits, and what is to be stored.
+
+A group that is idle (without members) is known by what is stored of it alone.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Final, cast
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from pidlease.storage.offset_records import GroupNote
+from proxy.kafka.groups.group import Group
+from proxy.kafka.groups.members import NEVER
+from proxy.kafka.groups.ports import Offsets
+from proxy.kafka.groups.rebalance import State
+from proxy.kafka.groups.steps import (
+    Answer,
+    GroupLimits,
+    Identity,
+    Join,
+    JoinAnswer,
+    Sync,
+    SyncAnswer,
+)
+
+_log = structlog.get_logger(__name__)
+
+JoinFuture = asyncio.Future[JoinAnswer]
+SyncFuture = asyncio.Future[SyncAnswer]
+
+
+def monotonic_ms() -> int:
+    """The time, in ms since some moment."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Coordinator:
+    """The groups.
+
+    Parameters:
+        offsets: what is stored of them.
+        limits: what is allowed to them.
+        clock_ms: the time, in ms since 1970; it is stored.
+        now_ms: the time by which members are waited for, in ms; it never goes back.
+    """
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        limits: GroupLimits,
+        clock_ms: Callable[[], int],
+        now_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        #: Groups that have members, or will.
+        self.active: Final[dict[str, Group]] = {}
+        self.limits: Final = limits
+        self.size_bytes = 0
+        self.closed = False
+        self._offsets = offsets
+        self._clock_ms = clock_ms
+        self._now_ms = now_ms
+        #: When each group is woken (by `now_ms`), and by what.
+        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self._told_full = False
+
+    def start(self) -> None:
+        """Note of the groups that had members when the server ended that they have none now."""
+        now_ms = self._clock_ms()
+        for group_id, stored in list(self._offsets.table.groups.items()):
+            if stored.protocol_type is not None and stored.empty_ms < 0:
+                # At once for who asks, and for the next start when it is stored.
+                stored.empty_ms = now_ms
+                note = GroupNote(group_id, stored.protocol_type, stored.generation, now_ms)
+                self._offsets.write(note).add_done_callback(_tell_failure)
+
+    def close(self) -> None:
+        """Refuse all who wait, and whoever comes from now on."""
+        self.closed = True
+        for group in list(self.active.values()):
+            self._drop(group, ErrorCode.not_coordinator)
+
+    # ------------------------------------------------------------------ who there is
+
+    def state(self, group_id: str) -> State:
+        """A group's state; dead, if there is none of that id."""
+        group = self.active.get(group_id)
+        if group is not None:
+            return group.state
+        return State.EMPTY if group_id in self._offsets.table.groups else State.DEAD
+
+    def protocol_type(self, group_id: str) -> str:
+        """What sort of group it is; empty where that is not known."""
+        group = self.active.get(group_id)
+        if group is not None:
+            return group.members.protocol_type or ""
+        stored = self._offsets.table.groups.get(group_id)
+        return (stored.protocol_type or "") if stored is not None else ""
+
+    def ids(self) -> list[str]:
+        """The groups that there are."""
+        return list(self._offsets.table.groups.keys() | self.active.keys())
+
+    def has_room(self, group_id: str) -> bool:
+        """Whether there is such a group, or may be one more."""
+        stored = self._offsets.table.groups
+        if group_id in self.active or group_id in stored:
+            return True
+        known = len(self.active) + len(stored)
+        if known >= self.limits.groups_max:
+            known = len(stored.keys() | self.active.keys())
+        return known < self.limits.groups_max or self._refuse_full("groups-max")
+
+    def remove(self, group_id: str) -> None:
+        """A group without members is to be removed."""
+        group = self.active.get(group_id)
+        if group is not None:
+            self._drop(group, ErrorCode.group_id_not_found)
+
+    # ------------------------------------------------------------------ what members ask
+
+    def join(self, group_id: str, request: Join) -> JoinFuture:
+        """A member joins; its answer comes when all have joined."""
+        waiter: JoinFuture = asyncio.get_running_loop().create_future()
+        error = self._check_join(group_id, request)
+        if error is not ErrorCode.none:
+            waiter.set_result(JoinAnswer(error, request.member_id))
+            return waiter
+        group = self.active.get(group_id) or self._activate(group_id)
+        self._step(group, partial(group.join, self._now_ms(), request, waiter))
+        return waiter
+
+    def sync(self, group_id: str, request: Sync) -> SyncFuture:
+        """A member asks for its assignment; its answer comes when the leader has brought it."""
+        waiter: SyncFuture = asyncio.get_running_loop().create_future()
+        error = self._check_id(group_id)
+        group = self.active.get(group_id)
+        if error is ErrorCode.none and group is None:
+            error = ErrorCode.unknown_member_id
+        brought = sum(map(len, request.assignments.values()))
+        if brought and not self._has_memory(brought):
+            error = ErrorCode.coordinator_not_available
+        if error is not ErrorCode.none or group is None:
+            waiter.set_result(SyncAnswer(error))
+            return waiter
+        self._step(group, partial(group.sync, request, waiter))
+        return waiter
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """A member is still there; what it is to be told."""
+        error = self._check_id(group_id)
+        group = self.active.get(group_id)
+        if error is not ErrorCode.none:
+            return error
+        if group is None:
+            return ErrorCode.unknown_member_id
+        error = group.heartbeat(self._now_ms(), member_id, instance_id, generation)
+        self._arm(group)
+        return error
+
+    def leave(self, group_id: str, leaving: list[Identity]) -> tuple[ErrorCode, list[ErrorCode]]:
+        """Members leave; what is to be told of the request, and of each."""
+        error = self._check_id(group_id)
+        group = self.active.get(group_id)
+        if error is not ErrorCode.none:
+            return error, []
+        if group is None:
+            return ErrorCode.none, [ErrorCode.unknown_member_id] * len(leaving)
+        errors: list[ErrorCode] = []
+        self._step(group, lambda: errors.extend(group.leave(self._now_ms(), leaving)))
+        return ErrorCode.none, errors
+
+    def check_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Whether one may commit; group_id_not_found for a member of a group that is not known."""
+        if self.closed:
+            return ErrorCode.coordinator_not_available
+        group = self.active.get(group_id)
+        if group is not None:
+            error = group.commit(self._now_ms(), member_id, instance_id, generation)
+            self._arm(group)
+            return error
+        if generation < 0:
+            full = not self.has_room(group_id)
+            return ErrorCode.coordinator_not_available if full else ErrorCode.none
+        known = group_id in self._offsets.table.groups
+        return ErrorCode.unknown_member_id if known else ErrorCode.group_id_not_found
+
+    def _check_id(self, group_id: str) -> ErrorCode:
+        if self.closed:
+            return ErrorCode.coordinator_not_available
+        return ErrorCode.none if group_id else ErrorCode.invalid_group_id
+
+    def _check_join(self, group_id: str, request: Join) -> ErrorCode:
+        error = self._check_id(group_id)
+        if error is not ErrorCode.none:
+            return error
+        if not self.limits.session_min_ms <= request.session_ms <= self.limits.session_max_ms:
+            return ErrorCode.invalid_session_timeout
+        if group_id not in self.active and request.member_id:
+            return ErrorCode.unknown_member_id
+        if not self.has_room(group_id) or not self._has_memory(request.size_bytes):
+            return ErrorCode.coordinator_not_available
+        return ErrorCode.none
+
+    def _has_memory(self, size: int) -> bool:
+        room = self.size_bytes + size <= self.limits.memory_bytes_max
+        return room or self._refuse_full("group-memory-bytes-max")
+
+    def _refuse_full(self, setting: str) -> bool:
+        """Tell the log, once; False."""
+        if not self._told_full:
+            self._told_full = True
+            _log.error("consumer groups are refused: a limit is reached", setting=setting)
+        return False
+
+    # ------------------------------------------------------------------ steps of a group
+
+    def _activate(self, group_id: str) -> Group:
+        stored = self._offsets.table.groups.get(group_id)
+        generation, protocol_type = 0, None
+        if stored is not None:
+            generation, protocol_type = stored.generation, stored.protocol_type
+        group = Group(group_id, self.limits, _new_id, generation, protocol_type)
+        self.active[group_id] = group
+        return group
+
+    def _step(self, group: Group, step: Callable[[], None]) -> None:
+        """Have a group take a step, and do what comes of it."""
+        size, state, generation = group.members.size_bytes, group.state, group.generation
+        step()
+        self.size_bytes += group.members.size_bytes - size
+        if (group.state, group.generation) != (state, generation):
+            _log.info("group", group=group.group_id, state=group.state.value,
+                      generation=group.generation, members=len(group.members))  # fmt: skip
+        effects, group.effects[:] = list(group.effects), []
+        for effect in effects:
+            if isinstance(effect, Answer):
+                _answer(effect)
+            else:
+                self._store(group, effect.generation)
+        if group.is_idle:
+            self._drop(group, ErrorCode.unknown_member_id)
+        elif self.active.get(group.group_id) is group:
+            self._arm(group)
+
+    def _store(self, group: Group, generation: int) -> None:
+        empty_ms = self._clock_ms() if group.state is State.EMPTY else -1
+        note = GroupNote(group.group_id, group.members.protocol_type, generation, empty_ms)
+
+        def ended(stored: "asyncio.Future[None]") -> None:
+            failed = stored.exception() is not None
+            if group.state is not State.DEAD:
+                self._step(group, partial(group.stored, self._now_ms(), generation, failed=failed))
+
+        self._offsets.write(note).add_done_callback(ended)
+
+    def store_again(self) -> None:
+        """Store of groups that they are empty, where that has failed."""
+        for group in list(self.active.values()):
+            busy = self._offsets.is_busy(group.group_id)
+            if group.state is State.EMPTY and group.unsaved and not busy:
+                self._store(group, group.generation)
+
+    def _drop(self, group: Group, error: ErrorCode) -> None:
+        """Forget a group's members."""
+        group.close(error)
+        for effect in group.effects:
+            if isinstance(effect, Answer):
+                _answer(effect)
+        group.effects.clear()
+        if self.active.get(group.group_id) is group:
+            del self.active[group.group_id]
+            self.size_bytes -= group.members.size_bytes
+        self._disarm(group.group_id)
+
+    def _arm(self, group: Group) -> None:
+        """Have the group woken at the time it wants."""
+        wake_at, _ = self._timers.get(group.group_id, (NEVER, None))
+        # A timer that comes early finds nothing to do, and is set again: no need to move it.
+        if group.wake_at < wake_at:
+            self._disarm(group.group_id)
+            delay = max(group.wake_at - self._now_ms(), 0) / 1000
+            timer = asyncio.get_running_loop().call_later(delay, self._wake, group)
+            self._timers[group.group_id] = group.wake_at, timer
+
+    def _disarm(self, group_id: str) -> None:
+        armed = self._timers.pop(group_id, None)
+        if armed is not None:
+            armed[1].cancel()
+
+    def _wake(self, group: Group) -> None:
+        self._timers.pop(group.group_id, None)
+        self._step(group, lambda: group.advance(self._now_ms()))
+
+
+def _answer(effect: Answer) -> None:
+    waiter, answer = cast("asyncio.Future[JoinAnswer | SyncAnswer]", effect.waiter), effect.answer
+    if not waiter.done():  # who asked may have gone
+        waiter.set_result(answer)
+
+
+def _tell_failure(stored: "asyncio.Future[None]") -> None:
+    if stored.exception() is not None:
+        _log.error("group not stored", error=str(stored.exception()))
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,114 @@
+"""What is done with stored offsets from time to time: they expire, their topics are deleted."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from pidlease.engine.engine import Engine
+from pidlease.storage.offset_records import CommittedOffset, Forget, Record, RemoveGroup
+from pidlease.storage.offset_table import StoredGroup
+from proxy.kafka.groups.coordinator import Coordinator
+from proxy.kafka.groups.ports import Offsets
+from proxy.kafka.groups.rebalance import State
+from proxy.kafka.groups.subscription import CONSUMER
+
+#: How often it is looked for what is to leave (Kafka's offsets.retention.check.interval.ms).
+_CHECK_SECONDS: Final = 600.0
+#: How often something else is looked for.
+_TICK_SECONDS: Final = 1.0
+#: Groups that are looked at before others get their turn.
+_GROUPS_AT_ONCE: Final = 100
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Lets offsets leave that nobody needs.
+
+    Attributes:
+        engine: tells which topics there are.
+        coordinator: tells the groups' states.
+        offsets: what is stored.
+        clock_ms: the time, in ms since 1970.
+    """
+
+    engine: Engine
+    coordinator: Coordinator
+    offsets: Offsets
+    clock_ms: Callable[[], int]
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        checked = time.monotonic()
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            now = time.monotonic()
+            try:
+                self.coordinator.store_again()
+                if now - checked >= _CHECK_SECONDS:
+                    checked = now
+                    await self.check()
+            except Exception:  # noqa: BLE001 - what goes wrong once is to be tried again
+                _log.exception("upkeep of consumer groups failed")
+
+    async def check(self) -> None:
+        """Let go of offsets that have expired, of groups that are empty, of topics that are gone.
+
+        See GroupCoordinatorShard.cleanupGroupMetadata.
+        """
+        self.offsets.keep_topics(
+            {topic.name: topic.topic_id for topic in self.engine.topics.values()}
+        )
+        ids = list(self.offsets.table.groups)
+        for start in range(0, len(ids), _GROUPS_AT_ONCE):
+            records = [self._leaving(each) for each in ids[start : start + _GROUPS_AT_ONCE]]
+            writes = [self.offsets.write(each) for each in records if each is not None]
+            # What fails is told by who stores it, and tried again the next time.
+            await asyncio.gather(*writes, return_exceptions=True)
+            await asyncio.sleep(0)
+
+    def _leaving(self, group_id: str) -> Record | None:
+        """What is to leave of a group; None: nothing."""
+        stored = self.offsets.table.groups.get(group_id)
+        if stored is None or self.offsets.is_busy(group_id):
+            return None  # while something is on its way it is not known what the group will have
+        expired = {topic: tuple(self._expired(group_id, stored, topic)) for topic in stored.topics}
+        leaving = tuple((topic, numbers) for topic, numbers in expired.items() if numbers)
+        left = any(len(expired[topic]) < len(part.offsets) for topic, part in stored.topics.items())
+        if not left and self.coordinator.state(group_id) is State.EMPTY:
+            if group_id in self.coordinator.active:
+                return None  # somebody is about to join
+            _log.info("group removed: it has no members and no offsets", group=group_id)
+            return RemoveGroup(group_id)
+        if leaving:
+            _log.info("offsets expired", group=group_id, topics=len(leaving))
+            return Forget(group_id, leaving)
+        return None
+
+    def _expired(self, group_id: str, stored: StoredGroup, topic: str) -> Iterator[int]:
+        """The partitions of a topic whose offsets may leave (ClassicGroup, KIP-211)."""
+        group = self.coordinator.active.get(group_id)
+        state = self.coordinator.state(group_id)
+        if group is not None and group.reads(topic):
+            return
+        since_ms = 0
+        if state is State.EMPTY:
+            # Whatever came later counts from when it came.
+            since_ms = max(stored.empty_ms, 0)
+        elif self.coordinator.protocol_type(group_id) != CONSUMER or state is not State.STABLE:
+            return
+        now_ms = self.clock_ms()
+        for partition, committed in stored.topics[topic].offsets.items():
+            if self._is_past(committed, since_ms, now_ms):
+                yield partition
+
+    def _is_past(self, committed: CommittedOffset, since_ms: int, now_ms: int) -> bool:
+        if committed.expire_ms >= 0:
+            return now_ms >= committed.expire_ms
+        since_ms = max(since_ms, committed.commit_ms)
+        return now_ms - since_ms >= self.coordinator.limits.offsets_retention_ms

@@ -1,0 +1,170 @@
+"""JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14)."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.kafka.groups.coordinator import Coordinator, JoinFuture, SyncFuture
+from proxy.kafka.groups.steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
+from proxy.kafka.messages import Response, read_request
+from proxy.kafka.ordered import Answered
+from proxy.kafka.wire import RequestHeader
+
+_JOIN_GROUP: Final = 11
+_HEARTBEAT: Final = 12
+_LEAVE_GROUP: Final = 13
+_SYNC_GROUP: Final = 14
+
+#: From these versions on: the name of the protocol may be null (KIP-559),
+_NULLABLE_NAME_FROM: Final = 7
+#: a new member is told its id before it joins (KIP-394),
+_MEMBER_ID_REQUIRED_FROM: Final = 4
+#: a leader can be told not to assign anything (KIP-814),
+_SKIP_ASSIGNMENT_FROM: Final = 9
+#: SyncGroup says the protocol (KIP-559),
+_PROTOCOL_IN_SYNC_FROM: Final = 5
+#: and LeaveGroup names several members (KIP-345).
+_LEAVE_MANY_FROM: Final = 3
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class MembershipApi:
+    """Answers the requests named above.
+
+    Parameters:
+        coordinator: the groups.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def join_group(self, header: RequestHeader, frame: bytearray, host: str) -> Answered:
+        """Answer JoinGroup, when all members of the group have joined."""
+        request = read_request(header, frame)
+        session_ms = request.session_timeout // _MILLISECOND
+        rebalance = getattr(request, "rebalance_timeout", request.session_timeout)
+        join = Join(
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            header.client_id,
+            host,
+            request.protocol_type,
+            _protocols(request),
+            session_ms,
+            max(rebalance // _MILLISECOND, 0),
+            requires_member_id=header.version >= _MEMBER_ID_REQUIRED_FROM,
+            skips_assignment=header.version >= _SKIP_ASSIGNMENT_FROM,
+        )
+        waiter = self._coordinator.join(request.group_id, join)
+        if waiter.done():
+            return _joined(header, waiter.result())
+        return _joined_later(header, waiter)
+
+    def sync_group(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+        """Answer SyncGroup, when the group's leader has said who reads what."""
+        request = read_request(header, frame)
+        protocol_type = getattr(request, "protocol_type", None)
+        protocol_name = getattr(request, "protocol_name", None)
+        if header.version >= _PROTOCOL_IN_SYNC_FROM and None in (protocol_type, protocol_name):
+            return _synced(header, SyncAnswer(ErrorCode.inconsistent_group_protocol))
+        sync = Sync(
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id,
+            protocol_type,
+            protocol_name,
+            {each.member_id: each.assignment for each in request.assignments},
+        )
+        waiter = self._coordinator.sync(request.group_id, sync)
+        if waiter.done():
+            return _synced(header, waiter.result())
+        return _synced_later(header, waiter)
+
+    def heartbeat(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+        """Answer Heartbeat."""
+        request = read_request(header, frame)
+        error = self._coordinator.heartbeat(
+            request.group_id,
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id,
+        )
+        return Response(_HEARTBEAT, header.version).encode(header.correlation_id, error_code=error)
+
+    def leave_group(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+        """Answer LeaveGroup."""
+        request = read_request(header, frame)
+        response = Response(_LEAVE_GROUP, header.version)
+        many = header.version >= _LEAVE_MANY_FROM
+        if many:
+            leaving = [Identity(each.member_id, each.group_instance_id) for each in request.members]
+        else:
+            leaving = [Identity(request.member_id, None)]
+        error, errors = self._coordinator.leave(request.group_id, leaving)
+        if not many:
+            error = errors[0] if errors else error
+        members = tuple(
+            response.part(
+                "MemberResponse",
+                member_id=who.member_id,
+                group_instance_id=who.instance_id,
+                error_code=code,
+            )
+            for who, code in zip(leaving, errors, strict=False)
+            if many
+        )
+        return response.encode(header.correlation_id, error_code=error, members=members)
+
+
+def _protocols(request: Any) -> Protocols:
+    """Each protocol once, however often it is named."""
+    protocols: dict[str, bytes] = {}
+    for each in request.protocols:
+        protocols.setdefault(each.name, each.metadata)
+    return tuple(protocols.items())
+
+
+async def _joined_later(header: RequestHeader, waiter: JoinFuture) -> bytes:
+    return _joined(header, await waiter)
+
+
+def _joined(header: RequestHeader, answer: JoinAnswer) -> bytes:
+    response = Response(_JOIN_GROUP, header.version)
+    name = answer.protocol_name
+    if header.version < _NULLABLE_NAME_FROM:
+        name = name or ""
+    members = tuple(
+        response.part(
+            "Member",
+            member_id=member_id,
+            group_instance_id=instance_id,
+            metadata=metadata,
+        )
+        for member_id, instance_id, metadata in answer.members
+    )
+    return response.encode(
+        header.correlation_id,
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=members,
+    )
+
+
+async def _synced_later(header: RequestHeader, waiter: SyncFuture) -> bytes:
+    return _synced(header, await waiter)
+
+
+def _synced(header: RequestHeader, answer: SyncAnswer) -> bytes:
+    return Response(_SYNC_GROUP, header.version).encode(
+        header.correlation_id,
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )

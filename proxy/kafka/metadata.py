@@ -1,0 +1,139 @@
+"""Metadata (key 3): the broker, and the topics with their partitions; topics that make themselves.
+
+The server is a cluster of one broker, which leads every partition and is the controller.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
+from pidlease.storage.topics import Topic, illegal_name
+from proxy.kafka.config import ClusterConfig
+from proxy.kafka.connection import Slot
+from proxy.kafka.metadata_cache import MetadataCache, TopicIds
+from proxy.kafka.metadata_wire import (
+    BY_ID_FROM,
+    FLEXIBLE_FROM,
+    NO_ID,
+    Asked,
+    MetadataReader,
+    MetadataRequest,
+    topic_layout,
+    write_head,
+    write_no_topic,
+    write_tail,
+)
+from proxy.kafka.wire import MalformedRequestError, RequestHeader, write_array
+
+#: Topics that are read or answered before others get their turn.
+_TOPICS_AT_ONCE: Final = 200
+#: A request that is larger waits until few other large ones are worked on: it is taken apart.
+_LARGE_REQUEST_BYTES: Final = 16 << 10
+_LARGE_AT_ONCE: Final = 4
+#: An answer that is larger counts as memory of the client's until it has taken it.
+_LARGE_ANSWER_BYTES: Final = 16 << 10
+
+_log = structlog.get_logger(__name__)
+
+
+class MetadataApi:
+    """Answers Metadata.
+
+    Parameters:
+        engine: where the topics are.
+        config: how the server describes itself.
+    """
+
+    def __init__(self, engine: Engine, config: ClusterConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self.cache: Final = MetadataCache(engine)
+        self._ids = TopicIds(engine)
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+
+    async def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
+        """Answer a request; topics that are named for the first time are made, if so set.
+
+        Raises:
+            MalformedRequestError: it is none.
+        """
+        # Not before: what is told is what is there then, and one large answer is enough.
+        await slot.turn()
+        layout = topic_layout(header.version)
+        if len(frame) <= _LARGE_REQUEST_BYTES:
+            topics = await self._named(header, layout, frame)
+        else:
+            async with self._large:
+                topics = await self._named(header, layout, frame)
+        if topics is None:
+            topics = await self.cache.everything(layout)
+        if len(topics) > _LARGE_ANSWER_BYTES:
+            slot.count(len(topics))
+        slot.fill(
+            write_head(header.version, header.correlation_id, self._config),
+            topics,
+            write_tail(header.version),
+        )
+
+    async def _named(self, header: RequestHeader, layout: int, frame: bytearray) -> bytes | None:
+        """The array of the topics that are asked for by name or id; None for all there are."""
+        request = await _read(header, frame)
+        if request.topics is None:
+            return None
+        # Each once, however often it is named.
+        asked_for = dict.fromkeys(request.topics)
+        parts = [write_array(len(asked_for), flexible=layout >= FLEXIBLE_FROM)]
+        for number, asked in enumerate(asked_for, 1):
+            if request.create and self._config.auto_create:
+                await self._make(asked.name)
+            parts.append(self._one(header.version, layout, asked))
+            if number % _TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others want to be served, too
+        return b"".join(parts)
+
+    def _one(self, version: int, layout: int, asked: Asked) -> bytes:
+        name, topic_id = asked
+        if name is not None:
+            asked = Asked(name, NO_ID)
+            found = self._engine.topics.get(name)
+            code = _ILLEGAL if found is None and illegal_name(name) else _UNKNOWN
+        elif topic_id == NO_ID or version < BY_ID_FROM:
+            found, code = None, _INVALID
+            asked = Asked("", topic_id)
+        else:
+            found, code = self._ids.find(topic_id.hex()), _UNKNOWN_ID
+        if found is not None:
+            return self.cache.topic(layout, found)
+        return write_no_topic(layout, asked, code.value)
+
+    async def _make(self, name: str | None) -> None:
+        """Make a topic that is asked for by a legal name, and not there."""
+        if name is None or name in self._engine.topics or illegal_name(name):
+            return
+        try:
+            await self._engine.create_topic(Topic.new(name, self._config.default_partitions))
+        except TopicExistsError:
+            pass  # somebody else asked at the same time
+        except (OSError, TooManyPartitionsError) as error:
+            _log.error("topic not created", topic=name, error=str(error))
+
+
+async def _read(header: RequestHeader, frame: bytearray) -> MetadataRequest:
+    try:
+        reader = MetadataReader(frame, header.body, header.version)
+        reader.read_topics(_TOPICS_AT_ONCE)
+        while reader.left:
+            await asyncio.sleep(0)
+            reader.read_topics(_TOPICS_AT_ONCE)
+        return reader.end()
+    except MalformedRequestError as error:
+        raise MalformedRequestError(f"Metadata version {header.version}: {error}") from None
+
+
+_UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
+_ILLEGAL: Final = ErrorCode.invalid_topic_exception
+_INVALID: Final = ErrorCode.invalid_request
+_UNKNOWN_ID: Final = ErrorCode.unknown_topic_id

@@ -1,0 +1,15 @@
+"""Requests that take effect in the order in which a connection brings them.
+
+Kafka's broker works on one request of a connection at a time. What is answered at once, or begins
+at once and is only waited for, keeps that order, too.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from proxy.kafka.wire import RequestHeader
+
+#: An answer, or one that is still to come; what the request changes has begun.
+Answered = bytes | Coroutine[Any, Any, bytes]
+#: Takes header, frame, and the client's host.
+Ordered = Callable[[RequestHeader, bytearray, str], Answered]
