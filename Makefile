@@ -1,6 +1,7 @@
 # Everything needed is installed by these targets into .venv and build/, from the package
 # registries, with locked versions. Needed beforehand: python3 (3.11+) with venv, make, git.
 # For what compares with Apache Kafka (bench, and some tests that are skipped without): mvn.
+# For the clients in Go and JavaScript (their tests are skipped without): go 1.26, node and npm.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS_IN_PARALLEL ?= 2
 
-.PHONY: demo test check bench mutants soak lock clean
+.PHONY: demo test check bench mutants soak compatibility lock clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m deploy.demo
@@ -24,6 +25,7 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.scale
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants
@@ -31,6 +33,13 @@ mutants: $(VENV)/.dev
 # The full counts of what `make test` runs a part of; about an hour.
 soak: $(VENV)/.dev
 	PIDLEASE_SOAK=1 $(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --timeout 7200
+
+# docs/compatibility.md anew, from a run of other people's clients and tools.
+compatibility: $(VENV)/.dev
+	rm -rf build/compatibility
+	$(BIN)/python -m pytest tests/clients -n $(TESTS_IN_PARALLEL) --dist loadgroup \
+	  --ignore tests/clients/test_report.py
+	$(BIN)/python -m tests.clients.report
 
 # New locked versions, after a change of pyproject.toml.
 lock: $(VENV)/.dev

@@ -189,9 +189,10 @@ def dump_log_segments(files: Iterable[Path]) -> SegmentDump:
         raise ValueError("no segment files to dump")
     if separators := [name for name in names if "," in name]:
         raise ValueError(f"the tool separates files by commas; these hold one: {separators}")
-    command = java_command(
-        "kafka.tools.DumpLogSegments", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
-    )
+    # It runs for a second or two: what makes a long run fast makes a short one slow.
+    options = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+    silent = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+    command = java_command("kafka.tools.DumpLogSegments", *options, silent)
     done = subprocess.run(
         [*command, "--deep-iteration", "--files", ",".join(names)],
         capture_output=True,

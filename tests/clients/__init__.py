@@ -1,0 +1,1 @@
+"""Other people's clients and tools, unmodified, against this project's Kafka door."""

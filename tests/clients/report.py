@@ -1,0 +1,100 @@
+"""docs/compatibility.md: made from what the tests of this package saw, and from what is served.
+
+    python -m tests.clients.report
+
+writes it, if the facts in build/compatibility are exactly those that are expected of a whole run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from kio.schema.index import api_key_map
+
+from proxy.kafka.door import ADVERTISED, VERSIONS
+from tests.clients.client import CODECS, READER
+from tests.clients.facts import Consumed, Fact, Produced, Used, recorded
+from tests.clients.tools import OPERATIONS
+from tests.servers.kafka import kafka_version
+
+DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
+
+_TEMPLATE: Final = Path(__file__).with_name("compatibility.template.md")
+
+
+def expected() -> Iterator[Fact]:
+    """The facts of a whole run of the tests."""
+    for writer, reader in READER.items():
+        yield Produced(writer.name, writer.version, CODECS)
+        yield Consumed(reader.name, reader.version, writer.name)
+    for tool, operations in OPERATIONS.items():
+        for operation in operations:
+            yield Used(tool, operation)
+
+
+def api_name(key: int) -> str:
+    """The name of an API as Kafka writes it."""
+    return "".join(word.capitalize() for word in api_key_map[key].split("_"))
+
+
+def render(facts: Iterable[Fact]) -> str:
+    """The document."""
+    known = list(facts)
+    produced = {each.client: each for each in known if isinstance(each, Produced)}
+    consumed = {each.client: each for each in known if isinstance(each, Consumed)}
+    used: dict[str, list[str]] = {}
+    for each in known:
+        if isinstance(each, Used):
+            used.setdefault(each.tool, []).append(each.operation)
+    clients = [
+        (name, each.version, ", ".join(each.codecs), consumed[name].of)
+        for name, each in sorted(produced.items(), key=lambda item: item[0].lower())
+    ]
+    tools = [
+        (name, ", ".join(_as_code(each) for each in operations))
+        for name, operations in sorted(used.items())
+    ]
+    apis = [(api_name(key), key, _versions(key)) for key in sorted(ADVERTISED)]
+    text = _TEMPLATE.read_text().format(
+        clients=_rows(("client", "version", "producer", "its group reads those of"), clients),
+        kafka=kafka_version(),
+        tools=_rows(("tool", "what it did"), tools),
+        produce=ADVERTISED[0][1],
+        apis=_rows(("API", "key", "versions"), apis),
+    )
+    return text.rstrip("\n") + "\n"
+
+
+def _versions(key: int) -> str:
+    lowest, highest = VERSIONS[key]
+    return f"{lowest}-{highest}" if lowest < highest else str(lowest)
+
+
+def _as_code(operation: str) -> str:
+    return f"`{operation}`" if operation.startswith("--") else operation
+
+
+def _rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def main() -> int:
+    """Write the document; 1 if not everything was seen."""
+    seen, due = set(recorded()), set(expected())
+    for fact in sorted(map(str, due - seen)):
+        print(f"not seen: {fact}", file=sys.stderr)
+    for fact in sorted(map(str, seen - due)):
+        print(f"seen and not expected: {fact}", file=sys.stderr)
+    if seen != due:
+        return 1
+    # In the order in which they are expected.
+    DOCUMENT.write_text(render(fact for fact in expected() if fact in seen))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
