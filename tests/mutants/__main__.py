@@ -9,11 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.mutants.engine_mutants import ENGINE
+from tests.mutants.groups_mutants import GROUPS
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Result, check, control, prepare
 from tests.mutants.storage_mutants import STORAGE
 
-MUTANTS = (*STORAGE, *ENGINE)
+MUTANTS = (*STORAGE, *ENGINE, *GROUPS)
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from tests.mutants.mutant import (
     LEASING,
     NETWORK,
     ORDER,
+    PACKED,
     PARTITION,
     PRODUCE,
     RECOVERY,
@@ -22,8 +23,8 @@ _PARTITION: Final = "pidlease/engine/partition.py"
 _RECOVERY: Final = "pidlease/engine/recovery.py"
 _LEASING: Final = "pidlease/engine/leasing.py"
 _ADMITS: Final = (
-    "        verdict = judge(rules, state, batch, age)\n",
-    "        verdict = ADMIT\n",
+    "            judge_packed(rules, state, batch)\n            if state is not None\n",
+    "            ADMIT\n            if state is not None\n",
 )
 
 _HOLDS: Final = "        if self._failed and self._failed.holds(pid, batch, verdict):"
@@ -158,7 +159,7 @@ ENGINE: Final = (
     Mutant(
         "a lease in flight ends",
         _LEASING,
-        "        if any(partition.is_flying(pid) for partition in lease.partitions):\n"
+        "        if any(partition.is_flying(pid) for partition in partitions):\n"
         "            return now_ms + self.lease_ms\n",
         "",
         (LEASING,),
@@ -179,5 +180,19 @@ ENGINE: Final = (
         "            slot = next(s for s in slots if s.ready)\n"
         "            slots.remove(slot)\n",
         (ORDER,),
+    ),
+    Mutant(
+        "packed states: a repeat of the last five is let through",
+        "pidlease/core/packed.py",
+        "            and _NARROW_RANGE.pack(first, last) not in packed\n",
+        "",
+        (PACKED,),
+    ),
+    Mutant(
+        "packed states: the low mark stays behind",
+        "pidlease/core/packed.py",
+        "                lowest = keep_low(rules, lowest, last)\n",
+        "",
+        ("tests/property",),
     ),
 )

@@ -4,10 +4,13 @@ from typing import Final
 
 from tests.mutants.mutant import (
     BATCH,
+    CHANGES,
     DAMAGE,
     FAULTS,
+    FLUSH,
     FOLDER,
     LOG,
+    OPEN_LOGS,
     SEQUENCE,
     SIM,
     SNAPSHOTS,
@@ -16,7 +19,7 @@ from tests.mutants.mutant import (
 )
 
 _SEGMENT: Final = "pidlease/storage/segment.py"
-_EMBEDDED: Final = "pidlease/storage/embedded.py"
+_EMBEDDED: Final = "pidlease/storage/segmented_log.py"
 _SNAPSHOTS: Final = "pidlease/storage/snapshots.py"
 _SEQUENCE: Final = "pidlease/coordination/file_sequence.py"
 _FILES: Final = "pidlease/storage/files.py"
@@ -130,9 +133,9 @@ STORAGE: Final = (
     ),
     Mutant(
         "retention passes its limit",
-        _EMBEDDED,
-        "if following.base_offset > limit_offset or not past:",
-        "if not past:",
+        "pidlease/storage/retention.py",
+        "        if end > limit_offset:\n            return\n",
+        "",
         (LOG,),
     ),
     Mutant(
@@ -148,5 +151,51 @@ STORAGE: Final = (
         "        if (len(content), crc32c(content)) != manifest.checksums.get(path.name):",
         "        if not content:",
         (SNAPSHOTS,),
+    ),
+    Mutant(
+        "deleted records come back",
+        _EMBEDDED,
+        "            write_log_start(self._files, self._folder, before)\n",
+        "",
+        (CHANGES,),
+    ),
+    Mutant(
+        "records deleted before they are durable",
+        _EMBEDDED,
+        "                # A power cut may not leave a log that ends before it starts.\n"
+        "                self._flush_locked()\n",
+        "                pass\n",
+        (CHANGES,),
+    ),
+    Mutant(
+        "a deleted topic's logs are not remembered",
+        "pidlease/storage/topics.py",
+        "        self._files.rename(path, doomed)\n",
+        "        self._files.remove(path)\n",
+        (CHANGES,),
+    ),
+    Mutant(
+        "a flush beside appends holds them up",
+        _EMBEDDED,
+        "        error: OSError | None = None\n        try:\n            log.fsync()\n",
+        "        error: OSError | None = None\n        try:\n            with self._lock:\n"
+        "                log.fsync()\n",
+        (FLUSH,),
+    ),
+    Mutant(
+        "a failed flush beside appends is not told",
+        _EMBEDDED,
+        "                    self._fsync_failed(error)\n                self._flushed",
+        "                    pass\n                self._flushed",
+        (FLUSH,),
+    ),
+    Mutant(
+        "files let go of without their records",
+        _EMBEDDED,
+        "                # The kernel tells a failed write to who has the file open; so not"
+        " before.\n"
+        "                self._flush_locked()\n",
+        "                pass\n",
+        (OPEN_LOGS,),
     ),
 )
