@@ -85,8 +85,8 @@ STORAGE: Final = (
     Mutant(
         "failed append not cut",
         _EMBEDDED,
-        "            self._active.cut()\n",
-        "            pass\n",
+        "        try:\n            self._active.cut()\n",
+        "        try:\n            pass\n",
         (FAULTS,),
     ),
     Mutant(
