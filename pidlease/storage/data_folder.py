@@ -135,6 +135,7 @@ class DataFolder:
                     # What it would take now, a crash could take away with the topic.
                     log.stop(f"the topic's deletion is in doubt: {error}")
             raise
+        self._in_doubt.discard(topic.name)
         self._left_over[topic.name] = topic
         self._try_remove_logs(topic)
 

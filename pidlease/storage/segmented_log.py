@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -164,6 +165,9 @@ class SegmentedLog:
                 self._active.seal()
                 self.stopped = "the log is closed"
                 self.closed = True
+            elif self._unflushed and not self._in_doubt:
+                with suppress(LogStoppedError):  # it has been told
+                    self._flush_locked()
             self._close_files()
 
     def let_go(self) -> bool:
@@ -171,9 +175,11 @@ class SegmentedLog:
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            if self.closed:
+                return True  # its files are gone, and another log may have their names
             if self._flushing is not None:
                 return False
-            if self._unflushed and not self.stopped:
+            if self._unflushed and not self._in_doubt:
                 # The kernel tells a failed write to who has the file open; so not before.
                 self._flush_locked()
             self._cut_tail()
@@ -193,6 +199,7 @@ class SegmentedLog:
             self._wait_for_flush()
             self.stopped = "the topic was deleted"
             self.closed = True
+            self._unflushed = self._has_tail = False
             self._close_files()
             self._open_logs.forget(self)
             if self._files.exists(self._folder):
@@ -248,7 +255,7 @@ class SegmentedLog:
             if not undo:
                 self._has_tail = True
                 raise
-            if fsync and (self._unflushed or self._flushing is not None):
+            if fsync and not self.stopped and (self._unflushed or self._flushing is not None):
                 # It may tell of pages that were acknowledged before, by another policy.
                 self._fsync_failed(error)
             self._undo(error)
@@ -263,8 +270,16 @@ class SegmentedLog:
     def _cut_tail(self) -> None:
         """Cut what a failed write may have left that was not undone at once."""
         if self._has_tail:
+            self._cut()
+
+    def _cut(self) -> None:
+        try:
             self._active.cut()
-            self._has_tail = False
+        except OSError as error:
+            if self._unflushed or self._flushing is not None:
+                self._fsync_failed(error)  # it is the first to hear of pages that were acknowledged
+            raise
+        self._has_tail = False
 
     def _place(self, batches: Sequence[NewBatch]) -> tuple[list[Placed], list[int]]:
         offset = self._active.next_offset
@@ -323,9 +338,10 @@ class SegmentedLog:
         if self.stopped:
             raise LogStoppedError(self.stopped) from error
         try:
-            self._active.cut()
+            self._cut()
         except OSError as second:
-            self.stop(f"append failed ({error}), and it could not be undone ({second})")
+            if not self.stopped:
+                self.stop(f"append failed ({error}), and it could not be undone ({second})")
             raise LogStoppedError(self.stopped) from error
         raise AppendFailedError(f"append failed: {error}") from error
 
@@ -350,7 +366,7 @@ class SegmentedLog:
             self._wait_for_flush()
             if self._in_doubt:
                 raise LogStoppedError(self.stopped)
-            if self.stopped or not self._unflushed:
+            if not self._unflushed:
                 return
             segment, end, log = self._active, self._active.next_offset, self._active.log
             self._flushing, self._unflushed = segment, False

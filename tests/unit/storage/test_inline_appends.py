@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from pidlease.storage.embedded import EmbeddedPartitionLog
-from pidlease.storage.errors import AppendFailedError
+from pidlease.storage.errors import AppendFailedError, LogStoppedError
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.open_logs import OpenLogs
 from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
 from pidlease.storage.record_batch import read_header
-from tests.sim.batches import make_batch
+from tests.sim.batches import make_batch, simple
 from tests.sim.files import SimFiles
+from tests.unit.storage.logs import config, open_log
 
 FOLDER = Path("/data/logs/t-0")
 
@@ -22,11 +25,12 @@ FOLDER = Path("/data/logs/t-0")
 class Bench:
     """A log without fsync over simulated files, and what was answered, in order."""
 
-    def __init__(self) -> None:
-        self.files = SimFiles()
+    def __init__(self, seed: int = 0) -> None:
+        self.files = SimFiles(seed)
         self.pool = IoPool(asyncio.get_running_loop(), threads=1)
         config = LogConfig(fsync=FsyncPolicy.NEVER)
-        self.log = EmbeddedPartitionLog(self.files, FOLDER, config, self.pool)
+        self.open_logs = OpenLogs(1)
+        self.log = EmbeddedPartitionLog(self.files, FOLDER, config, self.pool, self.open_logs)
         self.log.open(0, clean=False)
         self.answers: list[object] = []
 
@@ -147,3 +151,71 @@ async def test_files_are_not_opened_on_the_event_loop(bench: Bench) -> None:
     await bench.settle(2)
     assert opened
     assert loop_thread not in opened
+
+
+# ---------------------------------------------------------------------- what a cut may have lost
+
+
+async def ended_by_power_loss(bench: Bench, seed: int) -> int:
+    """Where the log ends when the power is cut now; it is stopped where it is damaged."""
+    bench.pool.close()
+    again = open_log(bench.files.power_loss(seed), config())
+    assert not again.stopped
+    return again.end_offset
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_cut_whose_fsync_fails_is_no_flush(seed: int, *, inline: bool) -> None:
+    """It is the only one to hear that pages were lost which had been acknowledged: so say it."""
+    bench = Bench(seed)
+    for sequence in range(5):
+        bench.append(sequence)
+        await bench.settle(sequence + 1)
+    bench.pool.calm_from = -1 if inline else math.inf
+    faults = [
+        bench.files.fail_next("write", "*.log", errno.EIO),
+        bench.files.fail_next("fsync", "*.log", errno.EIO),
+    ]
+    bench.append(5)
+    await bench.settle(6)
+    assert all(each.fired for each in faults)
+    assert isinstance(bench.answers[5], LogStoppedError)
+    with pytest.raises(LogStoppedError):
+        await bench.log.flush()
+    bench.pool.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_stopped_log_is_flushed(seed: int, *, closed: bool) -> None:
+    """Or a snapshot would speak of what a power cut takes away."""
+    bench = Bench(seed)
+    for sequence in range(3):
+        bench.append(sequence)
+        await bench.settle(sequence + 1)
+    bench.log.stop("the topic's deletion is in doubt")
+    if closed:
+        bench.log.close()
+    else:
+        await bench.log.flush()
+    assert await ended_by_power_loss(bench, seed) == 3
+
+
+async def test_a_deleted_log_does_not_touch_one_made_again(bench: Bench) -> None:
+    """It was on its way out of the open logs, was busy with its end, and came back into them."""
+    bench.append(0)
+    await bench.settle(1)
+    fault = bench.files.fail_next("write", "*.log", errno.ENOSPC)
+    broken = bench.files.fail_next("fsync", "*.log", errno.EIO)
+    bench.append(1)
+    await bench.settle(2)
+    assert fault.fired
+    assert broken.fired
+    bench.log.delete()
+    bench.open_logs._logs.append(bench.log)
+    again = open_log(bench.files, config())
+    again.append_blocking([simple(number) for number in range(5)])
+    bench.open_logs.note(again)
+    assert list(bench.open_logs._logs) == [again]
+    assert open_log(bench.files.process_death(), config()).end_offset == 5

@@ -184,6 +184,20 @@ def test_what_a_topic_takes_behind_a_failed_deletion_is_safe(*, ordered: bool) -
         assert [each.name for each in folder_of(files.power_loss(seed)).topics()] == ["t"], seed
 
 
+def test_a_topic_in_doubt_that_is_then_deleted_can_be_made_again() -> None:
+    files = SimFiles(0)
+    folder = folder_of(files)
+    topic = Topic.new("t", 1)
+    folder.save_topic(topic)
+    files.fail_next("fsync_folder", "/data/topics", errno.EIO, 2)
+    with pytest.raises(OSError, match="error"):
+        folder.delete_topic(topic)
+    folder.delete_topic(topic)
+    again = Topic.new("t", 1)
+    folder.save_topic(again)
+    assert folder_of(files.power_loss(0)).topics() == [again]
+
+
 @pytest.mark.parametrize("operation", ["rename", "fsync_folder"])
 def test_a_deletion_in_doubt_stops_the_topic(operation: str) -> None:
     files = SimFiles(0)
