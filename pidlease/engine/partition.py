@@ -28,6 +28,7 @@ from pidlease.storage.errors import LogStoppedError, OffsetRangeError
 from pidlease.storage.ports import NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
+from pidlease.storage.topics import Topic
 
 #: How much one append takes at most; it bounds what a crash can tear, and a waiting answer.
 GROUP_BYTES_MAX: Final = 8 << 20
@@ -84,22 +85,22 @@ class Partition:
 
     Parameters:
         name: topic and number.
-        topic_id: the topic's id.
+        topic: its topic's definition.
         log: where batches go.
         around: what all partitions share.
     """
 
     def __init__(
-        self, name: TopicPartition, topic_id: str, log: PartitionLog, around: Surroundings
+        self, name: TopicPartition, topic: Topic, log: PartitionLog, around: Surroundings
     ) -> None:
         self.name: Final = name
-        self.topic_id: Final = topic_id
+        self.topic_id: Final = topic.topic_id
         self.log: Final = log
         self.producers: dict[int, Packed] = {}
         #: The first offset that is not applied.
         self.next_offset = log.end_offset
         #: When it was found that earlier history is missing (see `PartitionRows`).
-        self.hole_ms = -1
+        self.hole_ms = topic.made_again_ms
         #: Whether its topic was deleted; then no door finds it, and it takes nothing.
         self.gone = False
         self._leases = around.leases

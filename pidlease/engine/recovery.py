@@ -94,7 +94,7 @@ class Recovery:
             place = durable.get(name)
             known = place.next_offset if place and place.topic_id == topic.topic_id else 0
             work = partial(self.store.open_partition, topic, number, known)
-            return Partition(name, topic.topic_id, await self.pool.run(work), self.around)
+            return Partition(name, topic, await self.pool.run(work), self.around)
 
         numbers = [(topic, number) for topic in topics for number in range(topic.partitions)]
         return list(await asyncio.gather(*(open_one(*each) for each in numbers)))
@@ -142,8 +142,7 @@ def _begin(partition: Partition, snapshot: Snapshot | None, now_ms: int) -> None
     place = snapshot.manifest.places.get(partition.name) if snapshot else None
     start = partition.log.kept_offset
     if snapshot is None or place is None or place.topic_id != partition.topic_id:
-        hole_ms = now_ms if start > 0 else -1
-        partition.restore({}, start, hole_ms)
+        partition.restore({}, start, now_ms if start > 0 else partition.hole_ms)
         return
     hole_ms = now_ms if place.next_offset < start else place.hole_ms
     next_offset = max(place.next_offset, start)

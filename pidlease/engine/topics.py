@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from pidlease.storage.topics import Topic
 
 #: Partitions that are opened at once, for a topic of many.
 _OPENED_AT_ONCE: Final = 64
+#: Names of deleted topics that are remembered.
+_DELETED_MAX: Final = 100_000
 #: How often it is looked whether what is in flight to a deleted partition has landed.
 _LANDED_POLL_SECONDS: Final = 0.005
 
@@ -70,6 +73,9 @@ class TopicTable:
         self._around = around
         self._leases = leases
         self._partitions_max = partitions_max
+        #: Names of topics that were deleted since the start, and whether there were more.
+        self._deleted: set[str] = set()
+        self._deleted_more = False
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
 
@@ -109,6 +115,7 @@ class TopicTable:
         if topic.name in self.topics:
             raise TopicExistsError(f"topic {topic.name} exists")
         self._check_room(topic.partitions)
+        topic = self._made_again(topic)
         await self._pool.run(partial(self._store.save_topic, topic))
         try:
             opened = await self._open(topic, 0)
@@ -134,6 +141,7 @@ class TopicTable:
                 each.gone = False
             self._publish(topic, partitions)
             raise
+        self._note_deleted(name)
         for each in partitions:
             await self._leases.leave(each)
         for told in self.on_deleted:
@@ -149,7 +157,7 @@ class TopicTable:
         if total <= topic.partitions:
             raise PartitionCountError(f"topic {name} has {topic.partitions} partitions already")
         self._check_room(total - topic.partitions)
-        grown = Topic(topic.name, topic.topic_id, total, topic.overrides)
+        grown = replace(topic, partitions=total)
         await self._pool.run(partial(self._store.save_topic, grown))
         # Should this fail, the next start opens what the definition says.
         opened = await self._open(grown, topic.partitions)
@@ -159,7 +167,7 @@ class TopicTable:
     async def alter(self, name: str, overrides: dict[str, str]) -> None:
         """See `Engine.alter_topic`."""
         topic = self._known(name)
-        altered = Topic(topic.name, topic.topic_id, topic.partitions, dict(overrides))
+        altered = replace(topic, overrides=dict(overrides))
         await self._pool.run(partial(self._store.save_topic, altered))
         self._publish(altered, self.partitions[name])
         for each in self.partitions[name]:
@@ -175,6 +183,23 @@ class TopicTable:
         if topic is None:
             raise UnknownTopicError(f"there is no topic {name}")
         return topic
+
+    def _note_deleted(self, name: str) -> None:
+        if len(self._deleted) < _DELETED_MAX:
+            self._deleted.add(name)
+        else:
+            self._deleted_more = True
+
+    def _made_again(self, topic: Topic) -> Topic:
+        """The definition of a new topic, that tells whether the name was another one's before.
+
+        Producers that wrote to that one go on where they were, as with Kafka, which admits any
+        first batch of a producer that it does not know (ProducerAppendInfo.checkSequence). Those
+        that are younger begin at 0.
+        """
+        if not self._deleted_more and topic.name not in self._deleted:
+            return topic
+        return replace(topic, made_again_ms=self._around.clock_ms())
 
     def _check_room(self, wanted: int) -> None:
         if wanted > self.partitions_left:
@@ -199,7 +224,7 @@ class TopicTable:
         async def open_one(number: int) -> Partition:
             work = partial(self._store.open_partition, topic, number, 0)
             name = TopicPartition(topic.name, number)
-            return Partition(name, topic.topic_id, await self._pool.run(work), self._around)
+            return Partition(name, topic, await self._pool.run(work), self._around)
 
         opened: list[Partition] = []
         for start in range(begin, topic.partitions, _OPENED_AT_ONCE):

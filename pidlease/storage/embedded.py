@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from pidlease.storage.ports import AppendDone, FsyncPolicy, NewBatch, TimedOffset
+from pidlease.storage.ports import AppendDone, FsyncPolicy, LogConfig, NewBatch, TimedOffset
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.segmented_log import SegmentedLog
 
@@ -27,14 +27,21 @@ class EmbeddedPartitionLog(SegmentedLog):
         a thread and back costs many times the write. Where such a write was slow, or something
         else is going on with the partition, the next ones go to a thread (docs/adr/0003).
         """
-        if self.config.fsync is not FsyncPolicy.BATCH and time.monotonic() >= self._pool.calm_from:
+        config = self.config  # once: a thread may change it at any moment
+        if config.fsync is not FsyncPolicy.BATCH and time.monotonic() >= self._pool.calm_from:
             size = sum(len(batch.data) for batch in batches)
-            full = self._active.size + size > self.config.segment_bytes
-            if size <= _INLINE_BYTES_MAX and not full and self._append_inline(batches, done):
+            full = self._active.size + size > config.segment_bytes
+            if (
+                size <= _INLINE_BYTES_MAX
+                and not full
+                and self._append_inline(batches, config, done)
+            ):
                 return
         self._pool.submit(partial(self.append_blocking, batches), done)
 
-    def _append_inline(self, batches: Sequence[NewBatch], done: AppendDone) -> bool:
+    def _append_inline(
+        self, batches: Sequence[NewBatch], config: LogConfig, done: AppendDone
+    ) -> bool:
         """Append at once; False: it has to be done in a thread."""
         if not self._lock.acquire(blocking=False):
             return False
@@ -43,7 +50,7 @@ class EmbeddedPartitionLog(SegmentedLog):
         try:
             if not self._holds_files or self._has_tail:
                 return False  # it would open files, others may have to close theirs, or fsync
-            result = self._append_locked(batches, undo=False)
+            result = self._append_locked(batches, config, undo=False)
         except OSError:
             return False  # the thread tries again, and undoes what was left: that takes an fsync
         except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
@@ -61,7 +68,10 @@ class EmbeddedPartitionLog(SegmentedLog):
 
     async def flush(self) -> None:
         """See `PartitionLog`."""
-        if self._unflushed or self._flushing is not None or self._in_doubt:
+        # In this order: an append under way, which may not know of a stricter policy yet, says
+        # what it left before it lets go of the lock.
+        busy = self._lock.locked()
+        if busy or self._unflushed or self._flushing is not None or self._in_doubt:
             await self._pool.run(self.flush_blocking)
 
     async def delete_records(self, before: int) -> None:

@@ -235,9 +235,11 @@ class SegmentedLog:
             LogStoppedError: the partition takes no appends, or does not from now on.
         """
         with self._lock:
-            return self._append_locked(batches)
+            return self._append_locked(batches, self.config)
 
-    def _append_locked(self, batches: Sequence[NewBatch], *, undo: bool = True) -> list[int]:
+    def _append_locked(
+        self, batches: Sequence[NewBatch], config: LogConfig, *, undo: bool = True
+    ) -> list[int]:
         if self.stopped:
             raise LogStoppedError(self.stopped)
         self.recent = self._holds_files
@@ -245,20 +247,17 @@ class SegmentedLog:
             self._holds_files = True
             self._open_logs.note(self)
         placed, offsets = self._place(batches)
-        fsync = self.config.fsync is FsyncPolicy.BATCH  # once: it may be changed meanwhile
+        fsync = config.fsync is FsyncPolicy.BATCH
         try:
             self._cut_tail()
-            if self._is_full(placed):
+            if self._is_full(placed, config.segment_bytes):
                 self._roll()
             self._active.write(placed, fsync=fsync)
         except OSError as error:
             if not undo:
                 self._has_tail = True
                 raise
-            if fsync and not self.stopped and (self._unflushed or self._flushing is not None):
-                # It may tell of pages that were acknowledged before, by another policy.
-                self._fsync_failed(error)
-            self._undo(error)
+            self._undo(error, fsync=fsync)
         if fsync:
             self._unflushed = False
             self._mark.write(self._active.next_offset)
@@ -292,13 +291,13 @@ class SegmentedLog:
             offset += header.records
         return placed, offsets
 
-    def _is_full(self, placed: list[Placed]) -> bool:
+    def _is_full(self, placed: list[Placed], segment_bytes: int) -> bool:
         if not self._active.size:
             return False
         grown = self._active.size + sum(batch.header.size for batch in placed)
         last = placed[-1].base_offset + placed[-1].header.records
         relative = last - self._active.names.base_offset
-        return grown > self.config.segment_bytes or relative > _RELATIVE_OFFSET_MAX
+        return grown > segment_bytes or relative > _RELATIVE_OFFSET_MAX
 
     def _roll(self) -> None:
         """Seal the last segment durably, then begin a new one. So only the last can be torn."""
@@ -334,7 +333,10 @@ class SegmentedLog:
         except OSError as second:
             self.stop(f"a new segment failed ({error}), and could not be removed ({second})")
 
-    def _undo(self, error: OSError) -> None:
+    def _undo(self, error: OSError, *, fsync: bool) -> None:
+        if fsync and not self.stopped and (self._unflushed or self._flushing is not None):
+            # It may tell of pages that were acknowledged before, by another policy.
+            self._fsync_failed(error)
         if self.stopped:
             raise LogStoppedError(self.stopped) from error
         try:

@@ -33,12 +33,15 @@ class Topic:
         topic_id: a random UUID, as hex; tells a topic from a later one of the same name.
         partitions: how many.
         overrides: settings that differ from the server's, by Kafka's names.
+        made_again_ms: when it was made in the place of a deleted one of the same name; -1: there
+            was none. Producers that are older than this may have written to that one.
     """
 
     name: str
     topic_id: str
     partitions: int
     overrides: dict[str, str]
+    made_again_ms: int = -1
 
     @classmethod
     def new(cls, name: str, partitions: int, overrides: dict[str, str] | None = None) -> "Topic":

@@ -13,6 +13,7 @@ from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
 from pidlease.storage.ports import AppendDone, NewBatch, TimedOffset
 from pidlease.storage.record_batch import BatchHeader, read_header
 from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.topics import Topic
 from tests.sim.batches import make_batch
 
 PID = make_pid(Policy.KAFKA, 1)
@@ -111,7 +112,9 @@ class Bench:
         self.leases = FakeLeases()
         self.now_ms = 1000
         self.around = Surroundings(self.leases, Counts({}), lambda: self.now_ms)
-        self.partition = Partition(TopicPartition("t", 0), "id", self.log, self.around)
+        self.partition = Partition(
+            TopicPartition("t", 0), Topic("t", "id", 1, {}), self.log, self.around
+        )
 
     def send(
         self, first: int, count: int = 1, *, pid: int = PID, epoch: int = 0, content: bytes = b""

@@ -57,8 +57,8 @@ class Server:
         files = self.files.process_death() if power is None else self.files.power_loss(power)
         return await Server(files, self.now_ms).start(**options)
 
-    def partition(self, number: int = 0) -> Partition:
-        partition = self.engine.partition("t", number)
+    def partition(self, number: int = 0, topic: str = "t") -> Partition:
+        partition = self.engine.partition(topic, number)
         assert partition is not None
         return partition
 
@@ -66,12 +66,19 @@ class Server:
         return self.engine.leases.lease(Policy.KAFKA)
 
     async def send(
-        self, pid: int, first: int, count: int = 1, *, epoch: int = 0, partition: int = 0
+        self,
+        pid: int,
+        first: int,
+        count: int = 1,
+        *,
+        epoch: int = 0,
+        partition: int = 0,
+        topic: str = "t",
     ) -> Outcome:
         data = make_batch([b"x" * 60] * count, pid=pid, epoch=epoch, first=first)
         header = read_header(data)
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        target = self.partition(partition)
+        target = self.partition(partition, topic)
         target.produce(pid, header, data, batch_of(header), told.set_result)
         return await told
 

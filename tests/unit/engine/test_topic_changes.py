@@ -60,6 +60,31 @@ def crashes(
 # ---------------------------------------------------------------------- deleting a topic
 
 
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_producer_goes_on_in_a_topic_made_again(*, restart: bool) -> None:
+    """A gap would be fatal to librdkafka, and end all that the producer sends elsewhere."""
+    server, pid = await filled()
+    await server.engine.delete_topic("t")
+    server.now_ms += 1
+    await server.engine.create_topic(Topic.new("t", 2))
+    server.now_ms += 1
+    younger = server.lease()
+    if restart:
+        server = await server.kill()
+    assert (await server.send(pid, 12)).status is APPENDED
+    assert (await server.send(pid, 14)).status is Status.GAP, "it is known from then on"
+    if not restart:  # a lease that no snapshot knows is as old as its block
+        assert (await server.send(younger, 1)).status is Status.GAP, "it was never there"
+    await server.engine.add_partitions("t", 3)
+    assert (await server.send(pid, 7, partition=2)).status is APPENDED, "it may have had more"
+
+
+async def test_a_topic_that_is_new_is_begun_at_0() -> None:
+    server, pid = await filled()
+    await server.engine.create_topic(Topic.new("u", 1))
+    assert (await server.send(pid, 12, topic="u")).status is Status.GAP
+
+
 async def test_a_deleted_topic_leaves_nothing() -> None:
     server, pid = await filled()
     other = server.lease()
@@ -86,7 +111,7 @@ async def test_a_deleted_topic_leaves_nothing() -> None:
     with pytest.raises(UnknownTopicError):
         await server.engine.delete_topic("t")
     await server.engine.create_topic(Topic.new("t", 1))
-    assert (await server.send(pid, 12)).status is Status.GAP, "what it knew of the PID is gone"
+    assert known(server) == [{}]
     await server.fill(pid, 0, 3)
     await server.fill(other, 0, 2)
     before = known(server)

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import math
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -219,3 +219,53 @@ async def test_a_deleted_log_does_not_touch_one_made_again(bench: Bench) -> None
     bench.open_logs.note(again)
     assert list(bench.open_logs._logs) == [again]
     assert open_log(bench.files.process_death(), config()).end_offset == 5
+
+
+# ---------------------------------------------------------------------- another policy meanwhile
+
+
+async def test_a_flush_waits_for_an_append_under_way(bench: Bench) -> None:
+    """AlterConfigs makes the policy stricter, and flushes: it began under the policy before."""
+    bench.append(0)
+    await bench.settle(1)
+    await bench.log.flush()
+    bench.pool.calm_from = math.inf
+    inside, gate = threading.Event(), threading.Event()
+
+    def hold(operation: str, path: Path) -> None:
+        if operation == "write" and path.suffix == ".log":
+            inside.set()
+            assert gate.wait(5)
+
+    bench.files.on_operation = hold
+    bench.append(1)
+    assert await asyncio.to_thread(inside.wait, 5)
+    bench.log.config = LogConfig(fsync=FsyncPolicy.BATCH)
+    asyncio.get_running_loop().call_later(0.05, gate.set)
+    await bench.log.flush()
+    await bench.settle(2)
+    assert await ended_by_power_loss(bench, 1) == 2
+
+
+async def test_what_was_begun_on_the_event_loop_does_not_fsync(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread makes the policy stricter in the middle of it."""
+    bench.append(0)
+    await bench.settle(1)
+    place = bench.log._place
+
+    def changed(batches: Sequence[NewBatch]) -> object:
+        bench.log.config = LogConfig(fsync=FsyncPolicy.BATCH)
+        return place(batches)
+
+    monkeypatch.setattr(bench.log, "_place", changed)
+    steps: list[str] = []
+    bench.files.on_operation = lambda operation, _path: steps.append(operation)
+    bench.append(1)
+    assert "write" in steps
+    assert "fsync" not in steps
+    bench.files.on_operation = None
+    await bench.settle(2)
+    await bench.log.flush()
+    assert await ended_by_power_loss(bench, 1) == 2
