@@ -35,9 +35,10 @@ def test_an_idempotent_producer_goes_on(
     """Its sequence goes on where it was; librdkafka takes a gap for fatal."""
     offsets, errors, note = sent
     with PidleaseServer(tmp_path, settings={"fsync": "never"}) as server:
-        address: dict[str, str | int | bool] = {"bootstrap.servers": server.bootstrap}
-        admin = AdminClient(address)
-        producer = Producer({**address, "enable.idempotence": True, "linger.ms": 0})
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        producer = Producer(
+            {"bootstrap.servers": server.bootstrap, "enable.idempotence": True, "linger.ms": 0}
+        )
         for number in range(10):
             producer.produce("t", b"%d" % number, on_delivery=note)
             producer.flush(TIMEOUT_S)
