@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from tests.servers import java
 from tests.servers.kafka import (
     KafkaServer,
     dump_log_segments,
-    install,
     segments,
     unavailable_reason,
 )
@@ -104,18 +104,18 @@ def test_a_line_of_no_known_kind_is_a_problem() -> None:
 
 
 def test_without_java_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "_java_candidates", list)
-    install.find_java.cache_clear()
+    monkeypatch.setattr(java, "_candidates", list)
+    java.find_java.cache_clear()
     try:
         assert "openjdk-17" in str(unavailable_reason())
     finally:
-        install.find_java.cache_clear()
+        java.find_java.cache_clear()
 
 
 def test_without_maven_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(install, "_JARS", tmp_path / "none")
-    monkeypatch.setattr(install, "find_java", lambda: Path("java"))
+    monkeypatch.setattr(java, "_BUILD", tmp_path)
+    monkeypatch.setattr(java, "find_java", lambda: Path("java"))
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert "apt-get install maven" in str(unavailable_reason())

