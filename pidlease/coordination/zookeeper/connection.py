@@ -1,0 +1,211 @@
+"""One connection to ZooKeeper that mends itself, for threads."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    NodeExistsError,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.protocol.states import KazooState
+from kazoo.security import make_digest_acl
+
+_log = structlog.get_logger(__name__)
+#: kazoo tells each attempt to connect; we tell when the session comes and goes.
+_kazoo_log: Final = logging.getLogger("pidlease.kazoo")
+_kazoo_log.setLevel(logging.CRITICAL)
+
+#: How long attempts to connect wait in between, at first and at most.
+_RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+#: After these it is not known whether it was done.
+_CONNECTION_ERRORS: Final = (
+    ConnectionClosedError,
+    ConnectionLoss,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SessionExpiredError,
+)
+
+
+class ZooKeeperError(Exception):
+    """ZooKeeper does not answer, or not what was asked; try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperConfig:
+    """How ZooKeeper is reached.
+
+    Attributes:
+        hosts: HOST:PORT,... and behind it, perhaps, /CHROOT, which is made where it is missing.
+        session_seconds: ZooKeeper ends a session of which it has not heard for so long.
+        timeout_seconds: how long one call may take.
+        digest: USER:PASSWORD; nodes are then made so that only this user may use them.
+        tls: whether to connect by TLS,
+        ca: trusting these certificates,
+        certificate: with this one,
+        key: and its key.
+    """
+
+    hosts: str
+    session_seconds: float = 10.0
+    timeout_seconds: float = 5.0
+    digest: str = ""
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        addresses, slash, chroot = self.hosts.partition("/")
+        for address in addresses.split(","):
+            host, colon, port = address.rpartition(":")
+            if not (host and colon and port.isascii() and port.isdecimal()):
+                raise ValueError(f"{address!r} is not HOST:PORT, as in 127.0.0.1:2181/pidlease")
+        if slash and (not chroot or any(not part or part in (".", "..") for part in
+                                        chroot.split("/"))):  # fmt: skip
+            raise ValueError(f"/{chroot} is not a path of ZooKeeper's, such as /pidlease")
+        if self.digest and not all(self.digest.partition(":")):
+            raise ValueError("digest authentication takes USER:PASSWORD")
+
+    @property
+    def addresses(self) -> str:
+        """Without the chroot."""
+        return self.hosts.partition("/")[0]
+
+    @property
+    def root(self) -> str:
+        """The chroot; empty: none."""
+        _, slash, chroot = self.hosts.partition("/")
+        return slash + chroot
+
+
+class ZooKeeper:
+    """A connection. It may be used while it is down: then every call fails in time.
+
+    A session that has ended is followed by a new one. Nothing here holds ephemeral nodes, so that
+    nothing has to be made again.
+
+    Parameters:
+        config: how it is reached.
+    """
+
+    def __init__(self, config: ZooKeeperConfig) -> None:
+        self._config = config
+        acl = None
+        if config.digest:
+            user, _, password = config.digest.partition(":")
+            acl = [make_digest_acl(user, password, all=True)]
+        self._client = KazooClient(
+            hosts=config.addresses,
+            timeout=config.session_seconds,
+            connection_retry=dict(_RECONNECT),
+            default_acl=acl,
+            auth_data=[("digest", config.digest)] if config.digest else None,
+            use_ssl=config.tls,
+            ca=_text(config.ca),
+            certfile=_text(config.certificate),
+            keyfile=_text(config.key),
+            check_hostname=config.tls,
+            logger=_kazoo_log,
+        )
+        self._client.add_listener(self._note_state)
+        self._lock = threading.Lock()
+        self._prepared = False
+        self._connected = threading.Event()
+        #: connected, suspended (it may come back with the same session), or lost.
+        self.state = "lost"
+        self.sessions_lost = 0
+
+    def start(self) -> None:
+        """Begin to connect; does not wait for it."""
+        self._client.start_async()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the first answer. Blocks.
+
+        Raises:
+            ZooKeeperError: there is none within so many seconds.
+        """
+        if not self._connected.wait(seconds):
+            raise ZooKeeperError(f"{self._config.addresses}: no connection within {seconds} s")
+
+    def close(self) -> None:
+        """End the session. Blocks."""
+        self._client.remove_listener(self._note_state)
+        self._client.stop()
+        self._client.close()
+        self.state = "closed"
+
+    def path(self, name: str) -> str:
+        """The path of a node below the chroot."""
+        return f"{self._config.root}/{name}"
+
+    def call(self, ask: Callable[[KazooClient], Any]) -> Any:  # noqa: ANN401 - kazoo has no types
+        """Ask, and wait for the answer. Blocks.
+
+        Parameters:
+            ask: given the client, calls one of its methods that do not wait.
+
+        Raises:
+            ZooKeeperError: it does not answer; whether it has done it is not known.
+            KazooException: what it answers, where that is no failure of the connection.
+        """
+        if self.state != "connected":
+            # Calls would be kept until it is back, and be done behind our back.
+            raise ZooKeeperError(f"{self._config.addresses}: the connection is {self.state}")
+        try:
+            return ask(self._client).get(timeout=self._config.timeout_seconds)
+        except self._client.handler.timeout_exception:
+            seconds = self._config.timeout_seconds
+            raise ZooKeeperError(f"{self._config.addresses}: no answer in {seconds} s") from None
+        except _CONNECTION_ERRORS as error:
+            reason = f"{self._config.addresses}: {type(error).__name__} {error}"
+            raise ZooKeeperError(reason.strip()) from error
+
+    def make_root(self) -> None:
+        """Make the nodes of the chroot where they are missing. Blocks.
+
+        Raises:
+            ZooKeeperError: it could not be known.
+            KazooException: they may not be made.
+        """
+        with self._lock:
+            if self._prepared:
+                return
+            path = ""
+            for part in self._config.root.split("/")[1:]:
+                path += "/" + part
+                self.make(path)
+            self._prepared = True
+
+    def make(self, path: str, data: bytes = b"") -> None:
+        """Make a node, unless it is there. Blocks; raises as `call` does."""
+        try:
+            self.call(lambda client: client.create_async(path, data))
+        except NodeExistsError:
+            return
+
+    def _note_state(self, state: str) -> None:
+        """In one of kazoo's threads, which must not wait."""
+        before, self.state = self.state, state.lower()
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+        if state == KazooState.LOST:
+            self.sessions_lost += 1
+        if before != self.state:
+            told = _log.info if state == KazooState.CONNECTED else _log.warning
+            told("ZooKeeper", state=self.state, hosts=self._config.addresses)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,278 @@
+"""The PID sequence in ZooKeeper: many servers, one sequence, each block on record before its use.
+
+    pids/blocks/0000000001   fifty blocks: first, count, taken_ms, owner, token
+    pids/blocks/0000000002   the last node grows, by writes that name the version they were read at
+    pids/merged              up to where older blocks were, and when the newest of them was taken
+
+Only the last node changes, and only while it has room; the node behind it is made when it is full.
+So of two servers that want the same numbers one is refused, and looks again.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+
+from pidlease.coordination.ports import SequenceError
+from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.records import (
+    Entry,
+    decode_entries,
+    decode_merged,
+    encode_entries,
+    encode_merged,
+)
+from pidlease.core.blocks import PidBlock
+from pidlease.core.pid import BLOCK_SIZE
+
+#: Blocks in a node: each new one is written with all of them.
+_NODE_BLOCKS: Final = 50
+#: Nodes of old blocks that are merged at once.
+_MERGED_AT_ONCE: Final = 10
+#: How long others may be faster before we give up for now.
+_CONTENTION_SECONDS: Final = 10.0
+
+#: What the parts of a transaction answer where another server was faster.
+_LOST_RACE: Final = (BadVersionError, NoNodeError, RolledBackError, RuntimeInconsistency)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The last node, as it was read or written last.
+
+    Attributes:
+        number: of the node; 0: there is none yet.
+        version: of its content.
+        entries: the blocks in it.
+        end: the first number that no block has.
+    """
+
+    number: int
+    version: int
+    entries: tuple[Entry, ...]
+    end: int
+
+
+class ZooKeeperSequence:
+    """Blocks of 100 from ZooKeeper (see `ports.PidSequence`).
+
+    Parameters:
+        zookeeper: the connection.
+        owner: who takes the blocks, for the record.
+        clock_ms: the time, in ms since 1970.
+        keep_ms: blocks older than this may be merged; at least the lease length.
+        begin: the first number that may be handed out: where another sequence ended.
+    """
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        owner: str,
+        clock_ms: Callable[[], int],
+        keep_ms: int,
+        begin: int = 1,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._owner = owner
+        self._clock_ms = clock_ms
+        self._keep_ms = keep_ms
+        self._begin = begin
+        self._folder = zookeeper.path("pids/blocks")
+        self._merged = zookeeper.path("pids/merged")
+        self._lock = threading.Lock()
+        self._prepared = False
+        self._tail: _Tail | None = None
+        #: Of an attempt whose outcome is not known; empty: there is none.
+        self._token = ""
+
+    def blocks(self) -> list[PidBlock]:
+        """See `PidSequence`.
+
+        Raises:
+            SequenceError: they cannot be read.
+        """
+        with self._lock:
+            try:
+                self._prepare()
+                return self._read_all()
+            except (ZooKeeperError, KazooException, ValueError) as error:
+                raise SequenceError(f"the PID blocks cannot be read: {_told(error)}") from error
+
+    def take(self, at_least: int = 1) -> PidBlock:
+        """See `PidSequence`."""
+        with self._lock:
+            give_up = time.monotonic() + _CONTENTION_SECONDS
+            try:
+                self._prepare()
+                while True:
+                    taken = self._try_to_take(max(at_least, self._begin))
+                    if taken is not None:
+                        break
+                    if time.monotonic() > give_up:
+                        raise SequenceError("no PID block: other servers are faster all the time")
+            except (ZooKeeperError, KazooException, ValueError) as error:
+                self._tail = None
+                raise SequenceError(f"no PID block: {_told(error)}") from error
+            return taken
+
+    # ------------------------------------------------------------------ taking
+
+    def _try_to_take(self, at_least: int) -> PidBlock | None:
+        """Take a block; None: somebody else was faster."""
+        tail = self._tail or self._read_tail()
+        found = self._unresolved(tail)
+        if found is not None:
+            return found
+        first = max(tail.end, _round_up(at_least))
+        token = uuid.uuid4().hex[:12]
+        entry = Entry(PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner), token)
+        # From here on it may be on record, whatever we hear of it.
+        self._token, self._tail = token, None
+        try:
+            self._tail = self._write(tail, entry)
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            self._token = ""
+            return None
+        self._token = ""
+        return entry.block
+
+    def _unresolved(self, tail: _Tail) -> PidBlock | None:
+        """The block of an attempt that came through without our hearing of it.
+
+        Nobody has used it. It may stand in the node before the last one as well: then it is left
+        out, as after a crash.
+        """
+        token, self._token = self._token, ""
+        if not token:
+            return None
+        # It stands there, or it never will: were it still under way, it would name a version that
+        # is refused from our next write on. That is the one that follows.
+        found = [each.block for each in tail.entries if each.token == token]
+        if found:
+            self._tail = tail
+            _log.info("a PID block came through without an answer", first=found[0].first)
+        return found[0] if found else None
+
+    def _write(self, tail: _Tail, entry: Entry) -> _Tail:
+        end = entry.block.end
+        if tail.number and len(tail.entries) < _NODE_BLOCKS:
+            entries = (*tail.entries, entry)
+            path, data = self._node(tail.number), encode_entries(entries)
+            stat = self._zookeeper.call(lambda c: c.set_async(path, data, tail.version))
+            return _Tail(tail.number, stat.version, entries, end)
+        number, data = tail.number + 1, encode_entries([entry])
+        self._zookeeper.call(lambda c: c.create_async(self._node(number), data))
+        try:
+            self._merge()
+        except (ZooKeeperError, KazooException, ValueError) as error:
+            _log.warning("old PID blocks could not be merged", error=_told(error))
+        return _Tail(number, 0, (entry,), end)
+
+    # ------------------------------------------------------------------ reading
+
+    def _prepare(self) -> None:
+        if self._prepared:
+            return
+        self._zookeeper.make_root()
+        for name in ("pids", "pids/blocks"):
+            self._zookeeper.make(self._zookeeper.path(name))
+        self._zookeeper.make(self._merged, encode_merged(None))
+        self._prepared = True
+
+    def _read_tail(self) -> _Tail:
+        numbers = self._numbers()
+        if not numbers:
+            merged = self._read_merged()[0]
+            return _Tail(0, -1, (), merged.end if merged else 1)
+        entries, version = self._read_node(numbers[-1])
+        return _Tail(numbers[-1], version, tuple(entries), entries[-1].block.end)
+
+    def _read_all(self) -> list[PidBlock]:
+        while True:
+            found: list[PidBlock] = []
+            try:
+                for number in self._numbers():
+                    found += [each.block for each in self._read_node(number)[0]]
+            except NoNodeError:
+                continue  # it was merged meanwhile
+            merged = self._read_merged()[0]  # behind the nodes: what leaves them is here by then
+            if merged is None:
+                return found
+            return [merged, *(each for each in found if each.first >= merged.end)]
+
+    def _numbers(self) -> list[int]:
+        names = self._zookeeper.call(lambda c: c.get_children_async(self._folder))
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+    def _read_node(self, number: int) -> tuple[list[Entry], int]:
+        path = self._node(number)
+        data, stat = self._zookeeper.call(lambda c: c.get_async(path))
+        entries = decode_entries(path, data)
+        if not entries:
+            raise ValueError(f"ZooKeeper's {path} holds no PID block")
+        return entries, stat.version
+
+    def _read_merged(self) -> tuple[PidBlock | None, int]:
+        data, stat = self._zookeeper.call(lambda c: c.get_async(self._merged))
+        return decode_merged(self._merged, data), stat.version
+
+    def _node(self, number: int) -> str:
+        return f"{self._folder}/{number:010d}"
+
+    # ------------------------------------------------------------------ merging
+
+    def _merge(self) -> None:
+        """Leave of the oldest nodes only how far they went, where all in them is old."""
+        before_ms = self._clock_ms() - self._keep_ms
+        for number in self._numbers()[:-1][:_MERGED_AT_ONCE]:
+            entries, _ = self._read_node(number)
+            newest_ms = max(each.block.taken_ms for each in entries)
+            if newest_ms >= before_ms:
+                return
+            _, version = self._read_merged()
+            end = entries[-1].block.end
+            data = encode_merged(PidBlock(1, end - 1, newest_ms))
+            if not self._replace(number, data, version):
+                return  # somebody else does it
+
+    def _replace(self, number: int, merged: bytes, version: int) -> bool:
+        """Remove a node, and write what is left of it, in one step; False: somebody did."""
+
+        def ask(client: KazooClient) -> object:
+            transaction = client.transaction()
+            transaction.set_data(self._merged, merged, version)
+            transaction.delete(self._node(number))
+            return transaction.commit_async()
+
+        failed = [each for each in self._zookeeper.call(ask) if isinstance(each, KazooException)]
+        real = [each for each in failed if not isinstance(each, _LOST_RACE)]
+        if real:
+            raise real[0]
+        return not failed
+
+
+def _round_up(n: int) -> int:
+    """The first number of the block that begins at or behind n."""
+    return (n - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
+
+
+def _told(error: Exception) -> str:
+    """What to say of an error: those of kazoo often have a name only."""
+    if isinstance(error, KazooException):
+        return f"{type(error).__name__} {error}".strip()
+    return str(error)
