@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import resource
 import signal
 import socket
@@ -18,32 +17,32 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from pidlease import __version__
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import SequenceError
-from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
-from pidlease.engine.keeper import KeeperConfig
+from pidlease.coordination.ports import PidSequence, SequenceError
+from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.metrics_source import engine_metrics
 from pidlease.metrics import PidleaseCollector
-from pidlease.storage.data_folder import DataFolder, check_settings
+from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offset_store import OffsetStore
-from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.snapshots import SnapshotStore
-from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
+from pidlease.storage.topic_settings import check_settings
+from proxy.configs import (
+    check_exposure,
+    door_config,
+    engine_config,
+    group_limits,
+    log_config,
+    open_logs_max,
+)
+from proxy.coordinator import Coordinator
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.groups.api import GroupsApi
-from proxy.kafka.groups.steps import GroupLimits
 from proxy.kafka.metrics_source import door_metrics
 from proxy.ops.http import ops_app
 from proxy.settings import Settings, split_address
-
-#: Files that are neither a partition's nor a client's: snapshots, reads under way, the rest.
-_OTHER_FILES = 200
-_OPEN_LOGS_LEAST = 16
-_OPEN_LOGS_MOST = 5000
 
 _log = structlog.get_logger(__name__)
 
@@ -70,6 +69,7 @@ class App:
         self._door: KafkaDoor | None = None
         self._folder: DataFolder | None = None
         self._offsets: OffsetStore | None = None
+        self._coordinator: Coordinator | None = None
         self._pool: IoPool | None = None
         self._http: uvicorn.Server | None = None
         self._http_task: asyncio.Task[None] | None = None
@@ -104,11 +104,13 @@ class App:
     async def _abandon(self) -> None:
         """Let go of what a start that did not come to its end has taken."""
         await self._stop_http()
+        if self._coordinator is not None:
+            await asyncio.to_thread(self._coordinator.close)
         if self._folder is not None:
             self._folder.release()
 
     async def _start(self) -> None:
-        _check_exposure(self._settings)
+        check_exposure(self._settings)
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         engine = await self._pool.run(partial(self._build, self._pool))
@@ -116,15 +118,15 @@ class App:
         if folder is None or offsets is None:
             raise AssertionError("the folder is built before the engine")
         self._engine = Engine(
-            folder, engine[0], engine[1], self._pool, _engine_config(self._settings)
+            folder, engine[0], engine[1], self._pool, engine_config(self._settings)
         )
         await self._engine.start(_tell_progress)
         gc.freeze()
         gc.enable()
         host, port = split_address(self._settings.kafka_listen)
-        config = _door_config(self._settings, folder.cluster_id)
+        config = door_config(self._settings, folder.cluster_id)
         at = (config.cluster.host, config.cluster.port)
-        groups = GroupsApi(self._engine, offsets, _group_limits(self._settings), at)
+        groups = GroupsApi(self._engine, offsets, group_limits(self._settings), at)
         self._door = KafkaDoor(self._engine, config, check_settings, groups)
         try:
             await self._door.listen(host, port)
@@ -137,19 +139,14 @@ class App:
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
 
-    def _build(self, pool: IoPool) -> tuple[SnapshotStore, FileSequence]:
+    def _build(self, pool: IoPool) -> tuple[SnapshotStore, PidSequence]:
         """Lock the data directory and open what is in it. Blocks."""
         settings = self._settings
-        defaults = _log_config(settings)
-        open_logs_max = _open_logs_max(settings.connections_max)
-        self._folder = DataFolder(
-            self._files, Path(settings.data_dir), defaults, pool, open_logs_max
-        )
-        owner = f"{socket.gethostname()}:{os.getpid()}"
-        lease_ms = int(settings.lease_seconds * 1000)
-        sequence = FileSequence(
-            self._files, self._folder.sequence, owner, wall_clock_ms, keep_ms=2 * lease_ms
-        )
+        defaults = log_config(settings)
+        logs_max = open_logs_max(settings.connections_max)
+        self._folder = DataFolder(self._files, Path(settings.data_dir), defaults, pool, logs_max)
+        self._coordinator = Coordinator(self._files, self._folder.sequence, settings)
+        sequence = self._coordinator.sequence()
         self._offsets = OffsetStore(
             self._files, self._folder.groups, pool, defaults.fsync,
             settings.flush_seconds, settings.offsets_max,
@@ -192,6 +189,8 @@ class App:
             await self._offsets.close()
         if self._engine is not None:
             await self._engine.stop()
+        if self._coordinator is not None:
+            await asyncio.to_thread(self._coordinator.close)
         if self._pool is not None:
             self._pool.close()
         await self._stop_http()
@@ -204,97 +203,11 @@ class App:
                 await self._http_task
 
 
-def _engine_config(settings: Settings) -> EngineConfig:
-    return EngineConfig(
-        lease_ms=int(settings.lease_seconds * 1000),
-        ring_capacity=settings.ring_capacity,
-        judging=settings.judging == "on",
-        partitions_max=settings.partitions_max,
-        keeper=KeeperConfig(
-            snapshot_batches=settings.snapshot_batches,
-            snapshot_seconds=settings.snapshot_seconds,
-            flush_seconds=settings.flush_seconds,
-            retention_seconds=settings.retention_check_seconds,
-        ),
-    )
-
-
-def _log_config(settings: Settings) -> LogConfig:
-    return LogConfig(
-        segment_bytes=settings.segment_bytes,
-        retention_ms=settings.retention_ms,
-        retention_bytes=settings.retention_bytes,
-        fsync=FsyncPolicy(settings.fsync),
-    )
-
-
-def _door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
-    host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
-    return KafkaDoorConfig(
-        cluster=ClusterConfig(
-            cluster_id,
-            host,
-            port,
-            auto_create=settings.auto_create_topics,
-            default_partitions=settings.default_partitions,
-        ),
-        log=_log_config(settings),
-        request_bytes_max=settings.request_bytes_max,
-        batch_bytes_max=settings.batch_bytes_max,
-        fetch_bytes_max=settings.fetch_bytes_max,
-        memory_bytes_max=settings.memory_bytes_max,
-        connections_max=settings.connections_max,
-        idle_seconds=settings.idle_seconds,
-    )
-
-
-def _group_limits(settings: Settings) -> GroupLimits:
-    return GroupLimits(
-        session_min_ms=int(settings.group_min_session_seconds * 1000),
-        session_max_ms=int(settings.group_max_session_seconds * 1000),
-        initial_rebalance_ms=int(settings.group_initial_rebalance_seconds * 1000),
-        members_max=settings.group_members_max,
-        groups_max=settings.groups_max,
-        memory_bytes_max=settings.group_memory_bytes_max,
-        offsets_retention_ms=int(settings.offsets_retention_seconds * 1000),
-    )
-
-
-def _check_exposure(settings: Settings) -> None:
-    """No authentication yet: beyond loopback only for those who say that they know."""
-    for name in ("kafka_listen", "http_listen"):
-        host, _ = split_address(getattr(settings, name))
-        if (
-            host not in ("localhost", "::1")
-            and not host.startswith("127.")
-            and not settings.insecure
-        ):
-            raise DataFolderError(
-                f"--{name.replace('_', '-')} {host} is open to other machines, and there is no"
-                " authentication yet; listen on 127.0.0.1, or say --insecure"
-            )
-    listen, _ = split_address(settings.kafka_listen)
-    if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
-        raise DataFolderError(
-            f"--kafka-listen {listen} is no address that a client can connect to; say which one is"
-            " by --kafka-advertise HOST:PORT"
-        )
-
-
 def _raise_open_files() -> None:
     """Ask for as many open files as the system allows: partitions and clients take some each."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _open_logs_max(connections_max: int) -> int:
-    """How many partitions may hold files open, four each, beside the clients' connections."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _OPEN_LOGS_MOST
-    left = soft - min(connections_max, soft // 2) - _OTHER_FILES
-    return max(_OPEN_LOGS_LEAST, min(left // 4, _OPEN_LOGS_MOST))
 
 
 def _tell_progress(done: int, total: int) -> None:

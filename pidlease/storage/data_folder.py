@@ -13,7 +13,6 @@ groups/          the committed offsets of consumer groups
 import json
 import os
 import uuid
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +30,8 @@ from pidlease.storage.files import (
 )
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.open_logs import OpenLogs
-from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.storage.ports import LogConfig
+from pidlease.storage.topic_settings import config_of, plain
 from pidlease.storage.topics import Topic, TopicInDoubtError, TopicStore
 
 FORMAT_VERSION: Final = 1
@@ -110,7 +110,7 @@ class DataFolder:
         for topic in self._topics.doomed():
             self._left_over[topic.name] = topic
             self._try_remove_logs(topic)
-        return self._topics.load()
+        return [plain(topic) for topic in self._topics.load()]
 
     def save_topic(self, topic: Topic) -> None:
         """See `LogStore`."""
@@ -191,50 +191,6 @@ class DataFolder:
 
 def _partition_folder(topic: Topic, number: int) -> str:
     return f"{topic.name}-{number}"
-
-
-def config_of(topic: Topic, defaults: LogConfig) -> LogConfig:
-    """The settings of a topic: the server's, with the topic's own in their place.
-
-    Raises:
-        ValueError: a value is no number, or no fsync policy.
-    """
-    own = topic.overrides
-    integer = partial(_integer, own)
-    return LogConfig(
-        segment_bytes=integer("segment.bytes", defaults.segment_bytes, 1024),
-        retention_ms=integer("retention.ms", defaults.retention_ms, -1),
-        retention_bytes=integer("retention.bytes", defaults.retention_bytes, -1),
-        fsync=FsyncPolicy(own.get("pidlease.fsync", defaults.fsync.value)),
-    )
-
-
-#: What a topic may set, by Kafka's names and one of our own.
-TOPIC_SETTINGS: Final = ("segment.bytes", "retention.ms", "retention.bytes", "pidlease.fsync")
-
-
-def check_settings(overrides: dict[str, str]) -> None:
-    """Check a topic's own settings.
-
-    Raises:
-        ValueError: one is not known, or its value makes no sense.
-    """
-    for name in overrides:
-        if name not in TOPIC_SETTINGS:
-            raise ValueError(f"{name} cannot be set here; known: {', '.join(TOPIC_SETTINGS)}")
-    config_of(Topic("-", "", 1, overrides), LogConfig())
-
-
-def _integer(own: dict[str, str], name: str, default: int, smallest: int) -> int:
-    if name not in own:
-        return default
-    try:
-        value = int(own[name])
-    except ValueError:
-        raise ValueError(f"{name} is a whole number, not {own[name]!r}") from None
-    if not smallest <= value < 2**63 or (name == "segment.bytes" and value >= 2**31):
-        raise ValueError(f"{name}={value} is out of range")
-    return value
 
 
 def _lock(files: Files, path: Path) -> Lock:

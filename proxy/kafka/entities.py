@@ -18,17 +18,19 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.kafka.turns import Turns
 from proxy.kafka.wire import MalformedRequestError, Reader
 
 _Read = Callable[[Reader], Any]
-#: Elements of an array that are read before others get their turn.
+#: Elements of all arrays that are read before others get their turn.
 _AT_ONCE: Final = 256
 
 
 class _Field(typing.NamedTuple):
     """How to read one field; `tag` is -1 for one that is not tagged.
 
-    Of an array, `element` reads one of its elements, and `kind` is their class if they have one.
+    Of an array, `element` reads one of its elements; `kind` is their class if that has
+    arrays in its turn.
     """
 
     name: str
@@ -68,20 +70,24 @@ async def read_entity_slowly(kind: type, reader: Reader) -> Any:  # noqa: ANN401
     Raises:
         MalformedRequestError: the bytes are not one.
     """
+    return await _read_slowly(kind, reader, Turns(_AT_ONCE))
+
+
+async def _read_slowly(kind: type, reader: Reader, turns: Turns) -> Any:  # noqa: ANN401 - one of kio's
     values: dict[str, Any] = {}
     tagged: dict[int, _Field] = {}
     for field in _fields(kind):
         if field.tag >= 0:
             tagged[field.tag] = field
         elif field.element is not None:
-            values[field.name] = await _read_array_slowly(field, field.element, reader)
+            values[field.name] = await _read_array_slowly(field, field.element, reader, turns)
         else:
             values[field.name] = field.read(reader)
     return _finish(kind, reader, tagged, values)
 
 
 async def _read_array_slowly(
-    field: _Field, element: _Read, reader: Reader
+    field: _Field, element: _Read, reader: Reader, turns: Turns
 ) -> tuple[Any, ...] | None:
     begin = reader.at
     count = reader.nullable_array()
@@ -90,12 +96,12 @@ async def _read_array_slowly(
         found: tuple[Any, ...] | None = field.read(reader)  # it knows whether null is allowed
         return found
     elements = []
-    for number in range(1, count + 1):
+    for _ in range(count):
         if field.kind is not None:
-            elements.append(await read_entity_slowly(field.kind, reader))
+            elements.append(await _read_slowly(field.kind, reader, turns))
         else:
             elements.append(element(reader))
-        if number % _AT_ONCE == 0:
+        if turns.due():
             await asyncio.sleep(0)
     return tuple(elements)
 
@@ -143,6 +149,8 @@ def _field(field: dataclasses.Field[Any], hint: Any) -> _Field:  # noqa: ANN401 
         return _Field(field.name, read, tag)
     (inner, *_) = typing.get_args(array)
     kind = inner if isinstance(inner, type) and dataclasses.is_dataclass(inner) else None
+    if kind is not None and all(each.element is None for each in _fields(kind)):
+        kind = None  # it is small
     return _Field(field.name, read, tag, _reader_of(inner, kafka_type), kind)
 
 

@@ -147,6 +147,8 @@ class MetadataCache:
 
     def _keep_small(self) -> None:
         """Let go of topics that are gone, and of what was used least when it is too much."""
+        if not self._layouts:
+            return  # somebody else let all of it go, while what is put to it now was being made
         newest = next(reversed(self._layouts.values()))
         if len(newest.topics) > 2 * len(self._view.topics) + _STALE_MAX:
             self._sweep(newest)

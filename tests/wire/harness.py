@@ -10,13 +10,14 @@ from pathlib import Path
 
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
-from pidlease.storage.data_folder import DataFolder, check_settings
+from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offset_store import OffsetStore
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.topic_settings import check_settings
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.groups.api import GroupsApi

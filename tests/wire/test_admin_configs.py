@@ -1,15 +1,17 @@
 """DescribeConfigs, IncrementalAlterConfigs and AlterConfigs."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
+from pidlease.storage.topics import Topic
 from tests.wire.admin_requests import (
     ALTER_CONFIGS,
     APPEND,
     BROKER,
     BROKER_LOGGER,
+    CREATE_TOPICS,
     DELETE,
     DESCRIBE_CONFIGS,
     GROUP,
@@ -20,7 +22,7 @@ from tests.wire.admin_requests import (
     alteration,
     config_question,
 )
-from tests.wire.client import WireClient
+from tests.wire.client import WireClient, creation
 from tests.wire.harness import Server, Wanted, serving
 
 _INVALID_TOPIC, _UNKNOWN, _CONFIG, _REQUEST, _STORAGE = 17, 3, 40, 42, 56
@@ -265,6 +267,100 @@ async def test_a_full_disk_while_settings_are_changed(tmp_path: Path) -> None:
         assert (code, "space" in message) == (_STORAGE, True)
         assert server.engine.topics["t"].overrides == {}
         assert await _alter(client, ("retention.ms", SET, "5")) == (0, "")
+
+
+# ---------------------------------------------------------------------- any value
+
+_LONG: Final = "x" * 32_760
+_EACH_WAY: Final = [
+    *((CREATE_TOPICS, version) for version in (2, 4, 5)),
+    *((ALTER_CONFIGS, version) for version in range(3)),
+    *((INCREMENTAL_ALTER_CONFIGS, version) for version in range(2)),
+]
+
+
+async def _set(
+    client: WireClient, key: int, version: int, name: str, value: str
+) -> tuple[int, str]:
+    if key != CREATE_TOPICS:
+        return await _alter(client, (name, SET, value), key=key, version=version)
+    values = creation("new")
+    (topic,) = cast("list[dict[str, object]]", values["topics"])
+    topic["configs"] = [{"name": name, "value": value}]
+    (result,) = (await client.call(CREATE_TOPICS, version, **values)).topics
+    return int(result.error_code), result.error_message or ""
+
+
+@pytest.mark.parametrize(("key", "version"), _EACH_WAY)
+async def test_a_long_value_is_refused_and_told_in_short(
+    server: Server, client: WireClient, key: int, version: int
+) -> None:
+    """In old versions a message has 32,767 bytes at most; the connection lives on."""
+    await client.create("t")
+    for name in ("retention.ms", "pidlease.fsync", "cleanup.policy", _LONG):
+        for value in (_LONG, "\U000e0001" * 8000, "\x01" * 8000, "\U000e0001" * 999):
+            code, message = await _set(client, key, version, name, value)
+            assert (code, bool(message)) == (_CONFIG, True)
+            assert len(message.encode()) < 2500, message[:100]
+    assert server.engine.topics["t"].overrides == {}
+    assert set(server.engine.topics) == {"t"}
+
+
+@pytest.mark.parametrize(("key", "version"), _EACH_WAY)
+async def test_what_is_no_plain_number_is_refused(
+    server: Server, client: WireClient, key: int, version: int
+) -> None:
+    await client.create("t")
+    values = ["1_000", " 1000 ", "1000\n", "\u0661\u0662", "+5", "0x10", "1e3", "--1", "-", ""]
+    for value in (*values, "0" * 20 + "5", " " * 30_000 + "5", str(2**63)):
+        code, message = await _set(client, key, version, "retention.ms", value)
+        assert (code, "retention.ms" in message, len(message) < 300) == (_CONFIG, True, True)
+    assert server.engine.topics["t"].overrides == {}
+    assert set(server.engine.topics) == {"t"}
+
+
+@pytest.mark.parametrize(("key", "version"), [(19, 7), (33, 2), (44, 1)])
+async def test_a_value_as_long_as_a_request(client: WireClient, key: int, version: int) -> None:
+    await client.create("t")
+    for name in ("retention.ms", "pidlease.fsync"):
+        code, message = await _set(client, key, version, name, " " * 1_500_000 + "5")
+        assert (code, "1000" in message, len(message) < 300) == (_CONFIG, True, True)
+
+
+@pytest.mark.parametrize(("key", "version"), _EACH_WAY)
+async def test_numbers_are_stored_in_their_plainest_form(
+    server: Server, client: WireClient, key: int, version: int
+) -> None:
+    await client.create("t")
+    for value, wanted in (("005", "5"), ("-0", "0"), ("-1", "-1"), ("0" * 19, "0")):
+        assert await _set(client, key, version, "retention.ms", value) == (0, "")
+        name = "new" if key == CREATE_TOPICS else "t"
+        assert server.engine.topics[name].overrides == {"retention.ms": wanted}
+        if key == CREATE_TOPICS:
+            await server.engine.delete_topic("new")
+
+
+async def test_a_number_that_was_stored_before_stays_and_is_told_plainly(tmp_path: Path) -> None:
+    """Earlier versions took more than plain numbers, of any length."""
+    odd = {"retention.ms": " " * 1_500_000 + "5", "segment.bytes": "2_048"}
+    async with serving(tmp_path) as server:
+        await server.engine.create_topic(Topic.new("t", 1, odd))
+    async with serving(tmp_path) as server, await server.connect() as client:
+        found = await _described(client, version=1, include_synonyms=True)
+        assert (found["retention.ms"].value, found["segment.bytes"].value) == ("5", "2048")
+        assert await _alter(client, ("retention.bytes", SET, "7")) == (0, "")
+    async with serving(tmp_path) as server:
+        assert server.engine.topics["t"].overrides == {
+            "retention.ms": "5", "segment.bytes": "2048", "retention.bytes": "7",
+        }  # fmt: skip
+
+
+async def test_more_settings_than_there_can_be(client: WireClient) -> None:
+    values = creation("t")
+    (topic,) = cast("list[dict[str, object]]", values["topics"])
+    topic["configs"] = [{"name": "retention.ms", "value": "5"}] * 40_000
+    (result,) = (await client.call(CREATE_TOPICS, 5, **values)).topics
+    assert (int(result.error_code), "40000" in result.error_message) == (_CONFIG, True)
 
 
 # ---------------------------------------------------------------------- AlterConfigs

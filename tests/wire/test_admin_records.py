@@ -1,11 +1,13 @@
 """DeleteRecords, DescribeProducers, DescribeCluster; large requests and what they take."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pidlease.core.state import ProducerState
 from pidlease.engine.partition import Partition
 from pidlease.storage.topics import Topic
 from tests.wire.admin_requests import (
@@ -128,8 +130,8 @@ async def test_producers(server: Server, client: WireClient) -> None:
 
 
 async def _with_producers(server: Server, client: WireClient, count: int) -> Partition:
-    """A partition that knows so many producers."""
-    await client.create("t")
+    """A partition that knows so many producers; three others of its topic know none."""
+    await client.create("t", 4)
     pid = await client.lease()
     await client.produce("t", batch([b"v"], pid, 0, 0))
     partition = server.engine.partition("t", 0)
@@ -146,14 +148,50 @@ async def test_more_producers_than_are_written_at_once(server: Server, client: W
     assert {each.producer_id for each in part.active_producers} == set(partition.producers)
 
 
-async def test_more_producers_than_an_answer_may_hold(tmp_path: Path) -> None:
+async def test_a_partition_that_is_named_often_is_told_once(
+    server: Server, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await _with_producers(server, client, 10)
+    copies = 0
+
+    def described() -> Iterator[tuple[int, ProducerState]]:
+        nonlocal copies
+        copies += 1
+        return Partition.described_producers(partition)
+
+    monkeypatch.setattr(partition, "described_producers", described)
+    topics = [{"name": name, "partition_indexes": [0, 9, 0] * 1000} for name in ("t", "u", "t")]
+    body = await client.call(DESCRIBE_PRODUCERS, 0, topics=topics)
+    found = [(topic.name, [(part.partition_index, int(part.error_code))
+                           for part in topic.partitions]) for topic in body.topics]  # fmt: skip
+    assert found == [("t", [(0, 0), (9, _UNKNOWN)]), ("u", [(0, _UNKNOWN), (9, _UNKNOWN)])]
+    assert copies == 1
+
+
+async def test_more_producers_than_an_answer_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with (
         serving(tmp_path, Wanted(memory_bytes_max=1 << 20)) as server,
         await server.connect() as client,
     ):
-        await _with_producers(server, client, 3000)  # 111,000 bytes of 262,144
-        body = await client.call(DESCRIBE_PRODUCERS, 0, **producer_question({"t": [0, 0, 0]}))
-        parts = body.topics[0].partitions
+        partition = await _with_producers(server, client, 3000)  # 111,000 bytes of 262,144
+        others = [server.engine.partition("t", number) for number in (1, 2, 3)]
+        for each in others:
+            assert each is not None
+            each.producers.update(partition.producers)
+        last, copies = others[2], 0
+        assert last is not None
+
+        def described() -> Iterator[tuple[int, ProducerState]]:
+            nonlocal copies
+            copies += 1
+            return Partition.described_producers(last)
+
+        monkeypatch.setattr(last, "described_producers", described)
+        body = await client.call(DESCRIBE_PRODUCERS, 0, **producer_question({"t": range(4)}))
+        *parts, beyond = body.topics[0].partitions
+        assert (int(beyond.error_code), copies) == (_REQUEST, 0), "not even looked at"
         assert [int(each.error_code) for each in parts] == [0, 0, _REQUEST]
         assert [len(each.active_producers) for each in parts] == [3000, 3000, 0]
         assert "fewer" in parts[2].error_message

@@ -27,7 +27,7 @@ from tests.wire.group_requests import (
     committing,
     joining,
 )
-from tests.wire.messages import METADATA, PRODUCE, encode_request
+from tests.wire.messages import FETCH, METADATA, PRODUCE, encode_request
 
 settings.load_profile(PROFILE)
 
@@ -106,6 +106,26 @@ def test_unknown_tags_at_the_end_of_a_body_change_nothing(key: int, version: int
     tagged = frame[:-1] + b"\x02" + b"\x00\x00" + b"\x96\x01\x03abc"
     header = RequestHeader(key, version, 1, "", 10)
     assert read_request(header, bytearray(tagged)) == read_request(header, bytearray(frame))
+
+
+async def test_many_elements_are_read_in_turns_also_in_small_arrays() -> None:
+    kind: Any = load_request_schema(FETCH, 4)
+    partitions = [{"partition": number} for number in range(200)]
+    topics = [{"topic": f"t-{number}", "partitions": partitions} for number in range(200)]
+    frame = bytearray(encode_request(FETCH, 4, {"topics": topics}, 1, ""))
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0)
+
+    beating = asyncio.create_task(beat())
+    found = await read_entity_slowly(kind, Reader(frame, 10, flexible=False))
+    beating.cancel()
+    assert [len(topic.partitions) for topic in found.topics] == [200] * 200
+    assert beats >= 40_000 // 500
 
 
 def test_a_time_longer_than_python_knows_is_as_long_as_it_knows() -> None:

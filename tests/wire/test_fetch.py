@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,53 @@ async def test_earliest_latest_and_by_time(client: WireClient, version: int) -> 
         (0, 4, NOW_MS + 4000),
         (0, -1, -1),
     ]
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_offsets_of_several_topics(client: WireClient, version: int) -> None:
+    await _fill(client, 2)
+    await client.create("u", 2)
+
+    def asked(*times: tuple[int, int]) -> list[dict[str, int]]:
+        return [{"partition_index": number, "timestamp": at, "current_leader_epoch": -1}
+                for number, at in times]  # fmt: skip
+
+    topics = [
+        {"name": "t", "partitions": asked((0, NOW_MS + 1), (1, -1), (0, -5))},
+        {"name": "", "partitions": ()},
+        {"name": "u", "partitions": asked((1, -1), (0, NOW_MS))},
+    ]
+    body = await client.call(LIST_OFFSETS, version, replica_id=-1, topics=topics)
+    found = [
+        (topic.name, part.partition_index, int(part.error_code), part.offset, part.timestamp,
+         getattr(part, "leader_epoch", None))
+        for topic in body.topics for part in topic.partitions
+    ]  # fmt: skip
+    known, none = (0, -1) if version >= 4 else (None, None)
+    assert found == [
+        ("t", 0, 0, 1, NOW_MS + 1000, known), ("t", 1, 3, -1, -1, none), ("t", 0, 35, -1, -1, none),
+        ("u", 1, 0, 0, -1, known), ("u", 0, 0, -1, -1, none),
+    ]  # fmt: skip
+    assert [topic.name for topic in body.topics] == ["t", "", "u"]
+    assert getattr(body, "throttle_time", timedelta(0)) == timedelta(0)
+
+
+@pytest.mark.parametrize("version", range(4, 12))
+async def test_several_topics_in_every_version_of_fetch(client: WireClient, version: int) -> None:
+    await _fill(client, 1)
+    await client.create("u", 2)
+    await client.produce("u", batch([b"u"]), partition=1)
+    parts = [("t", 0, 0), ("u", 0, 0), ("u", 1, 0), ("absent", 0, 0), ("t", 0, 1)]
+    body = await client.call(FETCH, version, **fetched(parts))
+    told = {(topic.topic, part.partition_index, part.high_watermark, int(part.error_code)):
+            part for topic in body.responses for part in topic.partitions}  # fmt: skip
+    assert set(told) == {("t", 0, 1, 0), ("u", 0, 0, 0), ("u", 1, 1, 0), ("absent", 0, -1, 3)}
+    assert records_of(told["u", 1, 1, 0].records)[0].value == b"u"
+    for (_, _, end, code), part in told.items():
+        assert part.last_stable_offset == end
+        assert getattr(part, "log_start_offset", 0) == (-1 if code and version >= 5 else 0)
+        assert getattr(part, "preferred_read_replica", -1) == -1
+        assert not part.aborted_transactions
 
 
 @pytest.mark.parametrize("codec", range(5))

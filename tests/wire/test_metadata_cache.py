@@ -211,3 +211,18 @@ async def test_who_waits_for_a_build_that_is_given_up_makes_it_himself() -> None
     assert len(_decoded(9, await second)) == 2000
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+@pytest.mark.parametrize("turn", range(7))
+async def test_a_topic_that_clears_what_is_being_built_does_no_harm(turn: int) -> None:
+    """All that is kept is let go where one way to write it is too much: also meanwhile."""
+    view = View()
+    for number in range(2000):
+        view.make(f"t-{number}")
+    cache = MetadataCache(view, 100_000)
+    building = asyncio.create_task(cache.everything(9))
+    for _ in range(turn):
+        await asyncio.sleep(0)
+    cache.topic(9, view.topics["t-1"])
+    assert len(_decoded(9, await building)) == 2000
+    assert cache.size <= 100_000

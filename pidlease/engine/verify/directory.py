@@ -14,11 +14,12 @@ from pidlease.engine.verify.partition import Looking, PartitionCheck
 from pidlease.engine.verify.report import CannotLookError, Kind, Report
 from pidlease.engine.verify.sequence import check_sequence
 from pidlease.engine.verify.snapshots import Snapshots
-from pidlease.storage.data_folder import FORMAT_VERSION, check_settings
+from pidlease.storage.data_folder import FORMAT_VERSION
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file
 from pidlease.storage.segment import LOG_SUFFIX
 from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.topic_settings import check_settings
 from pidlease.storage.topics import DOOMED_SUFFIX, Topic, TopicStore, illegal_name
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")

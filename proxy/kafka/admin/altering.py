@@ -4,8 +4,8 @@ What is wrong with a request is told as Kafka tells it (ConfigAdminManager,
 ConfigurationControlManager).
 """
 
+import asyncio
 import enum
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -26,6 +26,7 @@ from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings,
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.config import NODE_ID
+from proxy.kafka.turns import Turns, counted
 
 #: Makes a topic's new settings of its old ones.
 _Change = Callable[[dict[str, str]], dict[str, str]]
@@ -75,9 +76,12 @@ class AlteringApi:
         self, request: Any, rows: Rows, change: Callable[[Any, dict[str, str]], dict[str, str]]
     ) -> None:
         deadline = deadline_of()
-        times = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        times = await counted(
+            (each.resource_type, each.resource_name) for each in request.resources
+        )
+        turns = Turns()
         for resource in request.resources:
-            verdict = _wrong(resource)
+            verdict = await _wrong(resource, turns)
             if times[resource.resource_type, resource.resource_name] > 1:
                 verdict = Verdict(ErrorCode.invalid_request, "the resource is named twice")
             if verdict is DONE:
@@ -143,20 +147,23 @@ class _InvalidRequestError(Exception):
     """Something that no request can ask for."""
 
 
-def _wrong(resource: Any) -> Verdict:
+async def _wrong(resource: Any, turns: Turns) -> Verdict:
     """What is wrong with a resource, whatever its settings are now."""
     kind, name = resource.resource_type, resource.resource_name
     if kind == BROKER:
         return _SERVER_SETTINGS if name in ("", str(NODE_ID)) else unknown_broker(name)
     if kind != TOPIC:
         return unknown_resource(kind)
-    names = {config.name for config in resource.configs}
-    if len(names) < len(resource.configs):
-        return Verdict(ErrorCode.invalid_request, "a setting is named twice")
+    names = set()
     for config in resource.configs:
+        if config.name in names:
+            return Verdict(ErrorCode.invalid_request, "a setting is named twice")
+        names.add(config.name)
         operation = getattr(config, "config_operation", Operation.SET)
         if config.value is None and operation != Operation.DELETE:
             return Verdict(ErrorCode.invalid_request, f"{config.name[:100]} has no value")
+        if turns.due():
+            await asyncio.sleep(0)
     return DONE
 
 

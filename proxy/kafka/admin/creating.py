@@ -5,7 +5,6 @@ ReplicationControlManager).
 """
 
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings,
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.config import NODE_ID, ClusterConfig
+from proxy.kafka.turns import counted
 
 
 class CreatingApi:
@@ -57,7 +57,7 @@ class CreatingApi:
     async def create_topics(self, request: Any, rows: Rows) -> None:
         """Answer CreateTopics."""
         deadline = deadline_of(request.timeout)
-        names = Counter(topic.name for topic in request.topics)
+        names = await counted(topic.name for topic in request.topics)
         for asked in request.topics:
             made: Topic | None = None
             if names[asked.name] > 1:
@@ -164,16 +164,19 @@ class CreatingApi:
     async def create_partitions(self, request: Any, rows: Rows) -> None:
         """Answer CreatePartitions."""
         deadline = deadline_of(request.timeout)
-        names = Counter(topic.name for topic in request.topics)
-        first = {topic.name: topic for topic in reversed(request.topics)}
-        for name, times in names.items():
+        names = await counted(topic.name for topic in request.topics)
+        for asked in request.topics:
+            name = asked.name
+            times = names.pop(name, 0)
+            if not times:
+                continue  # it is answered already
             if times > 1:
                 verdict = Verdict(ErrorCode.invalid_request, "the topic is named twice")
             else:
-                verdict = self._wrong_partitions(first[name])
+                verdict = self._wrong_partitions(asked)
             if verdict is DONE and not request.validate_only:
                 try:
-                    work = partial(self._add_partitions, name, first[name].count)
+                    work = partial(self._add_partitions, name, asked.count)
                     verdict = await self._works.run(work, deadline)
                 except TimeoutError:
                     verdict = TIMED_OUT

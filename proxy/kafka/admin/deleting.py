@@ -7,6 +7,7 @@ import asyncio
 import struct
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.metadata_cache import TopicIds
+from proxy.kafka.turns import Turns, counted
 from proxy.kafka.wire import write_array, write_string
 
 #: What is told instead of the first offset where records could not be deleted
@@ -74,14 +76,9 @@ class DeletingApi:
     async def delete_topics(self, request: Any, rows: Rows) -> None:
         """Answer DeleteTopics: by name, from version 6 on also by id."""
         deadline = deadline_of(request.timeout)
-        asked: list[_Asked] = (
-            [(topic.name, topic.topic_id) for topic in request.topics]
-            if hasattr(request, "topics")
-            else [(name, None) for name in request.topic_names]
-        )
-        times = Counter(asked)
+        times = await counted(_asked(request))
         # All are looked up before the first is deleted: each deletion changes what is there.
-        for doomed in [self._resolve(each, times) for each in times]:
+        for doomed in await self._resolve_all(times):
             verdict = doomed.verdict
             if verdict is DONE:
                 try:
@@ -95,6 +92,15 @@ class DeletingApi:
                 error_code=verdict.code,
                 error_message=verdict.message,
             )
+
+    async def _resolve_all(self, times: Counter[_Asked]) -> list[_Doomed]:
+        turns = Turns()
+        found = []
+        for each in times:
+            found.append(self._resolve(each, times))
+            if turns.due():
+                await asyncio.sleep(0)
+        return found
 
     def _resolve(self, asked: _Asked, times: Counter[_Asked]) -> _Doomed:
         name, topic_id = asked
@@ -135,10 +141,7 @@ class DeletingApi:
     async def delete_records(self, request: Any, rows: Rows) -> None:
         """Answer DeleteRecords: each partition once; of one that is named twice the last counts."""
         deadline = deadline_of(request.timeout)
-        topics: dict[str, dict[int, int]] = {}
-        for topic in request.topics:
-            named = topics.setdefault(topic.name, {})
-            named.update((each.partition_index, each.offset) for each in topic.partitions)
+        topics = await _offsets_by_topic(request)
         for name, offsets in topics.items():
             found: dict[int, _Found] = {}
             numbers = list(offsets)
@@ -147,7 +150,7 @@ class DeletingApi:
                 found |= await self._delete_some(name, {n: offsets[n] for n in some}, deadline)
                 if first % _PARTITIONS_AT_A_TURN == 0:
                     await asyncio.sleep(0)  # others want to be served, too
-            row = _row(name, found, flexible=rows.response.flexible)
+            row = await _row(name, found, flexible=rows.response.flexible)
             await rows.grow(len(row))
             rows.write(row)
             await rows.end_row()
@@ -174,6 +177,25 @@ class DeletingApi:
             return _Found(_NO_OFFSET, ErrorCode.request_timed_out)
 
 
+def _asked(request: Any) -> Iterator[_Asked]:
+    """The topics to be deleted: before version 6 there are only names."""
+    if hasattr(request, "topics"):
+        return ((topic.name, topic.topic_id) for topic in request.topics)
+    return ((name, None) for name in request.topic_names)
+
+
+async def _offsets_by_topic(request: Any) -> dict[str, dict[int, int]]:
+    turns = Turns()
+    topics: dict[str, dict[int, int]] = {}
+    for topic in request.topics:
+        named = topics.setdefault(topic.name, {})
+        for each in topic.partitions:
+            named[each.partition_index] = each.offset
+            if turns.due():
+                await asyncio.sleep(0)
+    return topics
+
+
 async def _delete(partition: Partition, before: int) -> _Found:
     """Delete the records before an offset; -1: up to the high watermark."""
     try:
@@ -187,9 +209,14 @@ async def _delete(partition: Partition, before: int) -> _Found:
     return _Found(_NO_OFFSET, code)
 
 
-def _row(topic: str, found: dict[int, _Found], *, flexible: bool) -> bytes:
+async def _row(topic: str, found: dict[int, _Found], *, flexible: bool) -> bytes:
     """A topic of the answer to DeleteRecords; by hand, for it may have very many partitions."""
+    turns = Turns()
     tags = b"\0" if flexible else b""
-    parts = [_PARTITION.pack(number, *each) + tags for number, each in found.items()]
+    parts = []
+    for number, each in found.items():
+        parts.append(_PARTITION.pack(number, *each) + tags)
+        if turns.due():
+            await asyncio.sleep(0)
     name, array = write_string(topic, flexible=flexible), write_array(len(parts), flexible=flexible)
     return b"".join((name, array, *parts, tags))

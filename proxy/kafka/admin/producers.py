@@ -15,6 +15,7 @@ from pidlease.engine.partition import Partition
 from pidlease.storage.topics import illegal_name
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.verdict import DONE, Verdict
+from proxy.kafka.turns import Turns
 from proxy.kafka.wire import INT16, INT32, write_array, write_string
 
 #: PID, epoch, last sequence, last timestamp, the coordinator's epoch, where the transaction that
@@ -24,7 +25,8 @@ _INT32_MAX: Final = 2**31 - 1
 #: There are no transactions.
 _NONE: Final = -1
 _PRODUCERS_AT_ONCE: Final = 500
-_PARTITIONS_AT_ONCE: Final = 100
+#: What a partition takes beyond its producers, in producers.
+_PARTITION_STEPS: Final = 4
 _TAGS: Final = b"\0"
 
 
@@ -39,22 +41,25 @@ class DescribeProducersApi:
         self._engine = engine
 
     async def describe(self, request: Any, rows: Rows) -> None:
-        """Answer DescribeProducers."""
+        """Answer DescribeProducers: each partition once, however often it is named."""
+        topics: dict[str, dict[int, None]] = {}
         for topic in request.topics:
-            numbers = topic.partition_indexes
+            topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        turns = Turns(_PRODUCERS_AT_ONCE)
+        for name, numbers in topics.items():
             await _put(
                 rows,
-                write_string(topic.name, flexible=True),
+                write_string(name, flexible=True),
                 write_array(len(numbers), flexible=True),
             )
-            for count, number in enumerate(numbers, 1):
-                await self._partition(topic.name, number, rows)
-                if count % _PARTITIONS_AT_ONCE == 0:
+            for number in numbers:
+                if turns.due(_PARTITION_STEPS + await self._partition(name, number, rows)):
                     await asyncio.sleep(0)
             rows.write(_TAGS)
             await rows.end_row()
 
-    async def _partition(self, topic: str, number: int, rows: Rows) -> None:
+    async def _partition(self, topic: str, number: int, rows: Rows) -> int:
+        """Tell of a partition; how many producers were told since others had their turn."""
         partition = self._engine.partition(topic, number)
         verdict = DONE
         found: _Producers | None = None
@@ -72,6 +77,7 @@ class DescribeProducersApi:
         for data in found.data if found is not None else ():
             rows.write(data)
         rows.write(_TAGS)
+        return found.known % _PRODUCERS_AT_ONCE if found is not None else 0
 
 
 async def _put(rows: Rows, *parts: bytes) -> None:
@@ -89,6 +95,8 @@ class _Producers(NamedTuple):
 
 async def _producers(partition: Partition, rows: Rows) -> _Producers | None:
     """What is known of a partition's producers; None where the answer has no room for them."""
+    if rows.full:
+        return None  # before all that is known is copied
     found: list[bytes] = []
     data: list[bytes] = []
     count = 0

@@ -5,7 +5,8 @@ value here, are described as read-only, and may be set to that value.
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -86,7 +87,7 @@ class UnfitSettingError(Exception):
 
 
 def own_settings(
-    given: Iterable[tuple[str, str | None]], settings: Mapping[str, Setting]
+    given: Sequence[tuple[str, str | None]], settings: Mapping[str, Setting]
 ) -> dict[str, str]:
     """What a topic has of its own; read-only settings must have the value that they have anyway.
 
@@ -94,9 +95,15 @@ def own_settings(
         given: names and values.
         settings: of topics.
 
+    Returns:
+        What is to be stored: numbers in their plainest form.
+
     Raises:
-        UnfitSettingError: a name is not known, a value is null or another than the only one.
+        UnfitSettingError: a name is not known; a value is null, another than the only one, too
+            long, or no number where there must be one; there are too many.
     """
+    if len(given) > _SETTINGS_MAX:
+        raise UnfitSettingError(f"{len(given)} settings are too many; {_can_be_set(settings)}")
     own = {}
     for name, value in given:
         setting = settings.get(name)
@@ -105,11 +112,24 @@ def own_settings(
         if value is None:
             raise UnfitSettingError(f"{name} has no value")
         if setting.writable:
-            own[name] = value
+            own[name] = _plain(setting, value)
         elif value != setting.value:
-            reason = f"{name} is {setting.value} here and cannot be {value}"
+            reason = f"{name} is {setting.value} here and cannot be {_short(value)}"
             raise UnfitSettingError(f"{reason}; {_can_be_set(settings)}")
     return own
+
+
+def _plain(setting: Setting, value: str) -> str:
+    """A value as it is stored, and told from then on in every version of every answer."""
+    if len(value) > _VALUE_MAX:
+        raise UnfitSettingError(
+            f"{setting.name} has {_VALUE_MAX} characters at most, not {len(value)}"
+        )
+    if setting.kind not in (Kind.INT, Kind.LONG):
+        return value
+    if not _NUMBER.fullmatch(value):
+        raise UnfitSettingError(f"{setting.name} is a whole number, not {_short(value)!r}")
+    return str(int(value))
 
 
 def unknown(name: str, settings: Mapping[str, Setting]) -> str:
@@ -122,12 +142,17 @@ def _can_be_set(settings: Mapping[str, Setting]) -> str:
     return f"a topic can set {', '.join(names)}"
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}..."
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-#: How much of an unknown name is told back.
-_NAME_SHOWN: Final = 100
+#: How much of a name, or a value, is told back: messages are short strings in old versions.
+_SHOWN: Final = 100
+#: The longest value, and the most of them for one topic: there are fewer settings.
+_VALUE_MAX: Final = 1000
+_SETTINGS_MAX: Final = 1000
+#: ASCII digits, no more of them than a long has: Python takes much else for a whole number.
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def topic_settings(config: KafkaDoorConfig) -> dict[str, Setting]:

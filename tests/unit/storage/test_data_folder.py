@@ -2,16 +2,18 @@
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from pidlease.storage.data_folder import FORMAT_VERSION, DataFolder, check_settings, config_of
+from pidlease.storage.data_folder import FORMAT_VERSION, DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, RealFiles, read_file
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.storage.topic_settings import check_settings, config_of
 from pidlease.storage.topics import Topic
 from tests.sim.batches import simple
 from tests.sim.files import SimFiles, SimulatedCrash
@@ -246,6 +248,32 @@ def test_a_topics_own_settings_win() -> None:
 def test_settings_that_make_no_sense(own: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r".+"):
         check_settings(own)
+
+
+@pytest.mark.parametrize("value", ["x" * 30_000, "\U000e0001" * 5000, "9" * 4000, " " * 9000])
+@pytest.mark.parametrize("name", ["retention.ms", "segment.bytes", "pidlease.fsync", "no.such"])
+def test_what_is_said_of_a_long_value_is_short(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=name) as error:
+        check_settings({name: value})
+    assert len(str(error.value)) < 1000
+
+
+def test_numbers_that_were_stored_in_another_form_are_read_and_told_plainly() -> None:
+    """Earlier versions stored whatever Python takes for a whole number."""
+    odd = {"retention.ms": " 1_000 ", "retention.bytes": "\u0661\u0662", "segment.bytes": "+02048",
+           "pidlease.fsync": "never"}  # fmt: skip
+    topic = Topic.new("t", 1, odd)
+    check_settings(odd)
+    files = SimFiles()
+    folder = open_folder(files)
+    folder.save_topic(topic)
+    folder.open_partition(topic, 0, 0)
+    folder.close()
+    (found,) = open_folder(files.process_death()).topics()
+    plain = {"retention.ms": "1000", "retention.bytes": "12", "segment.bytes": "2048",
+             "pidlease.fsync": "never"}  # fmt: skip
+    assert found == replace(topic, overrides=plain)
+    assert config_of(found, LogConfig()) == LogConfig(2048, 1000, 12, FsyncPolicy.NEVER)
 
 
 def test_files_are_where_the_documentation_says() -> None:
