@@ -5,9 +5,17 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from pidlease.coordination.zookeeper.connection import ZooKeeperConfig
 from pidlease.storage.faults import FaultPlan
 
 _PORT_MAX = 65_535
@@ -26,6 +34,11 @@ def _is_address(value: str) -> str:
 
 def _is_fault_plan(value: str) -> str:
     FaultPlan(value)
+    return value
+
+
+def _is_zookeeper(value: str) -> str:
+    ZooKeeperConfig(value)
     return value
 
 
@@ -67,6 +80,19 @@ class Settings(BaseSettings):
     judging: Literal["on", "off"] = Field("on", description="off: no idempotence at all")
     lease_seconds: Seconds = Field(24 * 3600.0, description="how long a lease is")
     ring_capacity: int = Field(1_000_000, gt=0, le=50_000_000, description="leases at once")
+
+    zookeeper: Annotated[str, AfterValidator(_is_zookeeper)] | None = Field(
+        None, description="HOST:PORT,.../CHROOT: PIDs from there; default: from a file"
+    )
+    zookeeper_digest: SecretStr = Field(
+        SecretStr(""), description="USER:PASSWORD; better said by PIDLEASE_ZOOKEEPER_DIGEST"
+    )
+    zookeeper_tls: bool = Field(default=False, description="connect to ZooKeeper by TLS,")
+    zookeeper_ca: Path | None = Field(None, description="trusting these certificates,")
+    zookeeper_certificate: Path | None = Field(None, description="with this one of our own,")
+    zookeeper_key: Path | None = Field(None, description="and its key")
+    zookeeper_session_seconds: Seconds = Field(10.0, description="silence that ends a session")
+    zookeeper_timeout_seconds: Seconds = Field(5.0, description="of one call, and of the start")
 
     snapshot_batches: Positive = Field(100_000, description="a snapshot after so many batches,")
     snapshot_seconds: Seconds = Field(60.0, description="or after this time")

@@ -57,6 +57,11 @@ class FileSequence:
         self._length = 0
         self._load()
 
+    @property
+    def end(self) -> int:
+        """The first number that was never handed out."""
+        return self._next
+
     def blocks(self) -> list[PidBlock]:
         """See `PidSequence`."""
         with self._lock:

@@ -1,0 +1,25 @@
+"""Which coordinator it is: a data directory must not be led to another, with a sequence from 1."""
+
+import uuid
+
+from kazoo.exceptions import KazooException
+
+from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+
+
+def identity_of(zookeeper: ZooKeeper) -> str:
+    """The id of what is below the chroot, made where there is none. Blocks.
+
+    Raises:
+        ZooKeeperError: it cannot be known.
+    """
+    path = zookeeper.path("id")
+    try:
+        zookeeper.make_root()
+        zookeeper.make(path, uuid.uuid4().hex.encode())
+        data, _ = zookeeper.call(lambda client: client.get_async(path))
+        return str(uuid.UUID(data.decode()))
+    except KazooException as error:
+        raise ZooKeeperError(f"{path}: {type(error).__name__} {error}".strip()) from error
+    except ValueError as error:
+        raise ZooKeeperError(f"{path} holds no id of ours: {error}") from error

@@ -1,0 +1,127 @@
+"""What each part is told, from the settings."""
+
+import resource
+
+from pidlease.coordination.zookeeper.connection import ZooKeeperConfig
+from pidlease.engine.engine import EngineConfig
+from pidlease.engine.keeper import KeeperConfig
+from pidlease.storage.errors import DataFolderError
+from pidlease.storage.ports import FsyncPolicy, LogConfig
+from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.groups.steps import GroupLimits
+from proxy.settings import Settings, split_address
+
+#: Files that are neither a partition's nor a client's: snapshots, reads under way, the rest.
+_OTHER_FILES = 200
+_OPEN_LOGS_LEAST = 16
+_OPEN_LOGS_MOST = 5000
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """What the engine is told."""
+    return EngineConfig(
+        lease_ms=int(settings.lease_seconds * 1000),
+        ring_capacity=settings.ring_capacity,
+        judging=settings.judging == "on",
+        partitions_max=settings.partitions_max,
+        keeper=KeeperConfig(
+            snapshot_batches=settings.snapshot_batches,
+            snapshot_seconds=settings.snapshot_seconds,
+            flush_seconds=settings.flush_seconds,
+            retention_seconds=settings.retention_check_seconds,
+        ),
+    )
+
+
+def log_config(settings: Settings) -> LogConfig:
+    """What topics have that say nothing else."""
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        retention_ms=settings.retention_ms,
+        retention_bytes=settings.retention_bytes,
+        fsync=FsyncPolicy(settings.fsync),
+    )
+
+
+def door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
+    """What the Kafka door is told."""
+    host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
+    return KafkaDoorConfig(
+        cluster=ClusterConfig(
+            cluster_id,
+            host,
+            port,
+            auto_create=settings.auto_create_topics,
+            default_partitions=settings.default_partitions,
+        ),
+        log=log_config(settings),
+        request_bytes_max=settings.request_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max,
+        fetch_bytes_max=settings.fetch_bytes_max,
+        memory_bytes_max=settings.memory_bytes_max,
+        connections_max=settings.connections_max,
+        idle_seconds=settings.idle_seconds,
+    )
+
+
+def group_limits(settings: Settings) -> GroupLimits:
+    """What consumer groups may be."""
+    return GroupLimits(
+        session_min_ms=int(settings.group_min_session_seconds * 1000),
+        session_max_ms=int(settings.group_max_session_seconds * 1000),
+        initial_rebalance_ms=int(settings.group_initial_rebalance_seconds * 1000),
+        members_max=settings.group_members_max,
+        groups_max=settings.groups_max,
+        memory_bytes_max=settings.group_memory_bytes_max,
+        offsets_retention_ms=int(settings.offsets_retention_seconds * 1000),
+    )
+
+
+def check_exposure(settings: Settings) -> None:
+    """No authentication yet: beyond loopback only for those who say that they know.
+
+    Raises:
+        DataFolderError: the settings would let others in, or nobody.
+    """
+    for name in ("kafka_listen", "http_listen"):
+        host, _ = split_address(getattr(settings, name))
+        if (
+            host not in ("localhost", "::1")
+            and not host.startswith("127.")
+            and not settings.insecure
+        ):
+            raise DataFolderError(
+                f"--{name.replace('_', '-')} {host} is open to other machines, and there is no"
+                " authentication yet; listen on 127.0.0.1, or say --insecure"
+            )
+    listen, _ = split_address(settings.kafka_listen)
+    if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
+        raise DataFolderError(
+            f"--kafka-listen {listen} is no address that a client can connect to; say which one is"
+            " by --kafka-advertise HOST:PORT"
+        )
+
+
+def open_logs_max(connections_max: int) -> int:
+    """How many partitions may hold files open, four each, beside the clients' connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _OPEN_LOGS_MOST
+    left = soft - min(connections_max, soft // 2) - _OTHER_FILES
+    return max(_OPEN_LOGS_LEAST, min(left // 4, _OPEN_LOGS_MOST))
+
+
+def zookeeper_config(settings: Settings) -> ZooKeeperConfig | None:
+    """How ZooKeeper is reached; None: there is none."""
+    if settings.zookeeper is None:
+        return None
+    return ZooKeeperConfig(
+        hosts=settings.zookeeper,
+        session_seconds=settings.zookeeper_session_seconds,
+        timeout_seconds=settings.zookeeper_timeout_seconds,
+        digest=settings.zookeeper_digest.get_secret_value(),
+        tls=settings.zookeeper_tls,
+        ca=settings.zookeeper_ca,
+        certificate=settings.zookeeper_certificate,
+        key=settings.zookeeper_key,
+    )
