@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import PidSequence, SequenceError
+from pidlease.coordination.ports import ZOOKEEPER_MARK, PidSequence, SequenceError
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
 from pidlease.coordination.zookeeper.identity import identity_of
 from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
@@ -13,9 +13,6 @@ from pidlease.engine.engine import wall_clock_ms
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
 from proxy.configs import zookeeper_config
 from proxy.settings import Settings
-
-#: Beside the file of the sequence: which ZooKeeper the directory's PIDs come from.
-_MARK = "zookeeper"
 
 
 class Coordinator:
@@ -41,7 +38,7 @@ class Coordinator:
         Raises:
             SequenceError: it cannot be read, or is not the one that the data directory knows.
         """
-        mark = self._path.with_name(_MARK)
+        mark = self._path.with_name(ZOOKEEPER_MARK)
         known = self._read_mark(mark)
         config = zookeeper_config(self._settings)
         if config is None:

@@ -1,8 +1,11 @@
 """What the engine asks of a coordinator."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from pidlease.core.blocks import PidBlock
+
+#: The file beside that of the sequence which says that PIDs come from ZooKeeper, and which it is.
+ZOOKEEPER_MARK: Final = "zookeeper"
 
 
 class SequenceError(Exception):
