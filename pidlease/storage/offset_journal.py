@@ -4,9 +4,11 @@ when it has grown to several times of what it needs to say.
 Nothing here knows of the event loop; all of it blocks, and is called by one at a time.
 """
 
+import errno
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -18,68 +20,15 @@ from pidlease.storage.files import (
     sweep_asides,
     write_aside,
 )
-from pidlease.storage.offset_records import Line, Mark, Record, encode_line, parse_line
+from pidlease.storage.offset_lines import JournalLine, journal_lines
+from pidlease.storage.offset_records import Mark, Record, encode_line
 
 #: The file, in a folder of its own.
 JOURNAL_NAME: Final = "offsets"
-#: What is read and written at once.
+#: What is written at once when all of it is written anew.
 _CHUNK_BYTES: Final = 1 << 20
-#: A line is longer than any request that is taken (2 MiB), whatever JSON makes of it.
-LINE_BYTES_MAX: Final = 32 << 20
 
 _log = structlog.get_logger(__name__)
-
-
-class JournalLine(NamedTuple):
-    """A line of the file.
-
-    Attributes:
-        number: from 1 on.
-        start: at which byte it begins.
-        end: where the next one begins.
-        line: what it says; None: it is not intact, or not whole.
-    """
-
-    number: int
-    start: int
-    end: int
-    line: Line | None
-
-
-def journal_lines(file: OpenFile) -> Iterator[JournalLine]:
-    """All lines of a journal, intact or not, one behind the other.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: a line is intact, and of a kind that only a newer version knows.
-    """
-    start = 0
-    for number, (raw, whole) in enumerate(_raw_lines(file), 1):
-        end = start + len(raw) + whole
-        line = parse_line(raw) if whole else None
-        # Where it is the newline that is damaged, what follows it is whole: a bracket before a
-        # quotation mark is where a line begins, and hardly ever anything else.
-        at = raw.rfind(b'{"') if line is None else 0
-        if at > 0 and whole:
-            yield JournalLine(number, start, start + at, None)
-            start, line = start + at, parse_line(raw[at:])
-        yield JournalLine(number, start, end, line)
-        start = end
-
-
-def _raw_lines(file: OpenFile) -> Iterator[tuple[bytes, bool]]:
-    """Lines without their newlines, and whether there was one."""
-    position, rest = 0, b""
-    while chunk := file.read_at(_CHUNK_BYTES, position):
-        position += len(chunk)
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line, True
-        if len(rest) > LINE_BYTES_MAX:
-            yield rest, False
-            rest = b""
-    if rest:
-        yield rest, False
 
 
 class OffsetJournal:
@@ -101,6 +50,9 @@ class OffsetJournal:
         self._synced = 0
         #: What a crash or a failed write left behind the good part.
         self._tail = False
+        #: An fsync failed, and Linux tells that once: what it should have saved may be lost, or
+        #: what was cut may come back, whatever the next one says. Only `replace` ends that.
+        self.doubtful = False
         #: Length of the new file, where it is not known whether its name came to stand.
         self._replacing = -1
 
@@ -153,48 +105,81 @@ class OffsetJournal:
             _log.warning("the end of the offsets' journal is not intact: cut", path=str(self._path),
                          line=bad.number, bytes=file.size() - self.length)  # fmt: skip
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether `mend` or `replace` has something to do that should not wait for long."""
+        return self._tail or self.doubtful
+
+    @property
+    def must_be_replaced(self) -> bool:
+        """Whether nothing can be added before `replace`."""
+        return self._durable and self.doubtful
+
     def append(self, records: Iterable[Record]) -> None:
         """Add records, all of them or none.
 
         Raises:
-            OSError: none of them counts.
+            OSError: none of them counts; where `unsettled` says so, not before `mend` or `replace`.
         """
+        if self.must_be_replaced:
+            raise OSError(errno.EIO, "an fsync failed: it is to be written anew", str(self._path))
         if self._replacing >= 0:
             self._settle_name()
         file = self._files.open(self._path)
         try:
             self._cut_tail(file)
-            synced = self.length if self._durable else self._synced
-            lines = [
-                encode_line(record, 0 if number else synced)
-                for number, record in enumerate(records)
-            ]
-            self._tail = True
+            self._write(file, records)
+        finally:
+            file.close()
+
+    def _write(self, file: OpenFile, records: Iterable[Record]) -> None:
+        synced = self.length if self._durable else self._synced
+        lines = [
+            encode_line(record, 0 if number else synced) for number, record in enumerate(records)
+        ]
+        self._tail = True
+        try:
             file.write_at(lines, self.length)
             if self._durable:
                 file.fsync()
-            self._tail = False
-        finally:
-            file.close()
+        except OSError:
+            # They may stand there whole, and a start would count them: not once that is refused.
+            with suppress(OSError):  # who is refused hears of the first failure, `mend` goes on
+                self._cut_tail(file)
+            raise
+        self._tail = False
         self.length += sum(map(len, lines))
         if self._durable:
             self._synced = self.length
+
+    def mend(self) -> None:
+        """Cut what a failed write left, if that has failed, too.
+
+        Raises:
+            OSError: it may still be there, and count after a crash.
+        """
+        if self._tail:
+            file = self._files.open(self._path)
+            try:
+                self._cut_tail(file)
+            finally:
+                file.close()
 
     def flush(self) -> None:
         """Return when all that was added is on the disk.
 
         Raises:
-            OSError: it may not be.
+            OSError: it may not be; once it has failed, only `replace` makes up for it.
         """
+        if self.doubtful:
+            raise OSError(errno.EIO, "an fsync failed: it is to be written anew", str(self._path))
         if self._synced == self.length:
             return
-        length = self.length
         file = self._files.open(self._path)
         try:
-            file.fsync()
+            self._fsync(file)
         finally:
             file.close()
-        self._synced = length
 
     def close(self) -> None:
         """Make all of it durable, and say so in the file: then damage cannot pass for a torn write.
@@ -202,6 +187,7 @@ class OffsetJournal:
         Raises:
             OSError: it may not be durable.
         """
+        self.mend()
         self.flush()
         if self.length:
             self.append([Mark()])
@@ -229,13 +215,24 @@ class OffsetJournal:
                 self._replacing = chunks.size
             raise
         self.length = self._synced = chunks.size
+        self.doubtful = False
 
     def _cut_tail(self, file: OpenFile) -> None:
         if self._tail:
             file.truncate(self.length)
             # Or a power cut may bring the tail back behind a shorter write.
-            file.fsync()
+            self._fsync(file)
             self._tail = False
+
+    def _fsync(self, file: OpenFile) -> None:
+        """Make all of the good part durable, and that nothing is behind it."""
+        try:
+            file.fsync()
+        except OSError:
+            self.doubtful = True
+            raise
+        if not self.doubtful:
+            self._synced = self.length
 
     def _settle_name(self) -> None:
         """Find out which file has the name, once it is sure to stay. Both say the same."""
@@ -247,6 +244,7 @@ class OffsetJournal:
             file.close()
         if size == self._replacing != self.length:
             self.length = self._synced = size
+            self.doubtful = False
         self._replacing = -1
 
 

@@ -5,7 +5,7 @@ behind the journal: what was told once is never older after a restart.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,11 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offset_journal import JOURNAL_NAME, OffsetJournal
 from pidlease.storage.offset_records import (
     Commit,
-    Mark,
     OffsetsFailedError,
-    OffsetsFullError,
     Record,
+    encode_line,
 )
+from pidlease.storage.offset_room import OffsetRoom
 from pidlease.storage.offset_table import OffsetTable
 from pidlease.storage.ports import FsyncPolicy
 
@@ -33,8 +33,8 @@ _OFFSETS_MAX: Final = 50_000
 _GROWTH_MAX: Final = 4
 #: and so many bytes more.
 _SLACK_BYTES: Final = 1 << 20
-#: What an offset may take on average where there are as many as there may be.
-_ENTRY_BYTES_MAX: Final = 512
+#: How soon what a failed write left is cut again, where that has failed, too.
+_MEND_SECONDS: Final = 1.0
 
 ENTRIES_MAX: Final = 1_000_000
 
@@ -42,11 +42,11 @@ _log = structlog.get_logger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """A record on its way, how many offsets it brings, how many new ones, and who waits for it."""
+    """A record on its way, how many offsets it brings, what room it takes, and who waits for it."""
 
     record: Record
     offsets: int
-    new: int
+    taken: tuple[int, int]
     done: "asyncio.Future[None]"
 
 
@@ -75,27 +75,23 @@ class OffsetStore:
         durable = fsync is FsyncPolicy.BATCH
         self._journal = OffsetJournal(files, folder / JOURNAL_NAME, durable=durable)
         self._pool = pool
-        self._entries_max = entries_max
+        self.room: Final = OffsetRoom(self.table, entries_max)
         self._queue: deque[_Waiting] = deque()
         #: Whether a thread is at work on the journal; never two.
         self._busy = False
         self._idle = asyncio.Event()
-        #: How many records of each group are on their way, and how many new offsets in all.
-        self._under_way: Counter[str] = Counter()
-        self._new_entries = 0
         #: Records that were given, and that came to an end; who waits for how many of them.
         self._given = 0
         self._ended = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         #: What is to be done with the table when no thread reads it.
         self._deferred: list[Callable[[], None]] = []
-        #: Writing the journal anew failed: not again before it has this length.
+        #: The journal is not written anew before it has this length: so long it was the last
+        #: time, or could not be written.
         self._replace_from = 0
         self._flush_seconds = flush_seconds if fsync is FsyncPolicy.INTERVAL else 0.0
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_due = False
-        #: An fsync failed: what it should have saved may be lost, whatever the next one says.
-        self._doubtful = False
         self._closed = False
 
     def open(self) -> None:
@@ -122,27 +118,28 @@ class OffsetStore:
         if self._closed:
             done.set_exception(OffsetsFailedError("the server is stopping"))
             return done
-        offsets = new = 0
+        taken = self.room.take(record)
+        offsets = 0
         if isinstance(record, Commit):
             offsets = sum(len(topic.partitions) for topic in record.topics)
-            new = self._check_room(record)
-        self._under_way[_group_of(record)] += 1
-        self._new_entries += new
         self._given += 1
-        self._queue.append(_Waiting(record, offsets, new, done))
+        self._queue.append(_Waiting(record, offsets, taken, done))
         self._next()
         return done
 
     def is_busy(self, group: str) -> bool:
         """Whether records of a group are on their way."""
-        return group in self._under_way
+        return self.room.is_busy(group)
 
     async def settled(self) -> None:
         """Wait until all that was given to `write` so far is stored, or has failed."""
         if self._ended < self._given:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append((self._given, future))
-            await future
+            await self._end_of_given()
+
+    def _end_of_given(self) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((self._given, future))
+        return future
 
     def keep_topics(self, topic_ids: Mapping[str, str]) -> None:
         """Let go of the offsets of all topics but these: name -> id.
@@ -153,7 +150,11 @@ class OffsetStore:
 
     def forget_topic(self, topic_id: str) -> None:
         """Let go of the offsets of a topic that was deleted. Nothing is written, as above."""
-        self._with_table(partial(self.table.forget_topic, topic_id))
+        work = partial(self.table.forget_topic, topic_id)
+        self._with_table(work)
+        if self._ended < self._given:
+            # Commits that were given before may bring some of them again.
+            self._end_of_given().add_done_callback(lambda _: self._with_table(work))
 
     async def close(self) -> None:
         """Store what was given, take nothing more, and make all of it durable."""
@@ -170,20 +171,6 @@ class OffsetStore:
             _log.error("the offsets' journal could not be closed", error=str(error))
 
     # ------------------------------------------------------------------ one write at a time
-
-    def _check_room(self, commit: Commit) -> int:
-        """How many offsets the commit brings that are new.
-
-        Raises:
-            OffsetsFullError: there is no room for them.
-        """
-        new, size = self.table.growth(commit)
-        if new and self.table.entries + self._new_entries + new > self._entries_max:
-            raise OffsetsFullError(f"at most {self._entries_max} offsets of all groups together")
-        size_max = self._entries_max * _ENTRY_BYTES_MAX
-        if size > 0 and self.table.size_bytes + size > size_max:
-            raise OffsetsFullError(f"at most {size_max} bytes of offsets of all groups together")
-        return new
 
     def _next(self) -> None:
         """Put a thread to work, if none is and there is something to do."""
@@ -209,17 +196,22 @@ class OffsetStore:
             offsets += batch[-1].offsets
         return batch
 
-    def _stored(self, batch: list[_Waiting], failure: Exception | None) -> None:
-        if failure is not None:
-            _log.error("offsets not stored", records=len(batch), error=repr(failure))
-        for each in batch:
-            self._settle(each, failure)
+    def _stored(self, batch: list[_Waiting], outcome: "BaseException | _Failures") -> None:
+        if isinstance(outcome, dict):
+            failures = outcome
+            for error in failures.values():
+                _log.error("a record of offsets cannot be written", error=repr(error))
+        else:
+            _log.error("offsets not stored", records=len(batch), error=repr(outcome))
+            failures = dict.fromkeys(range(len(batch)), outcome)
+        for number, each in enumerate(batch):
+            self._settle(each, failures.get(number))
         self._ended += len(batch)
         while self._waiters and self._waiters[0][0] <= self._ended:
             _, future = self._waiters.popleft()
             if not future.done():
                 future.set_result(None)
-        if self._flush_seconds:
+        if self._flush_seconds or self._journal.unsettled:
             self._flush_later()
         self._end()
 
@@ -237,7 +229,7 @@ class OffsetStore:
 
         if self._flush_timer is None and not self._closed:
             loop = asyncio.get_running_loop()
-            self._flush_timer = loop.call_later(self._flush_seconds, due)
+            self._flush_timer = loop.call_later(self._flush_seconds or _MEND_SECONDS, due)
 
     def _end(self) -> None:
         self._busy = False
@@ -246,13 +238,9 @@ class OffsetStore:
         self._deferred.clear()
         self._next()
 
-    def _settle(self, waiting: _Waiting, failure: Exception | None) -> None:
-        record, _, new, done = waiting
-        group = _group_of(record)
-        self._under_way[group] -= 1
-        if not self._under_way[group]:
-            del self._under_way[group]
-        self._new_entries -= new
+    def _settle(self, waiting: _Waiting, failure: BaseException | None) -> None:
+        record, _, taken, done = waiting
+        self.room.give_back(record, taken)
         if failure is None:
             self.table.apply(record)
         if done.done():
@@ -271,42 +259,64 @@ class OffsetStore:
 
     # ------------------------------------------------------------------ in a thread
 
-    def _store(self, records: list[Record]) -> None:
+    def _store(self, records: list[Record]) -> "_Failures":
+        """Store records; which of them failed for themselves.
+
+        Raises:
+            OSError: all of them failed.
+        """
         length = self._journal.length
-        allowed = _SLACK_BYTES + _GROWTH_MAX * self.table.size_bytes
-        if length > max(allowed, self._replace_from):
+        allowed = max(_SLACK_BYTES + _GROWTH_MAX * self.table.size_bytes, self._replace_from)
+        if length > allowed or self._journal.must_be_replaced:
             try:
                 self._replace()
             except OSError as error:
                 # It is only longer than it need be.
                 self._replace_from = length + _SLACK_BYTES
                 _log.warning("the offsets' journal could not be written anew", error=str(error))
-        self._journal.append(records)
+        try:
+            self._journal.append(records)
+        except (ValueError, TypeError):
+            failures = _not_to_be_written(records)
+            self._journal.append(
+                [each for number, each in enumerate(records) if number not in failures]
+            )
+            return failures
+        return {}
 
     def _replace(self) -> None:
         before = self._journal.length
         self._journal.replace(self.table.records())
-        self._replace_from = 0
-        self._doubtful = False
+        # What it really takes: should the table's estimate be too low, not at every write.
+        self._replace_from = _SLACK_BYTES + 2 * self._journal.length
         _log.info("offsets' journal written anew", bytes=self._journal.length, before=before)
 
     def _flush(self) -> None:
-        if self._doubtful:
+        if self._journal.doubtful:
             self._replace()
             return
-        try:
+        self._journal.mend()
+        if self._flush_seconds:
             self._journal.flush()
-        except OSError:
-            self._doubtful = True
-            raise
 
     def _close(self) -> None:
         try:
-            self._flush()
+            self._journal.flush()
         except OSError:
             self._replace()
         self._journal.close()
 
 
-def _group_of(record: Record) -> str:
-    return "" if isinstance(record, Mark) else record.group
+#: Records of a batch, by their places in it, that cannot be written, and why.
+_Failures = dict[int, BaseException]
+
+
+def _not_to_be_written(records: list[Record]) -> _Failures:
+    """A bug of ours: it is to hit who brought it, and not those who came at the same time."""
+    failures: _Failures = {}
+    for number, record in enumerate(records):
+        try:
+            encode_line(record)
+        except (ValueError, TypeError) as error:
+            failures[number] = error
+    return failures

@@ -1,5 +1,6 @@
 """The committed offsets as they are known: the journal's records, one applied behind the other."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -47,9 +48,11 @@ class OffsetTable:
         groups: by their ids.
         entries: offsets in all of them.
         size_bytes: about what they would take in a journal that holds nothing else.
+        on_group: told the id of a group that came, or that left.
     """
 
     def __init__(self) -> None:
+        self.on_group: Callable[[str], None] | None = None
         self.groups: Final[dict[str, StoredGroup]] = {}
         self.entries = 0
         self.size_bytes = 0
@@ -62,34 +65,49 @@ class OffsetTable:
             return None
         return part.offsets.get(partition)
 
-    def growth(self, commit: Commit) -> tuple[int, int]:
-        """How many entries more there will be behind a commit, and how many bytes."""
-        new = size = 0
+    def growth(self, record: Record) -> tuple[int, int]:
+        """How many entries more there will be behind a record, and how many bytes; at least 0."""
+        if isinstance(record, GroupNote):
+            stored = self.groups.get(record.group)
+            before = text_bytes(stored.protocol_type or "") if stored is not None else 0
+            size = text_bytes(record.protocol_type or "") - before
+            return 0, size + (_group_bytes(record.group) if stored is None else 0)
+        return self._growth(record) if isinstance(record, Commit) else (0, 0)
+
+    def _growth(self, commit: Commit) -> tuple[int, int]:
+        stored = self.groups.get(commit.group)
+        size = 0 if stored is not None else _group_bytes(commit.group)
+        new = 0
         for topic, topic_id, partitions in commit.topics:
+            part = stored.topics.get(topic) if stored is not None else None
+            if part is None:
+                size += _topic_bytes(commit.group, topic)
             for partition, committed in partitions.items():
                 old = self.get(commit.group, topic, topic_id, partition)
-                size += len(committed.metadata)
+                size += text_bytes(committed.metadata)
                 if old is None:
                     new += 1
                     size += _OFFSET_BYTES
                 else:
-                    size -= len(old.metadata)
+                    size -= text_bytes(old.metadata)
         return new, size
 
     def apply(self, record: Record) -> None:
         """Take over what a record says."""
         if isinstance(record, Commit):
             group = self._make(record.group)
-            for topic, topic_id, partitions in record.topics:
-                if partitions:
-                    self._put(group, topic, topic_id, partitions)
+            for each in record.topics:
+                if each.partitions:
+                    self._put(record.group, group, each)
         elif isinstance(record, Forget):
             stored = self.groups.get(record.group)
             if stored is not None:
                 for topic, numbers in record.topics:
-                    self._forget(stored, topic, numbers)
+                    self._forget(record.group, stored, topic, numbers)
         elif isinstance(record, GroupNote):
             group = self._make(record.group)
+            self.size_bytes += text_bytes(record.protocol_type or "")
+            self.size_bytes -= text_bytes(group.protocol_type or "")
             group.protocol_type = record.protocol_type
             group.generation = record.generation
             group.empty_ms = record.empty_ms
@@ -105,10 +123,10 @@ class OffsetTable:
         self._forget_topics(lambda _, part: part.topic_id == topic_id)
 
     def _forget_topics(self, leaves: Callable[[str, TopicPart], bool]) -> None:
-        for group in self.groups.values():
+        for name, group in self.groups.items():
             gone = [topic for topic, part in group.topics.items() if leaves(topic, part)]
             for topic in gone:
-                self._forget(group, topic, list(group.topics[topic].offsets))
+                self._forget(name, group, topic, list(group.topics[topic].offsets))
 
     def records(self) -> Iterator[Record]:
         """Everything, as the fewest records that say it."""
@@ -122,34 +140,32 @@ class OffsetTable:
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = StoredGroup()
-            self.size_bytes += _GROUP_BYTES + len(name)
+            self.size_bytes += _group_bytes(name)
+            if self.on_group is not None:
+                self.on_group(name)
         return group
 
-    def _put(
-        self,
-        group: StoredGroup,
-        topic: str,
-        topic_id: str,
-        partitions: Mapping[int, CommittedOffset],
-    ) -> None:
+    def _put(self, name: str, group: StoredGroup, given: TopicOffsets) -> None:
+        topic, topic_id, partitions = given
         part = group.topics.get(topic)
         if part is not None and part.topic_id != topic_id:
             # A later topic of that name: what was committed of the one before says nothing.
-            self._forget(group, topic, list(part.offsets))
+            self._forget(name, group, topic, list(part.offsets))
             part = None
         if part is None:
             part = group.topics[topic] = TopicPart(topic_id)
-            self.size_bytes += _TOPIC_BYTES + len(topic)
+            self.size_bytes += _topic_bytes(name, topic)
         for partition, committed in partitions.items():
             old = part.offsets.get(partition)
+            self.size_bytes += text_bytes(committed.metadata)
             if old is None:
                 self.entries += 1
-                self.size_bytes += _OFFSET_BYTES + len(committed.metadata)
+                self.size_bytes += _OFFSET_BYTES
             else:
-                self.size_bytes += len(committed.metadata) - len(old.metadata)
+                self.size_bytes -= text_bytes(old.metadata)
             part.offsets[partition] = committed
 
-    def _forget(self, group: StoredGroup, topic: str, partitions: Iterable[int]) -> None:
+    def _forget(self, name: str, group: StoredGroup, topic: str, partitions: Iterable[int]) -> None:
         part = group.topics.get(topic)
         if part is None:
             return
@@ -157,19 +173,37 @@ class OffsetTable:
             old = part.offsets.pop(partition, None)
             if old is not None:
                 self.entries -= 1
-                self.size_bytes -= _OFFSET_BYTES + len(old.metadata)
+                self.size_bytes -= _OFFSET_BYTES + text_bytes(old.metadata)
         if not part.offsets:
             del group.topics[topic]
-            self.size_bytes -= _TOPIC_BYTES + len(topic)
+            self.size_bytes -= _topic_bytes(name, topic)
 
     def _remove(self, name: str) -> None:
         group = self.groups.get(name)
         if group is None:
             return
         for topic in list(group.topics):
-            self._forget(group, topic, list(group.topics[topic].offsets))
+            self._forget(name, group, topic, list(group.topics[topic].offsets))
         del self.groups[name]
-        self.size_bytes -= _GROUP_BYTES + len(name)
+        self.size_bytes -= _group_bytes(name) + text_bytes(group.protocol_type or "")
+        if self.on_group is not None:
+            self.on_group(name)
+
+
+def text_bytes(text: str) -> int:
+    """How many bytes a text takes in the journal, without its quotation marks."""
+    if text.isalnum() and text.isascii():
+        return len(text)
+    return len(json.dumps(text, ensure_ascii=False).encode(errors="replace")) - 2 if text else 0
+
+
+def _group_bytes(name: str) -> int:
+    return _GROUP_BYTES + text_bytes(name)
+
+
+def _topic_bytes(group: str, topic: str) -> int:
+    """A topic has a line of its own, which names its group, too."""
+    return _TOPIC_BYTES + text_bytes(group) + text_bytes(topic)
 
 
 def _parts(offsets: dict[int, CommittedOffset]) -> Iterator[dict[int, CommittedOffset]]:

@@ -38,6 +38,7 @@ class Slot:
         "answer",
         "connection",
         "correlation_id",
+        "parked",
         "ready",
         "request_size",
         "reserved",
@@ -50,6 +51,8 @@ class Slot:
         self.request_size = size
         #: Bytes held for the answer.
         self.reserved = 0
+        #: Whether it waits for other clients, for as long as they like.
+        self.parked = False
         self.ready = False
         self.answer: tuple[bytes, ...] = ()
         #: Set when its turn has come, for a task that waits for that.
@@ -96,6 +99,16 @@ class Slot:
         self.reserved += size
         self.connection.budget.add(size)
 
+    def park(self) -> None:
+        """Wait for other clients, and hold no memory: what is kept of the request counts elsewhere.
+
+        As Kafka does (RequestChannel.Request). What comes behind it is read only if it is small.
+        """
+        self.parked = True
+        self.connection.parked += 1
+        size, self.request_size = self.request_size, 0
+        self.connection.budget.release(size)
+
     def resize(self, size: int) -> None:
         """Hold as much as the answer really takes."""
         surplus = self.reserved - size
@@ -106,6 +119,12 @@ class Slot:
         """Give the answer, from the response header on; no parts: the request gets none."""
         self.answer = parts
         self.ready = True
+        if not self.connection.is_next(self):
+            # The request was worked on: only its answer waits, for those before it.
+            surplus = self.request_size - max(sum(map(len, parts)) - self.reserved, 0)
+            if surplus > 0:
+                self.request_size -= surplus
+                self.connection.budget.release(surplus)
         self.connection.flush()
 
 
@@ -146,6 +165,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._filled = 0
         self._slots: deque[Slot] = deque()
+        #: How many of them wait for other clients.
+        self.parked = 0
         self._paused = False
         self._write_paused = False
         self._waits_for_memory = False
@@ -281,6 +302,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _begin_large(self, size: int, body: int) -> None:
         """Read the rest of a frame straight into a buffer of its own."""
+        if self.parked:
+            self._pause()  # until that is answered: or it would keep memory from all for as long
+            return
         if not self.budget.begin(size):
             self._wait_for_memory()
             return
@@ -383,10 +407,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Send the answers whose turn it is."""
         parts: list[bytes] = []
         freed = 0
+        answered = False
         slots = self._slots
         # What the client does not take stays here, where it is counted.
         while slots and slots[0].ready and not self._write_paused:
             slot = slots.popleft()
+            answered = True
+            self.parked -= slot.parked
             freed += slot.request_size + slot.reserved
             if slot.answer:
                 size = sum(map(len, slot.answer))
@@ -399,14 +426,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._untaken += freed
         elif freed:
             self._release(freed)
-        if freed and self._paused:
+        if answered and self._paused:
             self._check_load()
         if slots and slots[0].waiting is not None:
             slots[0].waiting.set()
 
     def is_next(self, slot: Slot) -> bool:
         """Whether an answer would go out at once."""
-        return self._slots[0] is slot and not self._write_paused
+        return bool(self._slots) and self._slots[0] is slot and not self._write_paused
 
     def _take_back_untaken(self) -> None:
         untaken, self._untaken = self._untaken, 0

@@ -208,8 +208,7 @@ class KafkaDoor:
                     f"API {header.api_key}: {len(frame)} bytes; at most {_ADMIN_BYTES_MAX}"
                 )
             if key in self._groups.requests:
-                host = slot.connection.host
-                self._fill(slot, header, self._groups.requests[key](header, frame, host))
+                self._fill(slot, header, self._groups.requests[key](header, frame, slot))
             elif key in self._now:
                 slot.fill(self._now[key](header, frame))
             else:

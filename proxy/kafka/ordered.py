@@ -7,9 +7,11 @@ at once and is only waited for, keeps that order, too.
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from proxy.kafka.connection import Slot
 from proxy.kafka.wire import RequestHeader
 
-#: An answer, or one that is still to come; what the request changes has begun.
-Answered = bytes | Coroutine[Any, Any, bytes]
-#: Takes header, frame, and the client's host.
-Ordered = Callable[[RequestHeader, bytearray, str], Answered]
+#: An answer, or one that is still to come (None: it fills its slot itself); what the request
+#: changes has begun.
+Answered = bytes | Coroutine[Any, Any, bytes | None]
+#: Takes header, frame, and the place of the answer.
+Ordered = Callable[[RequestHeader, bytearray, Slot], Answered]

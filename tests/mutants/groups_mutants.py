@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 _JOURNAL: Final = "pidlease/storage/offset_journal.py"
 _STORE: Final = "pidlease/storage/offset_store.py"
+_ROOM: Final = "pidlease/storage/offset_room.py"
+_CONNECTION: Final = "proxy/kafka/connection.py"
 _TABLE: Final = "pidlease/storage/offset_table.py"
 _GROUP: Final = "proxy/kafka/groups/group.py"
 _REBALANCE: Final = "proxy/kafka/groups/rebalance.py"
@@ -19,6 +21,7 @@ _STORED: Final = "tests/unit/storage/test_offset_store.py"
 _STATES: Final = "tests/unit/groups/test_group.py"
 _MACHINE: Final = "tests/unit/groups/test_group_machine.py"
 _WIRE: Final = "tests/wire/test_groups.py"
+_BOUNDS: Final = "tests/wire/test_group_bounds.py"
 _OFFSETS: Final = "tests/wire/test_group_offsets.py"
 
 GROUPS: Final = (
@@ -67,9 +70,9 @@ GROUPS: Final = (
     Mutant(
         "offsets are told before they are stored",
         _STORE,
-        "        self._queue.append(_Waiting(record, offsets, new, done))\n",
+        "        self._queue.append(_Waiting(record, offsets, taken, done))\n",
         "        self.table.apply(record)\n"
-        "        self._queue.append(_Waiting(record, offsets, new, done))\n",
+        "        self._queue.append(_Waiting(record, offsets, taken, done))\n",
         (_STORED, _ON_DISK),
     ),
     Mutant(
@@ -82,16 +85,51 @@ GROUPS: Final = (
     Mutant(
         "the journal of offsets is never written anew",
         _STORE,
-        "        if length > max(allowed, self._replace_from):",
-        "        if length > max(allowed, self._replace_from, 2**62):",
+        "        if length > allowed or self._journal.must_be_replaced:",
+        "        if self._journal.must_be_replaced:",
         (_STORED,),
     ),
     Mutant(
         "any number of offsets",
-        _STORE,
-        "        if new and self.table.entries",
-        "        if new < 0 and self.table.entries",
+        _ROOM,
+        "        if new and self._table.entries",
+        "        if new < 0 and self._table.entries",
         (_STORED,),
+    ),
+    Mutant(
+        "what was refused stays in the journal until the next write",
+        _JOURNAL,
+        "                self._cut_tail(file)\n            raise\n",
+        "                pass\n            raise\n",
+        (_LINES,),
+    ),
+    Mutant(
+        "an fsync of the journal that failed is forgotten",
+        _JOURNAL,
+        "            self.doubtful = True\n            raise\n",
+        "            raise\n",
+        (_LINES,),
+    ),
+    Mutant(
+        "the journal is written anew at every write",
+        _STORE,
+        "        self._replace_from = _SLACK_BYTES + 2 * self._journal.length\n",
+        "        self._replace_from = 0\n",
+        (_STORED,),
+    ),
+    Mutant(
+        "a group without members is not yet stored as empty, and its offsets expire",
+        _EXPIRY,
+        "(group.unsaved or group.reads(topic))",
+        "group.reads(topic)",
+        (_BOUNDS,),
+    ),
+    Mutant(
+        "who waits for other members holds the memory of its request",
+        _CONNECTION,
+        "        size, self.request_size = self.request_size, 0\n",
+        "        size = 0\n",
+        (_BOUNDS,),
     ),
     Mutant(
         "offsets of a deleted topic are told of the next one",
@@ -194,8 +232,8 @@ GROUPS: Final = (
     Mutant(
         "offsets of a group with members expire",
         _EXPIRY,
-        "        if group is not None and group.reads(topic):\n            return\n",
-        "",
+        "(group.unsaved or group.reads(topic))",
+        "group.unsaved",
         (_OFFSETS,),
     ),
 )

@@ -282,7 +282,7 @@ async def test_who_fetches_sees_all_commits_that_came_before(tmp_path: Path) -> 
 
 async def test_there_is_a_number_of_offsets(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, await server.connect() as client:
-        server.offsets._entries_max = 2
+        server.offsets.room.entries_max = 2
         await client.create("t", 5)
         values = committing("g", "t", {0: 1, 1: 1, 2: 1})
         assert codes_of(await client.call(OFFSET_COMMIT, 9, **values)) == [28, 28, 28]

@@ -8,11 +8,13 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.storage.offset_records import OffsetsFailedError, RemoveGroup
 from proxy.kafka.config import NODE_ID
+from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.group import Group
+from proxy.kafka.groups.growing import Growing
 from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State
-from proxy.kafka.messages import Response, read_request
+from proxy.kafka.messages import Response, read_request, read_request_slowly
 from proxy.kafka.ordered import Answered
 from proxy.kafka.wire import INT16, INT32, RequestHeader, write_array
 
@@ -30,6 +32,8 @@ _FIND_MANY_FROM: Final = 4
 _GROUP_NOT_FOUND_FROM: Final = 6
 #: Groups that are told of before others get their turn.
 _AT_ONCE: Final = 100
+#: A request that is larger is read in turns with others.
+_LARGE_REQUEST_BYTES: Final = 4 << 10
 #: What KIP-848 calls groups of this sort.
 _TYPE: Final = "classic"
 
@@ -50,12 +54,16 @@ class GroupAdminApi:
 
     # ------------------------------------------------------------------ FindCoordinator
 
-    def find_coordinator(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def find_coordinator(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
         """Answer FindCoordinator: for groups it is this server; there are no transactions.
 
         librdkafka takes a broker without this request for one too old for LZ4.
         """
-        request = read_request(header, frame)
+        if len(frame) <= _LARGE_REQUEST_BYTES:
+            return self._found(header, read_request(header, frame))
+        return self._found_slowly(header, frame, slot)
+
+    def _found(self, header: RequestHeader, request: Any) -> bytes:
         response = Response(_FIND_COORDINATOR, header.version)
         found = self._find(getattr(request, "key_type", _GROUP_KEY))
         if header.version >= _FIND_MANY_FROM:
@@ -64,6 +72,22 @@ class GroupAdminApi:
             )
             return response.encode(header.correlation_id, coordinators=coordinators)
         return response.encode(header.correlation_id, **found)
+
+    async def _found_slowly(self, header: RequestHeader, frame: bytearray, slot: Slot) -> None:
+        await slot.turn()
+        request = await read_request_slowly(header, frame)
+        if header.version < _FIND_MANY_FROM:
+            slot.fill(self._found(header, request))
+            return
+        response, growing = Response(_FIND_COORDINATOR, header.version), Growing(slot)
+        found = self._find(request.key_type)
+        rows = []
+        for key in dict.fromkeys(request.coordinator_keys):
+            rows.append(response.row("Coordinator", key=key, **found))
+            if len(rows) % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # others want to be served, too
+            await growing.grow(len(rows[-1]))
+        slot.fill(*response.encode_rows(header.correlation_id, [b"".join(rows)], len(rows)))
 
     def _find(self, key_type: int) -> dict[str, object]:
         if key_type == _GROUP_KEY:
@@ -85,19 +109,25 @@ class GroupAdminApi:
 
     # ------------------------------------------------------------------ ListGroups
 
-    def list_groups(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def list_groups(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
         """Answer ListGroups."""
         request = read_request(header, frame)
         states = {each.strip().lower() for each in getattr(request, "states_filter", ())}
         types = {each.strip().lower() for each in getattr(request, "types_filter", ())}
-        return self._listed(header, states, types)
+        return self._listed(header, states, types, slot)
 
-    async def _listed(self, header: RequestHeader, states: set[str], types: set[str]) -> bytes:
+    async def _listed(
+        self, header: RequestHeader, states: set[str], types: set[str], slot: Slot
+    ) -> None:
+        # One such answer a connection: it may be long.
+        await slot.turn()
+        growing = Growing(slot)
         response = Response(_LIST_GROUPS, header.version)
         if self._coordinator.closed:
-            return _rows(header, response, ErrorCode.coordinator_not_available, [])
+            slot.fill(_rows(header, response, ErrorCode.coordinator_not_available, []))
+            return
         rows = []
-        for number, group_id in enumerate(self._coordinator.ids(), 1):
+        for number, group_id in enumerate(self._coordinator.known.ids(), 1):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # others want to be served, too
             state = self._coordinator.state(group_id)
@@ -112,29 +142,41 @@ class GroupAdminApi:
                         group_type=_TYPE,
                     )
                 )
-        return _rows(header, response, ErrorCode.none, rows)
+                if not await growing.grow(len(rows[-1])):
+                    # A list of some of them would pass for one of all.
+                    slot.fill(_rows(header, response, ErrorCode.coordinator_not_available, []))
+                    return
+        slot.fill(_rows(header, response, ErrorCode.none, rows))
 
     # ------------------------------------------------------------------ DescribeGroups
 
-    def describe_groups(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def describe_groups(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
         """Answer DescribeGroups."""
-        return self._described(header, read_request(header, frame).groups)
+        return self._described(header, read_request(header, frame).groups, slot)
 
-    async def _described(self, header: RequestHeader, groups: Sequence[str]) -> bytes:
+    async def _described(self, header: RequestHeader, groups: Sequence[str], slot: Slot) -> None:
+        # One such answer a connection: it may be long.
+        await slot.turn()
+        growing = Growing(slot)
         response = Response(_DESCRIBE_GROUPS, header.version)
         rows = []
-        for number, group_id in enumerate(groups, 1):
+        room = True
+        # Each once, however often it is named.
+        for number, group_id in enumerate(dict.fromkeys(groups), 1):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # others want to be served, too
-            rows.append(self._describe(response, group_id))
-        return _rows(header, response, None, rows)
+            rows.append(self._describe(response, group_id, room=room))
+            room = await growing.grow(len(rows[-1])) and room
+        slot.fill(_rows(header, response, None, rows))
 
-    def _describe(self, response: Response, group_id: str) -> bytes:
-        group = self._coordinator.active.get(group_id)
+    def _describe(self, response: Response, group_id: str, *, room: bool) -> bytes:
+        group = self._coordinator.active.get(group_id) if room else None
         state = self._coordinator.state(group_id)
         error, message = ErrorCode.none, None
         if self._coordinator.closed:
             error = ErrorCode.coordinator_not_available
+        elif not room:
+            error, message = ErrorCode.invalid_request, "too many groups at once"
         elif state is State.DEAD and response.version >= _GROUP_NOT_FOUND_FROM:
             error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
         stable = group is not None and state is State.STABLE
@@ -151,7 +193,7 @@ class GroupAdminApi:
 
     # ------------------------------------------------------------------ DeleteGroups
 
-    def delete_groups(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def delete_groups(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
         """Answer DeleteGroups, when they are gone for good."""
         request = read_request(header, frame)
         outcomes = {each: self._delete(each) for each in dict.fromkeys(request.groups_names)}

@@ -40,7 +40,7 @@ class GroupsApi:
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.coordinator: Final = Coordinator(offsets, limits, clock_ms)
-        self.expiry: Final = Expiry(engine, self.coordinator, offsets, clock_ms)
+        self.expiry: Final = Expiry(self.coordinator, offsets, clock_ms)
         membership = MembershipApi(self.coordinator)
         committed = OffsetsApi(engine, self.coordinator, offsets, clock_ms)
         admin = GroupAdminApi(self.coordinator, offsets, at)

@@ -13,8 +13,9 @@ from typing import Final, cast
 import structlog
 from kio.schema.errors import ErrorCode
 
-from pidlease.storage.offset_records import GroupNote
+from pidlease.storage.offset_records import GroupNote, OffsetsFullError
 from proxy.kafka.groups.group import Group
+from proxy.kafka.groups.known import KnownGroups
 from proxy.kafka.groups.members import NEVER
 from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State
@@ -66,7 +67,11 @@ class Coordinator:
         self._now_ms = now_ms
         #: When each group is woken (by `now_ms`), and by what.
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
-        self._told_full = False
+        self.known: Final = KnownGroups(offsets.table, self.active)
+        #: Groups of which storing that they are empty has failed.
+        self._unsaved: set[str] = set()
+        #: Limits of which the log was told that they are reached.
+        self._told_full: set[str] = set()
 
     def start(self) -> None:
         """Note of the groups that had members when the server ended that they have none now."""
@@ -101,19 +106,14 @@ class Coordinator:
         stored = self._offsets.table.groups.get(group_id)
         return (stored.protocol_type or "") if stored is not None else ""
 
-    def ids(self) -> list[str]:
-        """The groups that there are."""
-        return list(self._offsets.table.groups.keys() | self.active.keys())
-
     def has_room(self, group_id: str) -> bool:
         """Whether there is such a group, or may be one more."""
-        stored = self._offsets.table.groups
-        if group_id in self.active or group_id in stored:
+        if group_id in self.known:
             return True
-        known = len(self.active) + len(stored)
-        if known >= self.limits.groups_max:
-            known = len(stored.keys() | self.active.keys())
-        return known < self.limits.groups_max or self._refuse_full("groups-max")
+        if len(self.known) >= self.limits.groups_max:
+            return self._refuse_full("groups-max")
+        self._told_full.discard("groups-max")
+        return True
 
     def remove(self, group_id: str) -> None:
         """A group without members is to be removed."""
@@ -141,8 +141,7 @@ class Coordinator:
         group = self.active.get(group_id)
         if error is ErrorCode.none and group is None:
             error = ErrorCode.unknown_member_id
-        brought = sum(map(len, request.assignments.values()))
-        if brought and not self._has_memory(brought):
+        elif group is not None and not self._has_memory(group.growth_by_sync(request)):
             error = ErrorCode.coordinator_not_available
         if error is not ErrorCode.none or group is None:
             waiter.set_result(SyncAnswer(error))
@@ -206,18 +205,26 @@ class Coordinator:
             return ErrorCode.invalid_session_timeout
         if group_id not in self.active and request.member_id:
             return ErrorCode.unknown_member_id
-        if not self.has_room(group_id) or not self._has_memory(request.size_bytes):
+        group = self.active.get(group_id)
+        # A member that joins again takes the place that it has.
+        held = group.held_by(request) if group is not None else -_group_bytes(group_id)
+        growth = request.size_bytes - held
+        if not self.has_room(group_id) or not self._has_memory(growth):
             return ErrorCode.coordinator_not_available
         return ErrorCode.none
 
     def _has_memory(self, size: int) -> bool:
-        room = self.size_bytes + size <= self.limits.memory_bytes_max
-        return room or self._refuse_full("group-memory-bytes-max")
+        if size <= 0:
+            return True  # whoever is there may go on
+        if self.size_bytes + size > self.limits.memory_bytes_max:
+            return self._refuse_full("group-memory-bytes-max")
+        self._told_full.discard("group-memory-bytes-max")
+        return True
 
     def _refuse_full(self, setting: str) -> bool:
-        """Tell the log, once; False."""
-        if not self._told_full:
-            self._told_full = True
+        """Tell the log, once until there is room again; False."""
+        if setting not in self._told_full:
+            self._told_full.add(setting)
             _log.error("consumer groups are refused: a limit is reached", setting=setting)
         return False
 
@@ -230,6 +237,8 @@ class Coordinator:
             generation, protocol_type = stored.generation, stored.protocol_type
         group = Group(group_id, self.limits, _new_id, generation, protocol_type)
         self.active[group_id] = group
+        self.size_bytes += _group_bytes(group_id)
+        self.known.recount(group_id)
         return group
 
     def _step(self, group: Group, step: Callable[[], None]) -> None:
@@ -256,17 +265,33 @@ class Coordinator:
         note = GroupNote(group.group_id, group.members.protocol_type, generation, empty_ms)
 
         def ended(stored: "asyncio.Future[None]") -> None:
-            failed = stored.exception() is not None
+            error = stored.exception()
+            # Of a group that was never stored and is empty there is nothing to remember.
+            known = group.state is not State.EMPTY or group.group_id in self._offsets.table.groups
+            failed = error is not None and (known or not isinstance(error, OffsetsFullError))
+            if failed and group.state is State.EMPTY:
+                self._unsaved.add(group.group_id)
             if group.state is not State.DEAD:
                 self._step(group, partial(group.stored, self._now_ms(), generation, failed=failed))
 
-        self._offsets.write(note).add_done_callback(ended)
+        try:
+            stored = self._offsets.write(note)
+        except OffsetsFullError as full:
+            stored = asyncio.get_running_loop().create_future()
+            stored.set_exception(full)
+            self._refuse_full("offsets-max")
+        stored.add_done_callback(ended)
 
     def store_again(self) -> None:
         """Store of groups that they are empty, where that has failed."""
-        for group in list(self.active.values()):
-            busy = self._offsets.is_busy(group.group_id)
-            if group.state is State.EMPTY and group.unsaved and not busy:
+        unsaved, self._unsaved = self._unsaved, set()
+        for group_id in unsaved:
+            group = self.active.get(group_id)
+            if group is None or group.state is not State.EMPTY or not group.unsaved:
+                continue
+            if self._offsets.is_busy(group_id):
+                self._unsaved.add(group_id)
+            else:
                 self._store(group, group.generation)
 
     def _drop(self, group: Group, error: ErrorCode) -> None:
@@ -278,7 +303,8 @@ class Coordinator:
         group.effects.clear()
         if self.active.get(group.group_id) is group:
             del self.active[group.group_id]
-            self.size_bytes -= group.members.size_bytes
+            self.size_bytes -= group.members.size_bytes + _group_bytes(group.group_id)
+            self.known.recount(group.group_id)
         self._disarm(group.group_id)
 
     def _arm(self, group: Group) -> None:
@@ -299,6 +325,11 @@ class Coordinator:
     def _wake(self, group: Group) -> None:
         self._timers.pop(group.group_id, None)
         self._step(group, lambda: group.advance(self._now_ms()))
+
+
+def _group_bytes(group_id: str) -> int:
+    """About what a group takes beside its members."""
+    return 1024 + len(group_id)
 
 
 def _answer(effect: Answer) -> None:

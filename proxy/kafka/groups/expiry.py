@@ -1,4 +1,4 @@
-"""What is done with stored offsets from time to time: they expire, their topics are deleted."""
+"""What is done with stored offsets from time to time: they expire."""
 
 import asyncio
 import time
@@ -8,7 +8,6 @@ from typing import Final
 
 import structlog
 
-from pidlease.engine.engine import Engine
 from pidlease.storage.offset_records import CommittedOffset, Forget, Record, RemoveGroup
 from pidlease.storage.offset_table import StoredGroup
 from proxy.kafka.groups.coordinator import Coordinator
@@ -31,13 +30,11 @@ class Expiry:
     """Lets offsets leave that nobody needs.
 
     Attributes:
-        engine: tells which topics there are.
         coordinator: tells the groups' states.
         offsets: what is stored.
         clock_ms: the time, in ms since 1970.
     """
 
-    engine: Engine
     coordinator: Coordinator
     offsets: Offsets
     clock_ms: Callable[[], int]
@@ -57,13 +54,11 @@ class Expiry:
                 _log.exception("upkeep of consumer groups failed")
 
     async def check(self) -> None:
-        """Let go of offsets that have expired, of groups that are empty, of topics that are gone.
+        """Let go of offsets that have expired, and of groups that are empty.
 
-        See GroupCoordinatorShard.cleanupGroupMetadata.
+        See GroupCoordinatorShard.cleanupGroupMetadata. Those of a topic leave when it is deleted,
+        and only then: one whose deletion is under way may yet stay.
         """
-        self.offsets.keep_topics(
-            {topic.name: topic.topic_id for topic in self.engine.topics.values()}
-        )
         ids = list(self.offsets.table.groups)
         for start in range(0, len(ids), _GROUPS_AT_ONCE):
             records = [self._leaving(each) for each in ids[start : start + _GROUPS_AT_ONCE]]
@@ -94,8 +89,8 @@ class Expiry:
         """The partitions of a topic whose offsets may leave (ClassicGroup, KIP-211)."""
         group = self.coordinator.active.get(group_id)
         state = self.coordinator.state(group_id)
-        if group is not None and group.reads(topic):
-            return
+        if group is not None and (group.unsaved or group.reads(topic)):
+            return  # where it is not stored yet since when it is empty, it is so only now
         since_ms = 0
         if state is State.EMPTY:
             # Whatever came later counts from when it came.

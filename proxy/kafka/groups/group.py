@@ -65,6 +65,23 @@ class Group(Rebalancing):
             return topic in self.subscribed
         return self.members.protocol_type == CONSUMER
 
+    # ------------------------------------------------------------------ memory
+
+    def held_by(self, request: Join) -> int:
+        """How many bytes the member that joins holds already, who it is being told by its id."""
+        member_id: str | None = request.member_id
+        if not member_id and request.instance_id is not None:
+            member_id = self.members.static.get(request.instance_id)
+        member = self.members.by_id.get(member_id or "")
+        return member.size_bytes if member is not None else 0
+
+    def growth_by_sync(self, request: Sync) -> int:
+        """How many bytes more the assignments take that a leader brings than those there are."""
+        if not request.assignments or request.member_id != self.members.leader:
+            return 0  # nothing is kept of it
+        held = sum(len(each.assignment) for each in self.members.by_id.values())
+        return sum(map(len, request.assignments.values())) - held
+
     # ------------------------------------------------------------------ JoinGroup
 
     def join(self, now: int, request: Join, waiter: Waiter) -> None:

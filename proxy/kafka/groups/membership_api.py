@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator, JoinFuture, SyncFuture
 from proxy.kafka.groups.steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
 from proxy.kafka.messages import Response, read_request
@@ -39,7 +40,7 @@ class MembershipApi:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def join_group(self, header: RequestHeader, frame: bytearray, host: str) -> Answered:
+    def join_group(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
         """Answer JoinGroup, when all members of the group have joined."""
         request = read_request(header, frame)
         session_ms = request.session_timeout // _MILLISECOND
@@ -48,7 +49,7 @@ class MembershipApi:
             request.member_id,
             getattr(request, "group_instance_id", None),
             header.client_id,
-            host,
+            slot.connection.host,
             request.protocol_type,
             _protocols(request),
             session_ms,
@@ -59,9 +60,11 @@ class MembershipApi:
         waiter = self._coordinator.join(request.group_id, join)
         if waiter.done():
             return _joined(header, waiter.result())
+        # What it said is the member's now, and counted there: it may wait for minutes.
+        slot.park()
         return _joined_later(header, waiter)
 
-    def sync_group(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def sync_group(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
         """Answer SyncGroup, when the group's leader has said who reads what."""
         request = read_request(header, frame)
         protocol_type = getattr(request, "protocol_type", None)
@@ -79,9 +82,11 @@ class MembershipApi:
         waiter = self._coordinator.sync(request.group_id, sync)
         if waiter.done():
             return _synced(header, waiter.result())
+        if not request.assignments:
+            slot.park()
         return _synced_later(header, waiter)
 
-    def heartbeat(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def heartbeat(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
         """Answer Heartbeat."""
         request = read_request(header, frame)
         error = self._coordinator.heartbeat(
@@ -92,7 +97,7 @@ class MembershipApi:
         )
         return Response(_HEARTBEAT, header.version).encode(header.correlation_id, error_code=error)
 
-    def leave_group(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def leave_group(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
         """Answer LeaveGroup."""
         request = read_request(header, frame)
         response = Response(_LEAVE_GROUP, header.version)

@@ -1,7 +1,7 @@
 """OffsetCommit (8), OffsetFetch (9), OffsetDelete (47)."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -18,14 +18,21 @@ from pidlease.storage.offset_records import (
     TopicOffsets,
 )
 from pidlease.storage.offset_table import StoredGroup
+from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
+from proxy.kafka.groups.growing import Growing
 from proxy.kafka.groups.offsets_wire import (
     CommitRequest,
     FetchGroup,
     read_commit,
     read_fetch,
     write_commit,
-    write_fetch,
+    write_fetch_head,
+    write_group_head,
+    write_group_tail,
+    write_rows,
+    write_tags,
+    write_topic_head,
 )
 from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State
@@ -42,12 +49,14 @@ METADATA_MAX: Final = 4096
 #: From this version on a commit to a group that is not known has a code of its own.
 _GROUP_NOT_FOUND_FROM: Final = 9
 #: Partitions that are fetched before others get their turn.
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 500
 
 _log = structlog.get_logger(__name__)
 
 #: Topic name, and its partitions with their codes.
 _Codes = list[tuple[str, list[tuple[int, ErrorCode]]]]
+#: Topic name, the partitions to tell of, and what the group committed for the topic.
+_Asked = tuple[str, Sequence[int], dict[int, CommittedOffset]]
 
 
 class OffsetsApi:
@@ -74,7 +83,7 @@ class OffsetsApi:
 
     # ------------------------------------------------------------------ OffsetCommit
 
-    def offset_commit(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def offset_commit(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
         """Answer OffsetCommit, when what it commits is stored."""
         request = read_commit(header, frame)
         codes, topics = self._check_partitions(request)
@@ -88,6 +97,7 @@ class OffsetsApi:
                 _log.warning("offsets refused", group=request.group_id, reason=str(full))
                 error = ErrorCode.invalid_commit_offset_size
             else:
+                self._coordinator.known.expect(request.group_id, stored)
                 return _committed_later(header, codes, stored)
         return write_commit(header, _with_error(codes, error))
 
@@ -117,7 +127,7 @@ class OffsetsApi:
     def _check_partition(self, topic: str, partition: int, metadata: str) -> ErrorCode:
         if self._engine.partition(topic, partition) is None:
             return ErrorCode.unknown_topic_or_partition
-        if len(metadata) > METADATA_MAX:
+        if _java_length(metadata) > METADATA_MAX:
             return ErrorCode.offset_metadata_too_large
         return ErrorCode.none
 
@@ -131,54 +141,64 @@ class OffsetsApi:
 
     # ------------------------------------------------------------------ OffsetFetch
 
-    def offset_fetch(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def offset_fetch(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
         """Answer OffsetFetch, behind all commits that came before it."""
-        return self._fetched(header, read_fetch(header, frame))
+        return self._fetched(header, read_fetch(header, frame), slot)
 
-    async def _fetched(self, header: RequestHeader, asked: list[FetchGroup]) -> bytes:
+    async def _fetched(self, header: RequestHeader, asked: list[FetchGroup], slot: Slot) -> None:
         await self._offsets.settled()
-        if self._coordinator.closed:
-            # The oldest version tells errors of partitions only.
-            nothing = [(group.group_id, _unknown(group)) for group in asked]
-            return write_fetch(header, nothing, ErrorCode.coordinator_not_available)
-        groups = []
-        told = 0
-        for group in asked:
-            topics = self._fetch(group)
-            groups.append((group.group_id, topics))
-            told += sum(len(rows) for _, rows in topics)
-            if told > _AT_ONCE:
-                told = 0
-                await asyncio.sleep(0)  # others want to be served, too
-        return write_fetch(header, groups, ErrorCode.none)
+        # One such answer a connection: it may be long.
+        await slot.turn()
+        once = _each_once(asked)
+        growing = Growing(slot)
+        parts = [write_fetch_head(header, len(once))]
+        for group in once:
+            parts += await self._group(header.version, group, growing)
+        parts.append(write_tags(header.version))
+        slot.fill(b"".join(parts))
 
-    def _fetch(
-        self, asked: FetchGroup
-    ) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
+    async def _group(self, version: int, asked: FetchGroup, growing: Growing) -> list[bytes]:
+        """A group's part of the answer; only the error where it cannot be told."""
+        error = ErrorCode.coordinator_not_available
+        if not self._coordinator.closed:
+            topics = self._fetch(asked)
+            found = await _topics(version, asked.group_id, topics, growing)
+            if found is not None:
+                return found
+            _log.warning("offsets not told: too many at once", group=asked.group_id)
+            error = ErrorCode.invalid_request
+        # The oldest version tells errors of partitions only.
+        parts = [write_group_head(version, asked.group_id, len(asked.topics or ()))]
+        for name, partitions in asked.topics or ():
+            parts.append(write_topic_head(version, name, len(partitions)))
+            parts.append(write_rows(version, ((each, None) for each in partitions), error))
+            parts.append(write_tags(version))
+        parts.append(write_group_tail(version, error))
+        return parts
+
+    def _fetch(self, asked: FetchGroup) -> list[_Asked]:
+        """Topics with the partitions that are to be told, and what is known of them."""
         stored = self._offsets.table.groups.get(asked.group_id)
-        if asked.topics is None:
-            return [
-                (name, [*self._offsets_of(stored, name).items()])
-                for name in (stored.topics if stored is not None else ())
-                if self._offsets_of(stored, name)
-            ]
-        found = []
-        for name, partitions in asked.topics:
-            offsets = self._offsets_of(stored, name)
-            found.append((name, [(each, offsets.get(each)) for each in partitions]))
-        return found
+        if asked.topics is not None:
+            return [(name, each, self._offsets_of(stored, name)) for name, each in asked.topics]
+        names = stored.topics if stored is not None else ()
+        found = [(name, self._offsets_of(stored, name)) for name in names]
+        return [(name, list(offsets), offsets) for name, offsets in found if offsets]
 
     def _offsets_of(self, stored: StoredGroup | None, name: str) -> dict[int, CommittedOffset]:
-        """What a group committed for a topic, if it is still that one."""
+        """What a group committed for a topic, if it is still that one.
+
+        Also for one that is being deleted: should that fail, it was there all the time.
+        """
         part = stored.topics.get(name) if stored is not None else None
         topic = self._engine.topics.get(name)
-        if part is None or topic is None or topic.topic_id != part.topic_id:
+        if part is None or (topic is not None and topic.topic_id != part.topic_id):
             return {}
         return part.offsets
 
     # ------------------------------------------------------------------ OffsetDelete
 
-    def offset_delete(self, header: RequestHeader, frame: bytearray, _host: str) -> Answered:
+    def offset_delete(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
         """Answer OffsetDelete, when what it deletes is gone for good."""
         request = read_request(header, frame)
         error = self._may_delete(request.group_id)
@@ -219,11 +239,40 @@ class OffsetsApi:
         return ErrorCode.none
 
 
-def _unknown(asked: FetchGroup) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
-    """All partitions that are asked for, without offsets."""
-    return [
-        (name, [(each, None) for each in partitions]) for name, partitions in asked.topics or ()
-    ]
+def _java_length(text: str) -> int:
+    """How many UTF-16 units a text has: so Java counts."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
+
+
+def _each_once(asked: list[FetchGroup]) -> list[FetchGroup]:
+    """A group that is asked for again in the same words is told of once."""
+    seen: dict[tuple[object, ...], FetchGroup] = {}
+    for each in asked:
+        topics = each.topics
+        words = None if topics is None else tuple((name, tuple(ns)) for name, ns in topics)
+        seen.setdefault((each.group_id, words), each)
+    return list(seen.values())
+
+
+async def _topics(
+    version: int, group_id: str, topics: list[_Asked], growing: Growing
+) -> list[bytes] | None:
+    """A group's topics, row by row; None where they are too many."""
+    parts = [write_group_head(version, group_id, len(topics))]
+    for name, partitions, offsets in topics:
+        parts.append(write_topic_head(version, name, len(partitions)))
+        for start in range(0, len(partitions), _AT_ONCE):
+            some = partitions[start : start + _AT_ONCE]
+            rows = ((each, offsets.get(each)) for each in some)
+            parts.append(write_rows(version, rows, ErrorCode.none))
+            if not await growing.grow(len(parts[-1])):
+                return None
+        parts.append(write_tags(version))
+        if not await growing.grow(len(name) + 8):
+            return None
+    parts.append(write_group_tail(version, ErrorCode.none))
+    await growing.grow(len(group_id) + 8)
+    return parts
 
 
 async def _committed_later(

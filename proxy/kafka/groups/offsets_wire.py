@@ -192,7 +192,7 @@ def write_commit(header: RequestHeader, topics: Sequence[CodedTopic]) -> bytes:
 def write_fetch(
     header: RequestHeader, groups: Sequence[tuple[str, Sequence[FetchedTopic]]], error: ErrorCode
 ) -> bytes:
-    """An answer to an OffsetFetch.
+    """An answer to an OffsetFetch, in one piece.
 
     Parameters:
         header: of the request.
@@ -200,34 +200,61 @@ def write_fetch(
         error: of every group.
     """
     version = header.version
-    flexible = version >= _FETCH_FLEXIBLE_FROM
-    tags = b"\0" if flexible else b""
-    parts = [INT32.pack(header.correlation_id), tags]
-    if version >= 3:
-        parts.append(_NO_TIME)
-    if version >= FETCH_MANY_FROM:
-        parts.append(write_array(len(groups), flexible=True))
+    parts = [write_fetch_head(header, len(groups))]
     for group_id, topics in groups:
-        if version >= FETCH_MANY_FROM:
-            parts.append(write_string(group_id, flexible=True))
-        parts.append(write_array(len(topics), flexible=flexible))
-        for topic in topics:
-            parts += _fetched_topic(version, topic, error)
-        if version >= FETCH_ERROR_FROM:
-            parts.append(INT16.pack(error))
-        if version >= FETCH_MANY_FROM:
-            parts.append(tags)
-    parts.append(tags)
+        parts.append(write_group_head(version, group_id, len(topics)))
+        for name, found in topics:
+            rows = list(found)
+            parts.append(write_topic_head(version, name, len(rows)))
+            parts.append(write_rows(version, rows, error))
+            parts.append(write_tags(version))
+        parts.append(write_group_tail(version, error))
+    return b"".join([*parts, write_tags(version)])
+
+
+def write_tags(version: int) -> bytes:
+    """The end of an OffsetFetch's answer, and of a topic in it."""
+    return b"\0" if version >= _FETCH_FLEXIBLE_FROM else b""
+
+
+def write_fetch_head(header: RequestHeader, groups: int) -> bytes:
+    """What is before the first group; how many there are."""
+    parts = [INT32.pack(header.correlation_id), write_tags(header.version)]
+    if header.version >= 3:
+        parts.append(_NO_TIME)
+    if header.version >= FETCH_MANY_FROM:
+        parts.append(write_array(groups, flexible=True))
     return b"".join(parts)
 
 
-def _fetched_topic(version: int, topic: FetchedTopic, error: ErrorCode) -> list[bytes]:
+def write_group_head(version: int, group_id: str, topics: int) -> bytes:
+    """What is before a group's first topic; how many there are."""
+    flexible = version >= _FETCH_FLEXIBLE_FROM
+    name = write_string(group_id, flexible=True) if version >= FETCH_MANY_FROM else b""
+    return name + write_array(topics, flexible=flexible)
+
+
+def write_group_tail(version: int, error: ErrorCode) -> bytes:
+    """What is behind a group's last topic."""
+    code = INT16.pack(error) if version >= FETCH_ERROR_FROM else b""
+    return code + b"\0" if version >= FETCH_MANY_FROM else code
+
+
+def write_topic_head(version: int, name: str, rows: int) -> bytes:
+    """What is before a topic's first partition; how many there are."""
+    flexible = version >= _FETCH_FLEXIBLE_FROM
+    return write_string(name, flexible=flexible) + write_array(rows, flexible=flexible)
+
+
+def write_rows(
+    version: int, found: Iterable[tuple[int, CommittedOffset | None]], error: ErrorCode
+) -> bytes:
+    """Partitions of a topic, with what was committed, if anything was."""
     flexible = version >= _FETCH_FLEXIBLE_FROM
     # Before version 2 an error of the group is told of each partition.
     code = INT16.pack(error if version < FETCH_ERROR_FROM else 0)
     tail = code + b"\0" if flexible else code
     nothing = write_string("", flexible=flexible)
-    name, found = topic
     rows = []
     for partition, committed in found:
         offset, epoch, metadata = -1, -1, nothing
@@ -239,5 +266,4 @@ def _fetched_topic(version: int, topic: FetchedTopic, error: ErrorCode) -> list[
             rows.append(_OFFSET_EPOCH.pack(partition, offset, epoch) + metadata + tail)
         else:
             rows.append(_OFFSET.pack(partition, offset) + metadata + tail)
-    head = write_string(name, flexible=flexible) + write_array(len(rows), flexible=flexible)
-    return [head, *rows, b"\0" if flexible else b""]
+    return b"".join(rows)

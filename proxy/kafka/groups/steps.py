@@ -60,7 +60,7 @@ class Join:
         own = len(self.client_id) + len(self.client_host) + len(self.instance_id or "")
         protocols = sum(len(name) + len(metadata) + 128 for name, metadata in self.protocols)
         # Its id begins with the client's, and there are a few tables that it is in.
-        return 1024 + 2 * own + protocols
+        return 1024 + 2 * own + len(self.protocol_type) + protocols
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,13 +240,66 @@ def test_a_failed_write_that_cannot_be_cut_fails_the_next_one() -> None:
     journal, _ = open_journal(files)
     journal.append([commit("a", 1)])
     files.fail_next("fsync", str(PATH))
-    with pytest.raises(OSError, match="offsets"):
-        journal.append([commit("failed", 2)])
-    files.fail_next("truncate", str(PATH))
-    with pytest.raises(OSError, match="offsets"):
-        journal.append([commit("failed", 3)])
+    files.fail_next("truncate", str(PATH), count=2)
+    for number in (2, 3):
+        with pytest.raises(OSError, match="offsets"):
+            journal.append([commit("failed", number)])
+        assert journal.unsettled
     journal.append([commit("b", 4)])
+    assert not journal.unsettled
     assert records_in(files.process_death()) == [commit("a", 1), commit("b", 4)]
+
+
+@pytest.mark.parametrize("operation", ["write", "fsync"])
+def test_what_was_refused_does_not_count_after_a_kill(operation: str) -> None:
+    """The lines of a write whose fsync failed stand in the file, as good as any."""
+    files = SimFiles()
+    journal, _ = open_journal(files)
+    journal.append([commit("a", 100)])
+    files.fail_next(operation, str(PATH))
+    with pytest.raises(OSError, match="offsets"):
+        journal.append([RemoveGroup("a")])
+    assert records_in(files.process_death()) == [commit("a", 100)]
+
+
+def test_what_was_refused_and_could_not_be_cut_is_cut_by_mending_or_closing() -> None:
+    for ending in ("mend", "close"):
+        files = SimFiles()
+        journal, _ = open_journal(files)
+        files.fail_next("fsync", str(PATH))
+        files.fail_next("truncate", str(PATH))
+        with pytest.raises(OSError, match="offsets"):
+            journal.append([commit("a", 1)])
+        getattr(journal, ending)()
+        assert records_in(files.process_death()) == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_fsync_that_failed_behind_a_cut_is_not_forgotten(*, durable: bool) -> None:
+    """What it should have saved may be lost, and what was cut come back: only anew it is sure."""
+    for seed in range(12):
+        files = SimFiles(seed)
+        journal, _ = open_journal(files, durable=durable)
+        journal.append([commit("a", 100)])
+        files.fail_next("write", str(PATH), errno.ENOSPC)
+        failure = files.fail_next("fsync", str(PATH))
+        with pytest.raises(OSError, match="offsets"):
+            journal.append([commit("b", 1)])
+        assert failure.fired
+        with pytest.raises(OSError, match="anew"):
+            journal.flush()
+        if durable:
+            with pytest.raises(OSError, match="anew"):
+                journal.append([commit("b", 2)])
+        else:
+            journal.append([commit("b", 2)])
+        journal.replace([commit("a", 100), commit("b", 2)])
+        journal.append([commit("c", 3)])
+        journal.close()
+        found = records_in(files.power_loss(seed))
+        assert [each for each in found if not isinstance(each, Mark)] == [
+            commit("a", 100), commit("b", 2), commit("c", 3),
+        ]  # fmt: skip
 
 
 def test_a_full_disk_refuses_until_there_is_room() -> None:

@@ -256,6 +256,60 @@ async def test_interval_makes_it_durable_within_the_interval(pool: IoPool) -> No
     assert offsets_in(table_of(records_in(files.power_loss()))) == {("a", "t", 0): 2}
 
 
+async def test_what_was_refused_is_cut_soon_also_where_nobody_writes(
+    pool: IoPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MEND_SECONDS", 0.001)
+    files = SimFiles()
+    store = open_store(files, pool)
+    await store.write(commit("g", 100))
+    files.fail_next("fsync", str(PATH))
+    failure = files.fail_next("truncate", str(PATH), count=2)
+    with pytest.raises(OffsetsFailedError):
+        await store.write(commit("g", 5))
+    for _ in range(2000):
+        if failure.fired == 2 and not store._journal.unsettled:
+            break
+        await asyncio.sleep(0.002)
+    assert offsets_in(store.table) == {("g", "t", 0): 100}
+    assert offsets_in(table_of(records_in(files.process_death()))) == {("g", "t", 0): 100}
+
+
+@pytest.mark.parametrize("policy", list(FsyncPolicy))
+async def test_a_cut_whose_fsync_fails_loses_nothing_that_was_acknowledged(
+    pool: IoPool, policy: FsyncPolicy
+) -> None:
+    for seed in range(6):
+        files = SimFiles(seed)
+        store = OffsetStore(files, PATH.parent, pool, policy, 3600)
+        store.open()
+        await store.write(commit("a", 100))
+        files.fail_next("write", str(PATH), errno.ENOSPC)
+        files.fail_next("fsync", str(PATH))
+        with pytest.raises(OffsetsFailedError):
+            await store.write(commit("b", 1))
+        await store.write(commit("b", 2))
+        await store.close()
+        found = offsets_in(table_of(records_in(files.power_loss(seed))))
+        assert found == {("a", "t", 0): 100, ("b", "t", 0): 2}
+
+
+async def test_a_record_that_cannot_be_written_fails_alone(pool: IoPool) -> None:
+    files = SimFiles()
+    store = open_store(files, pool)
+    held = Held(files)
+    first = store.write(commit("first", 1))
+    await held.wait()
+    waiting = [store.write(commit(group, 1)) for group in ("a", "\ud800", "b")]
+    held.release()
+    await first
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(results[1], OffsetsFailedError)
+    assert (results[0], results[2]) == (None, None)
+    assert {group for group, *_ in offsets_in(store.table)} == {"first", "a", "b"}
+    assert not store.is_busy("\ud800")
+
+
 # ---------------------------------------------------------------------- bounds
 
 
@@ -315,6 +369,48 @@ async def test_a_journal_that_cannot_be_written_anew_goes_on_growing_for_a_while
     assert offsets_in(table_of(records_in(files.power_loss()))) == {("g", "t", 0): 199}
 
 
+async def test_the_journal_is_not_written_anew_at_every_write(pool: IoPool) -> None:
+    """Whatever it holds: characters that JSON writes as six, long names, protocol types."""
+    names = "\x01" * 4096
+    for record in (
+        commit("g", 1, metadata=names),
+        Commit("g" * 30_000, (TopicOffsets("t", "id", {0: CommittedOffset(1)}),)),
+        GroupNote("g", "p" * 32_000, 1, 5),
+    ):
+        files = SimFiles()
+        store = open_store(files, pool, entries_max=100_000)
+        for number in range(200):
+            if isinstance(record, Commit):
+                ((_, _, rows),) = record.topics
+                topic = TopicOffsets(f"t{number}", "id", rows)
+                await store.write(Commit(record.group, (topic,)))
+            else:
+                await store.write(GroupNote(f"g{number}", record.protocol_type, 1, 5))
+        assert store.table.size_bytes > 0.8 * store._journal.length
+        files.trace.clear()
+        store.table.size_bytes //= 1000  # as if it had been counted far too low
+        for number in range(20):
+            await store.write(commit("x", number))
+        assert [step.operation for step in files.trace].count("rename") <= 1
+
+
+async def test_groups_have_a_bound_in_bytes_too(pool: IoPool) -> None:
+    store = open_store(SimFiles(), pool, entries_max=100)
+    for number in range(3):
+        await store.write(GroupNote(f"g{number}", "p" * 15_000, 1, 5))
+    with pytest.raises(OffsetsFullError, match="bytes"):
+        store.write(GroupNote("more", "p" * 15_000, 1, 5))
+    with pytest.raises(OffsetsFullError, match="bytes"):
+        store.write(commit("m" * 30_000, 1))
+    await store.write(GroupNote("g0", "p" * 15_000, 2, -1))
+    await store.write(RemoveGroup("g0"))
+    # What is on its way counts.
+    waiting = [store.write(GroupNote("more", "p" * 15_000, 1, 5))]
+    with pytest.raises(OffsetsFullError, match="bytes"):
+        store.write(GroupNote("yet more", "p" * 15_000, 1, 5))
+    await asyncio.gather(*waiting)
+
+
 def test_the_size_is_about_that_of_a_journal_written_anew() -> None:
     """The bound of the journal and of memory stand on it."""
     table = OffsetTable()
@@ -367,6 +463,21 @@ async def test_topics_leave_only_when_no_thread_reads_the_table(pool: IoPool) ->
     assert store.table.entries == 1
     held.release()
     await later
+    assert store.table.entries == 0
+
+
+async def test_commits_on_their_way_leave_nothing_of_a_deleted_topic(pool: IoPool) -> None:
+    files = SimFiles()
+    store = open_store(files, pool)
+    held = Held(files)
+    waiting = [store.write(commit("g", 7))]
+    await held.wait()
+    waiting.append(store.write(commit("g", 8)))
+    store.forget_topic("id-of-t")
+    held.release()
+    await asyncio.gather(*waiting)
+    await store.settled()
+    await asyncio.sleep(0)
     assert store.table.entries == 0
 
 
