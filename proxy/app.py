@@ -26,7 +26,7 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offset_store import OffsetStore
+from pidlease.storage.offsets.store import OffsetStore
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topic_settings import check_settings
 from proxy.configs import (

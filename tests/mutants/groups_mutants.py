@@ -4,20 +4,20 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_JOURNAL: Final = "pidlease/storage/offset_journal.py"
-_STORE: Final = "pidlease/storage/offset_store.py"
-_ROOM: Final = "pidlease/storage/offset_room.py"
+_JOURNAL: Final = "pidlease/storage/offsets/journal.py"
+_STORE: Final = "pidlease/storage/offsets/store.py"
+_ROOM: Final = "pidlease/storage/offsets/room.py"
 _CONNECTION: Final = "proxy/kafka/connection.py"
-_TABLE: Final = "pidlease/storage/offset_table.py"
+_TABLE: Final = "pidlease/storage/offsets/table.py"
 _GROUP: Final = "proxy/kafka/groups/group.py"
 _REBALANCE: Final = "proxy/kafka/groups/rebalance.py"
 _COORDINATOR: Final = "proxy/kafka/groups/coordinator.py"
 _API: Final = "proxy/kafka/groups/offsets_api.py"
 _EXPIRY: Final = "proxy/kafka/groups/expiry.py"
 
-_ON_DISK: Final = "tests/unit/storage/test_offset_power_loss.py"
-_LINES: Final = "tests/unit/storage/test_offset_journal.py"
-_STORED: Final = "tests/unit/storage/test_offset_store.py"
+_ON_DISK: Final = "tests/unit/storage/offsets/test_power_loss.py"
+_LINES: Final = "tests/unit/storage/offsets/test_journal.py"
+_STORED: Final = "tests/unit/storage/offsets/test_store.py"
 _STATES: Final = "tests/unit/groups/test_group.py"
 _MACHINE: Final = "tests/unit/groups/test_group_machine.py"
 _WIRE: Final = "tests/wire/test_groups.py"

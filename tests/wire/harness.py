@@ -14,7 +14,7 @@ from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offset_store import OffsetStore
+from pidlease.storage.offsets.store import OffsetStore
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topic_settings import check_settings

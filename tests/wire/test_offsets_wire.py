@@ -10,7 +10,7 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from pidlease.storage.offset_records import CommittedOffset
+from pidlease.storage.offsets.records import CommittedOffset
 from proxy.kafka.groups.offsets_wire import read_commit, read_fetch, write_commit, write_fetch
 from proxy.kafka.wire import MalformedRequestError, RequestHeader, read_request_header
 from tests.property.profile import PROFILE, examples

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pidlease.engine.verify.partition import Looking
 from pidlease.engine.verify.report import Kind
-from pidlease.storage.offset_journal import JOURNAL_NAME
-from pidlease.storage.offset_lines import JournalLine, journal_lines
+from pidlease.storage.offsets.journal import JOURNAL_NAME
+from pidlease.storage.offsets.lines import JournalLine, journal_lines
 
 
 def check_offsets(looking: Looking, folder: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.storage.offset_records import OffsetsFailedError, RemoveGroup
+from pidlease.storage.offsets.records import OffsetsFailedError, RemoveGroup
 from proxy.kafka.config import NODE_ID
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator

@@ -8,8 +8,8 @@ from typing import Final
 
 import structlog
 
-from pidlease.storage.offset_records import CommittedOffset, Forget, Record, RemoveGroup
-from pidlease.storage.offset_table import StoredGroup
+from pidlease.storage.offsets.records import CommittedOffset, Forget, Record, RemoveGroup
+from pidlease.storage.offsets.table import StoredGroup
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State

@@ -8,7 +8,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
-from pidlease.storage.offset_records import (
+from pidlease.storage.offsets.records import (
     NEVER_MS,
     Commit,
     CommittedOffset,
@@ -17,7 +17,7 @@ from pidlease.storage.offset_records import (
     OffsetsFullError,
     TopicOffsets,
 )
-from pidlease.storage.offset_table import StoredGroup
+from pidlease.storage.offsets.table import StoredGroup
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.growing import Growing

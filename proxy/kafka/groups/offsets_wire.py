@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.storage.offset_records import CommittedOffset
+from pidlease.storage.offsets.records import CommittedOffset
 from proxy.kafka.wire import (
     INT16,
     INT32,

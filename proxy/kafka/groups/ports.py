@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from pidlease.storage.offset_records import Record
-from pidlease.storage.offset_table import OffsetTable
+from pidlease.storage.offsets.records import Record
+from pidlease.storage.offsets.table import OffsetTable
 
 
 class Offsets(Protocol):
-    """Durable committed offsets; `pidlease.storage.offset_store` has them."""
+    """Durable committed offsets; `pidlease.storage.offsets.store` has them."""
 
     @property
     def table(self) -> OffsetTable:

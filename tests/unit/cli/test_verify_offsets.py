@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from pidlease.storage.offset_journal import OffsetJournal
+from pidlease.storage.offsets.journal import OffsetJournal
 from tests.unit.cli.datadir import DataDir, filled
-from tests.unit.storage.offset_lives import commit, wide
+from tests.unit.storage.offsets.lives import commit, wide
 
 
 def journal_of(data: DataDir) -> Path:

@@ -15,15 +15,15 @@ import structlog
 
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offset_journal import JOURNAL_NAME, OffsetJournal
-from pidlease.storage.offset_records import (
+from pidlease.storage.offsets.journal import JOURNAL_NAME, OffsetJournal
+from pidlease.storage.offsets.records import (
     Commit,
     OffsetsFailedError,
     Record,
     encode_line,
 )
-from pidlease.storage.offset_room import OffsetRoom
-from pidlease.storage.offset_table import OffsetTable
+from pidlease.storage.offsets.room import OffsetRoom
+from pidlease.storage.offsets.table import OffsetTable
 from pidlease.storage.ports import FsyncPolicy
 
 #: Records and offsets that one write takes; the rest waits for the next one.

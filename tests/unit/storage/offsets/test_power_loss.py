@@ -8,21 +8,21 @@ from random import Random, SystemRandom
 
 import pytest
 
-from pidlease.storage import offset_store as module
-from pidlease.storage.offset_journal import OffsetJournal
-from pidlease.storage.offset_records import (
+from pidlease.storage.offsets import store as module
+from pidlease.storage.offsets.journal import OffsetJournal
+from pidlease.storage.offsets.records import (
     Commit,
     CommittedOffset,
     OffsetsFailedError,
     Record,
     TopicOffsets,
 )
-from pidlease.storage.offset_store import OffsetStore
+from pidlease.storage.offsets.store import OffsetStore
 from pidlease.storage.ports import FsyncPolicy
 from tests.property.profile import SCALE
 from tests.sim.files import SimFiles, SimulatedCrash
 from tests.sim.pool import SeededPool
-from tests.unit.storage.offset_lives import (
+from tests.unit.storage.offsets.lives import (
     commit,
     offsets_in,
     open_journal,

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import read_file
-from pidlease.storage.offset_records import (
+from pidlease.storage.offsets.records import (
     Commit,
     CommittedOffset,
     Forget,
@@ -21,7 +21,7 @@ from pidlease.storage.offset_records import (
     parse_line,
 )
 from tests.sim.files import SimFiles
-from tests.unit.storage.offset_lives import PATH, commit, open_journal, records_in, wide
+from tests.unit.storage.offsets.lives import PATH, commit, open_journal, records_in, wide
 
 RECORDS: list[Record] = [
     commit("g", 5),

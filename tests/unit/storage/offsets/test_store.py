@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.storage import offset_store as module
 from pidlease.storage.files import read_file
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offset_records import (
+from pidlease.storage.offsets import store as module
+from pidlease.storage.offsets.records import (
     Commit,
     CommittedOffset,
     Forget,
@@ -23,11 +23,11 @@ from pidlease.storage.offset_records import (
     TopicOffsets,
     encode_line,
 )
-from pidlease.storage.offset_store import OffsetStore
-from pidlease.storage.offset_table import OffsetTable
+from pidlease.storage.offsets.store import OffsetStore
+from pidlease.storage.offsets.table import OffsetTable
 from pidlease.storage.ports import FsyncPolicy
 from tests.sim.files import SimFiles
-from tests.unit.storage.offset_lives import PATH, commit, offsets_in, records_in, table_of
+from tests.unit.storage.offsets.lives import PATH, commit, offsets_in, records_in, table_of
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pidlease.storage.offset_records import (
+from pidlease.storage.offsets.records import (
     Commit,
     CommittedOffset,
     Forget,

@@ -20,8 +20,8 @@ from pidlease.storage.files import (
     sweep_asides,
     write_aside,
 )
-from pidlease.storage.offset_lines import JournalLine, journal_lines
-from pidlease.storage.offset_records import Mark, Record, encode_line
+from pidlease.storage.offsets.lines import JournalLine, journal_lines
+from pidlease.storage.offsets.records import Mark, Record, encode_line
 
 #: The file, in a folder of its own.
 JOURNAL_NAME: Final = "offsets"

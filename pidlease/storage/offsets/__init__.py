@@ -1,0 +1,1 @@
+"""Committed offsets of consumer groups: a journal, what it says, and who writes it."""
