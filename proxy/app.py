@@ -38,6 +38,7 @@ from proxy.configs import (
     open_logs_max,
 )
 from proxy.coordinator import Coordinator
+from proxy.http.door import add_http_door
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.groups.api import GroupsApi
 from proxy.kafka.metrics_source import door_metrics
@@ -159,6 +160,7 @@ class App:
         registry = CollectorRegistry()
         registry.register(PidleaseCollector([self._metrics]))
         app = ops_app(lambda: self._engine, self._started_ms, registry)
+        add_http_door(app, lambda: self._engine)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -8,6 +8,7 @@ of which nothing is known starts at 0. The ring only bounds how much is known at
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -68,6 +69,7 @@ class Leases:
         #: the clock is put back and the block seems young again.
         self._forgotten_ms = -1
         self._fetching = False
+        self._came = asyncio.Event()
         self.granted = 0
         self.refused: dict[str, int] = {"no block": 0, "ring full": 0}
         self.expired = 0
@@ -106,6 +108,7 @@ class Leases:
 
         def done(result: PidBlock | Exception) -> None:
             self._fetching = False
+            self._came.set()
             self.prefetch_seconds = time.monotonic() - started
             if isinstance(result, Exception):
                 self.prefetch_error = str(result)
@@ -115,6 +118,17 @@ class Leases:
             self._next = result
 
         self._pool.submit(self._sequence.take, done)
+
+    async def block_came(self, seconds: float) -> bool:
+        """Wait for the block that is being taken; False: it did not come in time, or not at all."""
+        self._came.clear()
+        if self._next is not None:
+            return True
+        if not self._fetching:
+            return False
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._came.wait(), seconds)
+        return self._next is not None
 
     @property
     def block_left(self) -> int:
@@ -148,6 +162,12 @@ class Leases:
         self._table.put(pid, now_ms)
         self.granted += 1
         return pid
+
+    def expire_ms(self, pid: int) -> int:
+        """When the lease of a PID ends, in ms since 1970: not before that, and perhaps later."""
+        granted_ms, first_ms = self._table.get(pid) or (-1, -1)
+        begun_ms = max(granted_ms, first_ms)
+        return (begun_ms if begun_ms >= 0 else self._ages.taken_ms(pid)) + self.lease_ms
 
     def age(self, pid: int, hole_ms: int) -> Age:
         """See `partition.LeaseBook`.

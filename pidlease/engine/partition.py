@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol
 
 import structlog
@@ -323,6 +324,16 @@ class Partition:
             rules = rules_of(pid)
             if rules is not None:
                 yield pid, unpack(rules, packed)
+
+    def producer(self, pid: int) -> ProducerState | None:
+        """What is known of a producer, for a person to look at."""
+        packed, rules = self.producers.get(pid), rules_of(pid)
+        return None if packed is None or rules is None else unpack(rules, packed)
+
+    def some_producers(self, limit: int) -> list[tuple[int, ProducerState]]:
+        """Some of the producers that are known, as many as are asked for."""
+        states = ((pid, self.producer(pid)) for pid in islice(self.producers, limit))
+        return [(pid, state) for pid, state in states if state is not None]
 
     def restore(self, producers: dict[int, Packed], next_offset: int, hole_ms: int) -> None:
         """Begin with what a snapshot says; `replay` goes on from there."""

@@ -1,0 +1,90 @@
+"""The messages of the HTTP door, for the door and for clients."""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: What a lease asks for that has no PID yet.
+NO_PID: Final = -1
+#: Leases that one request may ask for.
+LEASES_MAX: Final = 1000
+_INT32_MAX: Final = 2**31 - 1
+#: Numbers survive JSON up to here.
+_JSON_MAX: Final = 2**53 - 1
+
+Topic = Annotated[str, Field(min_length=1, max_length=249, description="the topic's name")]
+Partition = Annotated[int, Field(ge=0, le=_INT32_MAX, description="the partition's number")]
+
+
+class _Message(BaseModel):
+    """Field by field as it is said; anything else is refused by name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class LeaseRequest(_Message):
+    """Asks for a PID to write to a partition with; or, with a PID, where that one goes on."""
+
+    topic: Topic
+    partition: Partition
+    pid: Annotated[
+        int, Field(ge=NO_PID, le=_JSON_MAX, description="-1: a new one; or one that was leased")
+    ] = NO_PID
+
+
+class LeaseAnswer(_Message):
+    """A lease on one partition.
+
+    Attributes:
+        error: what went wrong; empty: nothing. The rest is then -1.
+        status: the HTTP status that says the same.
+    """
+
+    topic: str
+    partition: int
+    error: str = ""
+    status: int = 200
+    pid: int = NO_PID
+    generation: Annotated[int, Field(description="the one to use")] = -1
+    sequence_number: Annotated[int, Field(description="of the first record to be sent")] = -1
+    expire_ms: Annotated[int, Field(description="when the lease ends, in ms since 1970")] = -1
+
+
+class LeaseBatchRequest(_Message):
+    """Several leases at once; each is granted, or refused, for itself."""
+
+    leases: list[LeaseRequest] = Field(min_length=1, max_length=LEASES_MAX)
+
+
+class LeaseBatchAnswer(_Message):
+    """An answer for each lease, in the order of the request."""
+
+    leases: list[LeaseAnswer]
+
+
+class ErrorAnswer(_Message):
+    """Why a request was refused."""
+
+    error: str = Field(description="what was wrong, and what to do")
+    field: Annotated[str | None, Field(description="which part of the request it is about")] = None
+
+
+class ProducerRow(_Message):
+    """What is known of a producer on a partition."""
+
+    pid: int
+    policy: str
+    topic: str
+    partition: int
+    generation: int
+    sequence_number: int = Field(description="of the last record that is in the log")
+    last_offset: int = Field(description="where the last batch begins")
+    last_write_ms: int = Field(description="when it came, in ms since 1970")
+    expire_ms: int = Field(description="when its lease ends, in ms since 1970; -1: not known")
+
+
+class ProducersAnswer(_Message):
+    """Producers, in the order of topics, partitions and PIDs."""
+
+    producers: list[ProducerRow]
+    more: bool = Field(description="whether there are more than were asked for")

@@ -1,0 +1,1 @@
+"""The HTTP door: leases, and what is known of producers."""

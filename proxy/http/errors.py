@@ -1,0 +1,75 @@
+"""What is said of requests that cannot be served, as JSON, with the field that it is about."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from pidlease.contract import ErrorAnswer
+from pidlease.engine.engine import UnknownTopicError
+from pidlease.engine.lease_service import UnknownPartitionError, UnknownPidError, WrongPolicyError
+from pidlease.engine.leasing import NoPidError
+
+#: How long who is refused for now should wait, in seconds.
+RETRY_AFTER_SECONDS: Final = 1
+#: What is said of each error: the HTTP status, and the field that it is about.
+_KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
+    UnknownTopicError: (404, "topic"),
+    UnknownPartitionError: (404, "partition"),
+    WrongPolicyError: (400, "pid"),
+    UnknownPidError: (410, "pid"),
+    NoPidError: (503, None),
+}
+#: The errors that `status_of` knows.
+REFUSALS: Final = tuple(_KINDS)
+
+
+class NotReadyError(Exception):
+    """The server recovers, or stops."""
+
+
+def status_of(error: Exception) -> tuple[int, str | None]:
+    """The HTTP status of a refusal, and the field that it is about."""
+    return _KINDS[type(error)]
+
+
+def refusal(status: int, text: str, field: str | None = None) -> JSONResponse:
+    """An answer that says what was wrong."""
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else None
+    content = ErrorAnswer(error=text, field=field).model_dump()
+    return JSONResponse(content, status_code=status, headers=headers)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Have the errors of requests told in one way."""
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        # The first part says where it was looked for: body, query or path.
+        place = ".".join(map(str, first["loc"][1:])) or str(first["loc"][0])
+        if first["type"] == "json_invalid":
+            return refusal(400, "the body is no JSON", "body")
+        return refusal(400, f"{place}: {first['msg']}", place)
+
+    @app.exception_handler(HTTPException)
+    async def other(_: Request, error: HTTPException) -> JSONResponse:
+        # Of a body it is only told that it cannot be read: bytes that are no text, brackets
+        # beyond any depth.
+        return refusal(
+            error.status_code, error.detail, "body" if error.status_code == 400 else None
+        )
+
+    @app.exception_handler(NotReadyError)
+    async def not_ready(_: Request, error: NotReadyError) -> JSONResponse:
+        return refusal(503, str(error))
+
+    async def refused(_: Request, error: Exception) -> JSONResponse:
+        status, field = status_of(error)
+        return refusal(status, str(error), field)
+
+    for kind in REFUSALS:
+        app.add_exception_handler(kind, refused)

@@ -1,0 +1,71 @@
+"""POST /v1/leases: PIDs to write with."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from fastapi import APIRouter
+
+from pidlease.contract import LeaseAnswer, LeaseBatchAnswer, LeaseBatchRequest, LeaseRequest
+from pidlease.engine.engine import Engine
+from pidlease.engine.lease_service import LeaseService
+from proxy.http.errors import REFUSALS, NotReadyError, status_of
+
+#: Leases that are granted before others get their turn.
+_AT_ONCE: Final = 100
+
+
+def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
+    """The routes for leases.
+
+    Parameters:
+        engine: the engine; None while there is none yet.
+    """
+    router = APIRouter(prefix="/v1/leases", tags=["leases"])
+
+    def service() -> LeaseService:
+        current = engine()
+        if current is None or not current.ready:
+            raise NotReadyError("the server recovers, or stops; try again")
+        return LeaseService(current)
+
+    @router.post("")
+    async def lease(request: LeaseRequest) -> LeaseAnswer:
+        """Lease a PID for a partition, or ask where one that was leased goes on."""
+        return await _lease(service(), request)
+
+    @router.post("/batch")
+    async def lease_batch(request: LeaseBatchRequest) -> LeaseBatchAnswer:
+        """Several leases at once. Each is granted or refused for itself; the status is 200."""
+        leases = service()
+        answers = []
+        for number, each in enumerate(request.leases):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            try:
+                answers.append(await _lease(leases, each))
+            except REFUSALS as error:
+                status, _ = status_of(error)
+                answers.append(
+                    LeaseAnswer(
+                        topic=each.topic,
+                        partition=each.partition,
+                        error=str(error),
+                        status=status,
+                    )
+                )
+        return LeaseBatchAnswer(leases=answers)
+
+    return router
+
+
+async def _lease(service: LeaseService, request: LeaseRequest) -> LeaseAnswer:
+    granted = await service.lease(request.topic, request.partition, request.pid)
+    return LeaseAnswer(
+        topic=request.topic,
+        partition=request.partition,
+        pid=granted.pid,
+        generation=granted.generation,
+        sequence_number=granted.sequence_number,
+        expire_ms=granted.expire_ms,
+    )

@@ -1,0 +1,85 @@
+"""GET /v1/producers: what is known of producers."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+
+from pidlease.contract import ProducerRow, ProducersAnswer
+from pidlease.core.pid import policy_of
+from pidlease.core.state import ProducerState
+from pidlease.engine.engine import Engine
+from pidlease.engine.lease_service import partition_of
+from pidlease.engine.partition import Partition
+from pidlease.engine.topics import UnknownTopicError
+from proxy.http.errors import NotReadyError
+
+#: Producers in one answer, unless it is asked for fewer.
+_LIMIT: Final = 1000
+_INT64_MAX: Final = 2**63 - 1
+
+
+def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
+    """The routes for producers.
+
+    Parameters:
+        engine: the engine; None while there is none yet.
+    """
+    router = APIRouter(prefix="/v1/producers", tags=["producers"])
+
+    @router.get("")
+    async def producers(
+        pid: Annotated[int | None, Query(ge=1, le=_INT64_MAX)] = None,
+        topic: Annotated[str | None, Query(min_length=1, max_length=249)] = None,
+        partition: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+        limit: Annotated[int, Query(ge=1, le=_LIMIT)] = _LIMIT,
+    ) -> ProducersAnswer:
+        """Producers that are known: of all partitions, or of those that are named."""
+        current = engine()
+        if current is None or not current.ready:
+            raise NotReadyError("the server recovers, or stops; try again")
+        places = _partitions(current, topic, partition)
+        found = list(islice(_rows(current, places, pid, limit + 1), limit + 1))
+        return ProducersAnswer(producers=found[:limit], more=len(found) > limit)
+
+    return router
+
+
+def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterator[Partition]:
+    if topic is not None and number is not None:
+        yield partition_of(engine, topic, number)
+        return
+    if topic is not None and topic not in engine.topics:
+        raise UnknownTopicError(f"there is no topic {topic}")
+    for each in engine.partitions():
+        if topic in (None, each.name.topic) and number in (None, each.name.partition):
+            yield each
+
+
+def _rows(
+    engine: Engine, places: Iterator[Partition], pid: int | None, limit: int
+) -> Iterator[ProducerRow]:
+    for place in places:
+        if pid is None:
+            found = place.some_producers(limit)
+        else:
+            state = place.producer(pid)
+            found = [] if state is None else [(pid, state)]
+        for each, state in found:
+            yield _row(engine, place, each, state)
+
+
+def _row(engine: Engine, place: Partition, pid: int, state: ProducerState) -> ProducerRow:
+    policy = policy_of(pid)
+    return ProducerRow(
+        pid=pid,
+        policy="" if policy is None else policy.name.lower(),
+        topic=place.name.topic,
+        partition=place.name.partition,
+        generation=state.generation,
+        sequence_number=state.high,
+        last_offset=state.batches[-1].offset,
+        last_write_ms=state.arrival_ms,
+        expire_ms=engine.leases.expire_ms(pid),
+    )
