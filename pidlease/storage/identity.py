@@ -1,0 +1,168 @@
+"""The `pidlease` record header: who sent what, where the batch header cannot say it.
+
+It stands on the first record of each send under the policies strict, monotonic and epoch, whose
+numbers have 64 bits and whose batches a partition's writer puts into the log:
+
+    version i8 = 1 | kind i8 | generation i64 | first i64 | last i64 | PID i64, or a name in UTF-8
+
+Kind 1 brings a PID, kind 2 a producer id of policy epoch. Big-endian, as all of Kafka's numbers.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from pidlease.storage.files import Buffer
+
+#: The key of the header. Users' own headers of that name are refused.
+HEADER_KEY: Final = b"pidlease"
+#: The longest producer id of policy epoch, in bytes.
+NAME_BYTES_MAX: Final = 256
+
+_VERSION: Final = 1
+_PID: Final = 1
+_NAME: Final = 2
+_FRONT: Final = struct.Struct(">bbqqq")
+_NUMBER: Final = struct.Struct(">q")
+
+
+class IdentityError(Exception):
+    """A header `pidlease` that says nothing, or a batch without one where it must have one."""
+
+
+class Identity(NamedTuple):
+    """Who sent a batch, and under which numbers.
+
+    Attributes:
+        pid: the PID; -1 where it is a name.
+        name: the producer id of policy epoch; empty where it is a PID.
+        generation: the producer's fence number.
+        first: sequence of the first record,
+        last: and of the last one: both in the producer's own numbering.
+    """
+
+    pid: int
+    name: str
+    generation: int
+    first: int
+    last: int
+
+
+def encode_identity(identity: Identity) -> bytes:
+    """The value of the header.
+
+    Raises:
+        ValueError: a number does not fit, or the name is empty or too long.
+    """
+    kind = _NAME if identity.name else _PID
+    try:
+        front = _FRONT.pack(_VERSION, kind, identity.generation, identity.first, identity.last)
+        rest = identity.name.encode() if identity.name else _NUMBER.pack(identity.pid)
+    except struct.error as error:
+        raise ValueError(f"{identity}: {error}") from None
+    if len(rest) > NAME_BYTES_MAX:
+        raise ValueError(f"a producer id of {len(rest)} bytes; at most {NAME_BYTES_MAX}")
+    return front + rest
+
+
+def decode_identity(value: bytes) -> Identity:
+    """Read the value of the header.
+
+    Raises:
+        IdentityError: it is none.
+    """
+    if len(value) <= _FRONT.size:
+        raise IdentityError(f"a header pidlease of {len(value)} bytes is too short")
+    version, kind, generation, first, last = _FRONT.unpack_from(value)
+    if version != _VERSION:
+        raise IdentityError(f"a header pidlease of version {version}; only {_VERSION} is known")
+    if generation < 0 or first < 0 or last < first:
+        numbers = f"generation {generation}, sequences {first}..{last}"
+        raise IdentityError(f"a header pidlease with {numbers}")
+    rest = value[_FRONT.size :]
+    if kind == _PID:
+        if len(rest) != _NUMBER.size:
+            raise IdentityError(f"a header pidlease with a PID of {len(rest)} bytes")
+        (pid,) = _NUMBER.unpack(rest)
+        return Identity(pid, "", generation, first, last)
+    if kind == _NAME:
+        return Identity(-1, _name(rest), generation, first, last)
+    raise IdentityError(f"a header pidlease of kind {kind}")
+
+
+def _name(content: bytes) -> str:
+    if len(content) > NAME_BYTES_MAX:
+        raise IdentityError(f"a producer id of {len(content)} bytes; at most {NAME_BYTES_MAX}")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise IdentityError(f"a producer id that is no UTF-8: {error}") from None
+
+
+# ---------------------------------------------------------------------- the first record
+
+
+def identity_header(records: Buffer) -> bytes | None:
+    """The header `pidlease` of the first record; None: it has none.
+
+    Layout of a record: Kafka's DefaultRecord. Only its lengths are read; key and value are passed
+    over.
+
+    Parameters:
+        records: the records of a batch, not compressed; a beginning of them will do.
+
+    Raises:
+        IdentityError: what is there is no record, or its beginning is cut off before its headers.
+    """
+    reader = _Reader(records)
+    end = reader.varint()
+    end += reader.at
+    reader.skip(1)  # attributes
+    reader.varint()  # timestamp
+    reader.varint()  # offset
+    reader.skip(max(reader.varint(), 0))
+    reader.skip(max(reader.varint(), 0))
+    for _ in range(reader.varint()):
+        key = reader.take(reader.varint())
+        length = reader.varint()
+        value = reader.take(max(length, 0))
+        if reader.at > end:
+            break
+        if key == HEADER_KEY:
+            if length < 0:
+                raise IdentityError("a header pidlease without a value")
+            return value
+    if reader.at > end:
+        raise IdentityError("the first record's headers go beyond its end")
+    return None
+
+
+class _Reader:
+    """Reads varints (zigzag, as in Protocol Buffers) and bytes."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
+        self.at = 0
+
+    def varint(self) -> int:
+        shift = value = 0
+        while True:
+            if self.at >= len(self._data) or shift > 63:
+                raise IdentityError("the first record cannot be read")
+            byte = self._data[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+
+    def skip(self, count: int) -> None:
+        self.at += count
+        if self.at > len(self._data):
+            raise IdentityError("the first record cannot be read")
+
+    def take(self, count: int) -> bytes:
+        if count < 0:
+            raise IdentityError("the first record cannot be read")
+        begin = self.at
+        self.skip(count)
+        return bytes(self._data[begin : self.at])
