@@ -1,0 +1,125 @@
+"""TLS to a real ZooKeeper, which asks for the client's certificate."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperConfig, ZooKeeperError
+from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
+from tests.servers.ports import LOOPBACK, free_ports
+from tests.servers.zookeeper import ZooKeeperServer, needs_zookeeper
+
+pytestmark = [
+    needs_zookeeper,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates come from openssl"),
+]
+
+
+class Certificate(NamedTuple):
+    """A certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Makes certificates that are worth something here only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = self._made("root", "-x509", "-subj", "/CN=root")
+
+    def issue(self, name: str, *addresses: str) -> Certificate:
+        """A certificate for some addresses, signed by the root."""
+        made = self._made(name, "-subj", f"/CN={name}")
+        extensions = self.folder / f"{name}.ext"
+        extensions.write_text(f"subjectAltName={','.join(addresses) or 'DNS:none'}\n")
+        request = made.certificate.rename(self.folder / f"{name}.csr")
+        self._run(
+            *("x509", "-req", "-in", request, "-out", made.certificate, "-days", "1"),
+            *("-CA", self.root.certificate, "-CAkey", self.root.key, "-CAcreateserial"),
+            *("-extfile", extensions),
+        )
+        return made
+
+    def _made(self, name: str, *options: str) -> Certificate:
+        made = Certificate(self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+        self._run("req", *curve, *options, "-keyout", made.key, "-out", made.certificate)
+        return made
+
+    def _run(self, *command: object) -> None:
+        subprocess.run(["openssl", *map(str, command)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secure(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The TLS port of a ZooKeeper whose certificate is for the loopback address."""
+    (port,) = free_ports(1)
+    own = authority.issue("server", f"IP:{LOOPBACK}")
+    store = authority.folder / "store.pem"
+    store.write_text(own.key.read_text() + own.certificate.read_text())
+    options = {
+        "secureClientPort": str(port),
+        "secureClientPortAddress": LOOPBACK,
+        "ssl.keyStore.location": str(store),
+        "ssl.trustStore.location": str(authority.root.certificate),
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.type": "PEM",
+        "ssl.clientAuth": "need",
+    }
+    netty = "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"
+    folder = tmp_path_factory.mktemp("zookeeper")
+    with ZooKeeperServer(folder, options=options, jvm_options=(netty,)):
+        yield port
+
+
+def connected(config: ZooKeeperConfig, seconds: float) -> int:
+    """The first number of a PID block."""
+    zookeeper = ZooKeeper(config)
+    zookeeper.start()
+    try:
+        zookeeper.wait(seconds)
+        return ZooKeeperSequence(zookeeper, "me", lambda: 1, 1).take().first
+    finally:
+        zookeeper.close()
+
+
+def test_both_sides_know_one_another(secure: int, authority: Authority) -> None:
+    own = authority.issue("client")
+    config = ZooKeeperConfig(
+        f"{LOOPBACK}:{secure}/tls",
+        tls=True,
+        ca=authority.root.certificate,
+        certificate=own.certificate,
+        key=own.key,
+    )
+    assert connected(config, 30) == 1
+
+
+@pytest.mark.parametrize("wrong", ["authority", "client", "name"])
+def test_who_is_not_known_is_refused(
+    secure: int, authority: Authority, tmp_path: Path, wrong: str
+) -> None:
+    """A server of another authority, a client of another, a certificate for another address."""
+    other = Authority(tmp_path)
+    own = (other if wrong == "client" else authority).issue("client")
+    config = ZooKeeperConfig(
+        # The same server, by an address that its certificate does not have.
+        f"{'localhost' if wrong == 'name' else LOOPBACK}:{secure}/tls",
+        tls=True,
+        ca=(other if wrong == "authority" else authority).root.certificate,
+        certificate=own.certificate,
+        key=own.key,
+    )
+    with pytest.raises(ZooKeeperError, match="no connection"):
+        connected(config, 2)
