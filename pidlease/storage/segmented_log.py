@@ -382,12 +382,14 @@ class SegmentedLog:
                 self._flushing = None
                 if segment is not self._active:
                     segment.close()  # a roll left it open
-                if error is None:
-                    self._mark.write(end)
-                else:
+                if error is not None:
                     self._fsync_failed(error)
+                elif not self._in_doubt:
+                    # Else somebody's fsync beside it has heard of lost pages, which is told once.
+                    self._mark.write(end)
+                in_doubt = self._in_doubt
                 self._flushed.notify_all()
-        if error is not None:
+        if in_doubt:
             raise LogStoppedError(self.stopped) from error
 
     def _wait_for_flush(self) -> None:

@@ -117,6 +117,8 @@ class Slot:
 
     def fill(self, *parts: bytes) -> None:
         """Give the answer, from the response header on; no parts: the request gets none."""
+        if self.ready:
+            return  # what went wrong behind the answer does not change it
         self.answer = parts
         self.ready = True
         if not self.connection.is_next(self):

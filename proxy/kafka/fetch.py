@@ -51,9 +51,9 @@ class FetchApi:
         Raises:
             MalformedRequestError: it is none.
         """
-        poll = await self._begin(header, frame)
-        # One answer of a connection at a time, and none while it does not take them.
+        # One answer of a connection at a time, in order, and none while it does not take them.
         async with slot.connection.answering:
+            poll = await self._begin(header, frame)
             if not await self._read(slot, poll):
                 await self._read_later(slot, poll)
             parts = await write_fetch(slot.correlation_id, header.version, poll)

@@ -28,6 +28,17 @@ async def test_the_end_of_the_log_is_held_for_max_wait(client: WireClient) -> No
     assert 0.2 < time.monotonic() - started < 1.5
 
 
+async def test_answers_do_not_wait_for_later_polls(client: WireClient) -> None:
+    """One that is long to read once let a short one pass it, which then waited for records."""
+    await _fill(client, 1)
+    await client.create("empty")
+    started = time.monotonic()
+    client.send(FETCH, 11, **fetched([("t", 0, 0)] * 600, wait_ms=0))
+    client.send(FETCH, 11, **fetched([("empty", 0, 0)], wait_ms=10_000))
+    assert fetched_of(await client.receive())[0].data
+    assert time.monotonic() - started < 5
+
+
 async def test_a_poll_ends_when_records_come(server: Server, client: WireClient) -> None:
     await _fill(client, 1)
     started = time.monotonic()

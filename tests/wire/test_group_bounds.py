@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import struct
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.wire.group_requests import (
     JOIN_GROUP,
     OFFSET_COMMIT,
     OFFSET_FETCH,
+    SYNC_GROUP,
     codes_of,
     committing,
     fetched_offsets,
@@ -85,6 +88,39 @@ async def test_members_that_wait_hold_no_memory_of_requests(tmp_path: Path) -> N
                 assert (await other.call(HEARTBEAT, 0, **values)).error_code == 25
         assert server.door.budget.used == 0
         assert len(active) == 3
+
+
+async def test_followers_that_wait_for_their_leader_hold_none_either(tmp_path: Path) -> None:
+    """Whatever they say of assignments: only the leader's count."""
+    limits = GroupLimits(session_min_ms=50, initial_rebalance_ms=300)
+    async with serving(tmp_path, Wanted(memory_bytes_max=4 << 20, groups=limits)) as server:
+        clients = [await server.connect() for _ in range(3)]
+        times: dict[str, Any] = {
+            "session_timeout": timedelta(minutes=30),
+            "rebalance_timeout": timedelta(hours=1),
+        }
+        for number, client in enumerate(clients):
+            client.send(JOIN_GROUP, 7, **joining("g", group_instance_id=f"i{number}", **times))
+        for number, client in enumerate(clients):
+            joined = await client.receive()
+            assert joined.error_code == 0
+            if joined.member_id != joined.leader:
+                client.send(
+                    SYNC_GROUP,
+                    5,
+                    group_id="g",
+                    generation_id=joined.generation_id,
+                    member_id=joined.member_id,
+                    group_instance_id=f"i{number}",
+                    protocol_type="consumer",
+                    protocol_name="range",
+                    assignments=[{"member_id": "nobody", "assignment": bytes(1_500_000)}],
+                )
+        group = server.groups.coordinator.active["g"]
+        await until(
+            lambda: sum(each.sync is not None for each in group.members.by_id.values()) == 2
+        )
+        assert server.door.budget.used == 0
 
 
 async def test_who_is_a_member_goes_on_when_the_memory_is_full(tmp_path: Path) -> None:

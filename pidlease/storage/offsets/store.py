@@ -176,15 +176,16 @@ class OffsetStore:
         """Put a thread to work, if none is and there is something to do."""
         if self._busy:
             return
-        if self._queue:
+        if self._flush_due:
+            # First: where commits come one behind the other, there is always another one.
+            self._flush_due = False
+            self._busy = True
+            self._pool.submit(self._flush, self._flushed)
+        elif self._queue:
             batch = self._take()
             self._busy = True
             records = [each.record for each in batch]
             self._pool.submit(partial(self._store, records), partial(self._stored, batch))
-        elif self._flush_due:
-            self._flush_due = False
-            self._busy = True
-            self._pool.submit(self._flush, self._flushed)
         else:
             self._idle.set()
 

@@ -149,6 +149,11 @@ class Coordinator:
         self._step(group, partial(group.sync, request, waiter))
         return waiter
 
+    def leads(self, group_id: str, member_id: str) -> bool:
+        """Whether a member is its group's leader."""
+        group = self.active.get(group_id)
+        return group is not None and group.members.leader == member_id
+
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:

@@ -82,8 +82,8 @@ class MembershipApi:
         waiter = self._coordinator.sync(request.group_id, sync)
         if waiter.done():
             return _synced(header, waiter.result())
-        if not request.assignments:
-            slot.park()
+        if not self._coordinator.leads(request.group_id, request.member_id):
+            slot.park()  # nothing of it is kept
         return _synced_later(header, waiter)
 
     def heartbeat(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:

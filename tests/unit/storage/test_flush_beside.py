@@ -68,6 +68,19 @@ def test_an_append_does_not_wait_for_it() -> None:
     assert offsets(again) == [0, 1, 2]
 
 
+def test_it_does_not_say_that_all_is_well_when_another_fsync_has_failed() -> None:
+    """The kernel tells of lost pages once: here to the cut of an append that failed."""
+    held = Held()
+    held.files.fail_next("write", "*.log", errno.ENOSPC)
+    fault = held.files.fail_next("fsync", "*.log", errno.EIO)
+    with pytest.raises(LogStoppedError):
+        held.log.append_blocking([simple(2)])
+    assert fault.fired
+    held.let_go()
+    assert isinstance(held.error, LogStoppedError)
+    assert held.log._mark.read() == 0
+
+
 def test_the_mark_says_what_the_fsync_covered() -> None:
     held = Held()
     held.log.append_blocking([simple(2)])

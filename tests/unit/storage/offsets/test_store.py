@@ -256,6 +256,25 @@ async def test_interval_makes_it_durable_within_the_interval(pool: IoPool) -> No
     assert offsets_in(table_of(records_in(files.power_loss()))) == {("a", "t", 0): 2}
 
 
+async def test_interval_holds_where_commits_come_one_behind_the_other(pool: IoPool) -> None:
+    """There is always one that waits: once the fsync waited for a moment without."""
+    files = SimFiles()
+    store = open_store(files, pool, FsyncPolicy.INTERVAL)
+    files.trace.clear()
+    commits = fsyncs = 0
+
+    async def commit_on(group: str) -> None:
+        nonlocal commits, fsyncs
+        while commits < 20_000 and fsyncs <= 2:
+            commits += 1
+            await store.write(commit(group, commits))
+            fsyncs += sum(step.operation == "fsync" for step in files.trace)
+            files.trace.clear()
+
+    await asyncio.gather(commit_on("a"), commit_on("b"))
+    assert fsyncs > 2
+
+
 async def test_what_was_refused_is_cut_soon_also_where_nobody_writes(
     pool: IoPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
