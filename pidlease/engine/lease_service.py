@@ -108,7 +108,7 @@ class LeaseService:
             except NoPidError:
                 left = give_up - time.monotonic()
                 # Where there are PIDs in the block, it is the ring that is full.
-                if leases.block_left or left <= 0 or not await leases.block_came(left):
+                if leases.block_left or left <= 0 or not await leases.block_fetched(left):
                     raise
 
     def _random_generation(self) -> int:

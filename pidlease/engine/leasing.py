@@ -119,16 +119,21 @@ class Leases:
 
         self._pool.submit(self._sequence.take, done)
 
-    async def block_came(self, seconds: float) -> bool:
-        """Wait for the block that is being taken; False: it did not come in time, or not at all."""
-        self._came.clear()
-        if self._next is not None:
-            return True
+    async def block_fetched(self, seconds: float) -> bool:
+        """Wait until the block that is being taken is there; others may use it up at once.
+
+        Parameters:
+            seconds: how long at most.
+
+        Returns:
+            False: none is being taken, or it could not be.
+        """
         if not self._fetching:
             return False
+        self._came.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._came.wait(), seconds)
-        return self._next is not None
+        return not self.prefetch_error
 
     @property
     def block_left(self) -> int:

@@ -1,5 +1,6 @@
 """lease_pid over HTTP: fresh PIDs, PIDs that go on, and what is refused."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,17 @@ async def test_a_batch_goes_over_many_blocks(tmp_path: Path) -> None:
             assert {row["status"] for row in answer["leases"]} == {200}
             pids += [row["pid"] for row in answer["leases"]]
         assert len(set(pids)) == 3 * LEASES_MAX
+
+
+async def test_batches_that_come_together_share_blocks(tmp_path: Path) -> None:
+    """Once a bug: who came second to a block that was used up meanwhile got no PID."""
+    async with http(tmp_path) as door:
+        await with_topic(door)
+        body = {"leases": [{"topic": "t", "partition": 0}] * 700}
+        found = await asyncio.gather(*(door.post("/v1/leases/batch", body) for _ in range(5)))
+        rows = [row for _, answer in found for row in answer["leases"]]
+        assert {row["status"] for row in rows} == {200}
+        assert len({row["pid"] for row in rows}) == 5 * 700
 
 
 @pytest.mark.parametrize(("count", "field"), [(0, "leases"), (LEASES_MAX + 1, "leases")])
