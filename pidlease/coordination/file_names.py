@@ -1,0 +1,150 @@
+"""Bindings of names from a file, for a server without ZooKeeper.
+
+One line for each change, appended and fsynced before it counts:
+
+    {"generation":3,"name":"orders","pid":281474976710663} 8d2f3a11
+    {"name":"orders"} 1c0d9a44
+
+with a CRC-32C of the JSON behind it; the last line of a name counts, and one without a PID lets go
+of it. The file is written anew when most of its lines say nothing any more.
+"""
+
+import json
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+from crc32c import crc32c
+
+from pidlease.coordination.names import Binding, BindingConflictError, NamesError
+from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_asides, write_aside
+
+#: Lines that may say nothing any more, beside as many as say something.
+_SPARE_LINES: Final = 10_000
+
+_log = structlog.get_logger(__name__)
+
+
+class FileNames:
+    """Bindings from a file (see `names.NameBindings`).
+
+    Parameters:
+        files: the file system.
+        path: the file.
+
+    Raises:
+        NamesError: the file cannot be read, or its middle is damaged.
+    """
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._lock = threading.Lock()
+        self._bindings: dict[str, Binding] = {}
+        self._lines = 0
+        self._length = 0
+        #: A failed write may have left something, or an fsync lost something: write it anew.
+        self._doubtful = False
+        self._load()
+
+    def __len__(self) -> int:
+        return len(self._bindings)
+
+    def get(self, name: str) -> Binding | None:
+        """See `NameBindings`."""
+        with self._lock:
+            return self._bindings.get(name)
+
+    def change(self, name: str, expected: Binding | None, new: Binding | None) -> None:
+        """See `NameBindings`."""
+        with self._lock:
+            found = self._bindings.get(name)
+            if found != expected:
+                raise BindingConflictError(f"{name!r} is bound to {found}, not to {expected}")
+            try:
+                if self._doubtful or self._lines > 2 * len(self._bindings) + _SPARE_LINES:
+                    self._replace()
+                self._append(_line(name, new))
+            except OSError as error:
+                raise NamesError(f"{self._path}: {error}") from error
+            if new is None:
+                self._bindings.pop(name, None)
+            else:
+                self._bindings[name] = new
+
+    # ------------------------------------------------------------------ the file
+
+    def _append(self, line: bytes) -> None:
+        file = self._files.open(self._path)
+        try:
+            try:
+                file.write_at([line], self._length)
+                file.fsync()
+            except OSError:
+                # It was refused, and must not count after a crash. Whatever comes of this, the
+                # file is written anew before the next change: an fsync tells of a loss only once.
+                self._doubtful = True
+                with suppress(OSError):
+                    file.truncate(self._length)
+                    file.fsync()
+                raise
+        finally:
+            file.close()
+        self._length += len(line)
+        self._lines += 1
+
+    def _replace(self) -> None:
+        content = b"".join(_line(name, binding) for name, binding in self._bindings.items())
+        write_aside(self._files, self._path, [content])
+        self._length, self._lines, self._doubtful = len(content), len(self._bindings), False
+
+    def _load(self) -> None:
+        try:
+            make_durable_folder(self._files, self._path.parent)
+            sweep_asides(self._files, self._path.parent)
+            if not self._files.exists(self._path):
+                write_aside(self._files, self._path, [])
+            self._files.fsync_folder(self._path.parent)
+            content = read_file(self._files, self._path)
+        except OSError as error:
+            raise NamesError(f"{self._path}: {error}") from error
+        lines = content.split(b"\n")
+        for number, line in enumerate(lines[:-1], 1):
+            change = parse_line(line)
+            if change is None:
+                if any(map(parse_line, lines[number:])):
+                    raise NamesError(
+                        f"{self._path}: line {number} is damaged; take the file from a backup"
+                    )
+                break
+            name, binding = change
+            self._bindings.pop(name, None)
+            if binding is not None:
+                self._bindings[name] = binding
+            self._length += len(line) + 1
+            self._lines += 1
+        if self._length < len(content):
+            # What a crash left of a line was never answered.
+            self._doubtful = True
+            _log.warning("the end of the names' file is not intact: it is left out",
+                         path=str(self._path), bytes=len(content) - self._length)  # fmt: skip
+
+
+def _line(name: str, binding: Binding | None) -> bytes:
+    fields: dict[str, object] = {"name": name}
+    if binding is not None:
+        fields |= {"pid": binding.pid, "generation": binding.generation}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return b"%s %08x\n" % (text, crc32c(text))
+
+
+def parse_line(line: bytes) -> tuple[str, Binding | None] | None:
+    """Read a line of the file; None where it is not intact."""
+    text, _, crc = line.rpartition(b" ")
+    if not text or b"%08x" % crc32c(text) != crc:
+        return None
+    fields = json.loads(text)
+    pid = fields.get("pid")
+    return fields["name"], None if pid is None else Binding(pid, fields["generation"])

@@ -1,0 +1,134 @@
+"""Bindings of names from a file: what was answered is there after any crash."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from pidlease.coordination import file_names as module
+from pidlease.coordination.file_names import FileNames
+from pidlease.coordination.names import Binding, BindingConflictError, NamesError, check_name
+from tests.sim.files import SimFiles
+from tests.sim.gate import SimulatedCrash
+
+PATH = Path("/data/sequence/names")
+FIRST, SECOND = Binding(7, 0), Binding(7, 1)
+
+
+def names_in(files: SimFiles) -> FileNames:
+    return FileNames(files, PATH)
+
+
+def test_a_name_is_bound_raised_and_let_go() -> None:
+    files = SimFiles()
+    names = names_in(files)
+    assert names.get("a") is None
+    names.change("a", None, FIRST)
+    names.change("b", None, Binding(8, 5))
+    names.change("a", FIRST, SECOND)
+    assert names.get("a") == SECOND
+    again = names_in(files.power_loss(1))
+    assert (again.get("a"), again.get("b"), len(again)) == (SECOND, Binding(8, 5), 2)
+    again.change("a", SECOND, None)
+    assert names_in(files.power_loss(1)).get("a") == SECOND, "that was another disk"
+    again.change("a", None, Binding(9, 0))
+    assert again.get("a") == Binding(9, 0)
+
+
+def test_who_was_slower_looks_again() -> None:
+    names = names_in(SimFiles())
+    names.change("a", None, FIRST)
+    for expected, new in ((None, SECOND), (SECOND, None), (Binding(8, 0), FIRST)):
+        with pytest.raises(BindingConflictError, match="pid=7"):
+            names.change("a", expected, new)
+    with pytest.raises(BindingConflictError, match="None"):
+        names.change("b", FIRST, None)
+    assert names.get("a") == FIRST
+
+
+@pytest.mark.parametrize("name", ["x", "\u20ac" * 85, " a\n\0\"b' ", "a/b", "x" * 256])
+def test_any_text_is_a_name(name: str) -> None:
+    check_name(name)
+    files = SimFiles()
+    names_in(files).change(name, None, FIRST)
+    assert names_in(files.power_loss(0)).get(name) == FIRST
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "\u20ac" * 86, "\ud800"])
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(ValueError, match="a producer's name"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_at_every_step(*, power: bool) -> None:
+    """Also of writing the file anew: what was answered counts, what was not may."""
+    step = 0
+    crashed = True
+    while crashed:
+        step += 1
+        files = SimFiles(step)
+        names = names_in(files)
+        names._lines = module._SPARE_LINES  # so that it is written anew soon
+        answered = -1
+        files.crash_at(step)
+        try:
+            for number in range(4):
+                binding = Binding(7, number)
+                names.change("a", names.get("a"), binding)
+                answered = number
+            crashed = False
+        except SimulatedCrash:
+            pass
+        after = names_in(files.power_loss(step) if power else files.process_death()).get("a")
+        found = -1 if after is None else after.generation
+        assert answered <= found <= answered + 1, (step, answered, found)
+    assert step > 8
+
+
+@pytest.mark.parametrize("operation", ["write", "fsync"])
+@pytest.mark.parametrize("also_the_cut", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_refused_does_not_count(operation: str, seed: int, *, also_the_cut: bool) -> None:
+    files = SimFiles(seed)
+    names = names_in(files)
+    names.change("a", None, FIRST)
+    faults = [files.fail_next(operation, str(PATH), errno.EIO)]
+    if also_the_cut:
+        faults.append(files.fail_next("truncate", str(PATH), errno.EIO))
+    with pytest.raises(NamesError):
+        names.change("a", FIRST, SECOND)
+    assert all(fault.fired for fault in faults)
+    assert names.get("a") == FIRST
+    if not also_the_cut:
+        files = files.process_death()
+        names = names_in(files)
+        assert names.get("a") == FIRST
+    # The next change writes all of it anew, so that nothing hangs on what that fsync lost.
+    names.change("b", None, Binding(8, 0))
+    again = names_in(files.power_loss(seed))
+    assert (again.get("a"), again.get("b")) == (FIRST, Binding(8, 0))
+
+
+@pytest.mark.parametrize("line", [0, 1])
+def test_a_damaged_line_is_told(line: int) -> None:
+    files = SimFiles()
+    names = names_in(files)
+    for number in range(3):
+        names.change(f"name {number}", None, Binding(number, 0))
+    files.flip(PATH, line * (names._length // 3) + 12, 1)
+    with pytest.raises(NamesError, match=f"line {line + 1} is damaged"):
+        names_in(files)
+
+
+def test_a_torn_line_is_left_out() -> None:
+    files = SimFiles()
+    names = names_in(files)
+    names.change("a", None, FIRST)
+    file = files.open(PATH)
+    file.write_at([b'{"name":"a","pi'], names._length)
+    file.close()
+    again = names_in(files)
+    assert again.get("a") == FIRST
+    again.change("a", FIRST, SECOND)
+    assert names_in(files).get("a") == SECOND
