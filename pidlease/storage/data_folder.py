@@ -18,7 +18,6 @@ from typing import Final
 
 import structlog
 
-from pidlease.storage.embedded import EmbeddedPartitionLog
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import (
     Files,
@@ -29,7 +28,8 @@ from pidlease.storage.files import (
     write_aside,
 )
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.open_logs import OpenLogs
+from pidlease.storage.log.embedded import EmbeddedPartitionLog
+from pidlease.storage.log.open_logs import OpenLogs
 from pidlease.storage.ports import LogConfig
 from pidlease.storage.topic_settings import config_of, plain
 from pidlease.storage.topics import Topic, TopicInDoubtError, TopicStore

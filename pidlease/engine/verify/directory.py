@@ -17,7 +17,7 @@ from pidlease.engine.verify.snapshots import Snapshots
 from pidlease.storage.data_folder import FORMAT_VERSION
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file
-from pidlease.storage.segment import LOG_SUFFIX
+from pidlease.storage.log.segment import LOG_SUFFIX
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topic_settings import check_settings
 from pidlease.storage.topics import DOOMED_SUFFIX, Topic, TopicStore, illegal_name

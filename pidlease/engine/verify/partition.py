@@ -9,13 +9,13 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.verify.history import History
 from pidlease.engine.verify.report import Kind, Report
 from pidlease.engine.verify.segments import IndexChecks, batches
-from pidlease.storage.durable_mark import DurableMark
 from pidlease.storage.errors import DamagedLogError
 from pidlease.storage.files import Files, OpenFile, read_file
-from pidlease.storage.log_start import LOG_START_NAME, read_log_start
+from pidlease.storage.log.durable_mark import DurableMark
+from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start
+from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, is_torn
+from pidlease.storage.log.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
 from pidlease.storage.record_batch import BatchHeader, InvalidBatchError, check_from_client
-from pidlease.storage.scan import BrokenBatchError, ScannedBatch, is_torn
-from pidlease.storage.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
 from pidlease.storage.snapshots import LeaseRow
 
 #: Progress is told once for so many bytes.

@@ -19,8 +19,8 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import ProducerState, fold
 from pidlease.engine.partition import batch_of
-from pidlease.storage.embedded import EmbeddedPartitionLog
 from pidlease.storage.files import RealFiles, write_aside
+from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from pidlease.storage.ports import LogConfig, NewBatch
 from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import LeaseRow, PartitionRows, SnapshotStore, TopicPartition

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import cast
 
-from pidlease.storage.embedded import EmbeddedPartitionLog
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
 from tests.sim.batches import StoredRecord, read_records, simple
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pidlease.storage.embedded import EmbeddedPartitionLog
 from pidlease.storage.errors import LogStoppedError
+from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from pidlease.storage.ports import FsyncPolicy
 from tests.sim.batches import simple
 from tests.sim.files import SimFiles

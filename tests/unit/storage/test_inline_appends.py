@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.storage.embedded import EmbeddedPartitionLog
 from pidlease.storage.errors import AppendFailedError, LogStoppedError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.open_logs import OpenLogs
+from pidlease.storage.log.embedded import EmbeddedPartitionLog
+from pidlease.storage.log.open_logs import OpenLogs
 from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
 from pidlease.storage.record_batch import read_header
 from tests.sim.batches import make_batch, simple
@@ -89,7 +89,7 @@ async def test_what_nobody_thought_of_is_an_answer_too(
 async def test_after_a_slow_write_the_next_goes_to_a_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pidlease.storage.embedded._INLINE_SECONDS_MAX", -1.0)
+    monkeypatch.setattr("pidlease.storage.log.embedded._INLINE_SECONDS_MAX", -1.0)
     handed: list[object] = []
     submit = bench.pool.submit
 

@@ -13,7 +13,7 @@ from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import LogError, LogStoppedError
 from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log_start import write_log_start
+from pidlease.storage.log.log_start import write_log_start
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.topics import Topic
 from tests.sim.batches import TIME_MS, simple

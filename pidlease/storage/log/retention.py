@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from pidlease.storage.log.segment import ActiveSegment, SegmentFiles
 from pidlease.storage.ports import LogConfig
-from pidlease.storage.segment import ActiveSegment, SegmentFiles
 
 
 def is_past(config: LogConfig, max_timestamp: int, now_ms: int) -> bool:

@@ -8,7 +8,6 @@ from typing import Final
 
 import structlog
 
-from pidlease.storage.durable_mark import DurableMark
 from pidlease.storage.errors import (
     AppendFailedError,
     DamagedLogError,
@@ -17,13 +16,12 @@ from pidlease.storage.errors import (
 )
 from pidlease.storage.files import Files, make_durable_folder, remove_tree, sweep_asides
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log_start import LOG_START_NAME, read_log_start, write_log_start
-from pidlease.storage.log_view import LogView
-from pidlease.storage.open_logs import OpenLogs
-from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
-from pidlease.storage.record_batch import place
-from pidlease.storage.retention import is_past, removable
-from pidlease.storage.segment import (
+from pidlease.storage.log.durable_mark import DurableMark
+from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start, write_log_start
+from pidlease.storage.log.log_view import LogView
+from pidlease.storage.log.open_logs import OpenLogs
+from pidlease.storage.log.retention import is_past, removable
+from pidlease.storage.log.segment import (
     LOG_SUFFIX,
     SUFFIXES,
     ActiveSegment,
@@ -31,6 +29,8 @@ from pidlease.storage.segment import (
     SegmentFiles,
     base_offset_of,
 )
+from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
+from pidlease.storage.record_batch import place
 
 #: Offsets in the index files count from the segment's base in 31 bits.
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1

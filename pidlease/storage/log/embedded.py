@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from pidlease.storage.log.segmented_log import SegmentedLog
 from pidlease.storage.ports import AppendDone, FsyncPolicy, LogConfig, NewBatch, TimedOffset
 from pidlease.storage.record_batch import BatchHeader
-from pidlease.storage.segmented_log import SegmentedLog
 
 #: What is written on the event loop at most; a page cache takes it in some tens of microseconds.
 _INLINE_BYTES_MAX: Final = 128 << 10
