@@ -1,6 +1,6 @@
 """The messages of the HTTP door, for the door and for clients."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,7 @@ _INT32_MAX: Final = 2**31 - 1
 #: Numbers survive JSON up to here.
 _JSON_MAX: Final = 2**53 - 1
 
+Policy = Literal["strict", "monotonic"]
 Topic = Annotated[str, Field(min_length=1, max_length=249, description="the topic's name")]
 Partition = Annotated[int, Field(ge=0, le=_INT32_MAX, description="the partition's number")]
 
@@ -23,13 +24,22 @@ class _Message(BaseModel):
 
 
 class LeaseRequest(_Message):
-    """Asks for a PID to write to a partition with; or, with a PID, where that one goes on."""
+    """Asks for a PID to write to a partition with; with a PID or a name, where that goes on."""
 
     topic: Topic
     partition: Partition
     pid: Annotated[
         int, Field(ge=NO_PID, le=_JSON_MAX, description="-1: a new one; or one that was leased")
     ] = NO_PID
+    name: Annotated[
+        str | None,
+        Field(min_length=1, max_length=256, description="the producer's: what it is known by"),
+    ] = None
+    assign_name: Annotated[bool, Field(description="give it a name")] = False
+    policy: Annotated[Policy, Field(description="what a new PID is judged by")] = "strict"
+    renew: Annotated[
+        bool, Field(description="a new PID for the name: the lease of its last one is about to end")
+    ] = False
 
 
 class LeaseAnswer(_Message):
@@ -48,6 +58,8 @@ class LeaseAnswer(_Message):
     generation: Annotated[int, Field(description="the one to use")] = -1
     sequence_number: Annotated[int, Field(description="of the first record to be sent")] = -1
     expire_ms: Annotated[int, Field(description="when the lease ends, in ms since 1970")] = -1
+    resume_at: Annotated[int, Field(description="where the name's own numbering goes on")] = -1
+    name: Annotated[str, Field(description="that the PID is bound to")] = ""
 
 
 class LeaseBatchRequest(_Message):
@@ -72,7 +84,8 @@ class ErrorAnswer(_Message):
 class ProducerRow(_Message):
     """What is known of a producer on a partition."""
 
-    pid: int
+    pid: Annotated[int, Field(description="-1: it has a producer id of its own, the name")]
+    name: Annotated[str, Field(description="that the PID is bound to, or the producer id")]
     policy: str
     topic: str
     partition: int

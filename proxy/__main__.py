@@ -1,4 +1,4 @@
-"""The command line: `pidlease serve`, `status`, `verify`."""
+"""The command line: `pidlease serve`, `status`, `topics`, `verify`."""
 
 import inspect
 import logging
@@ -14,6 +14,7 @@ from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
 from proxy.cli.status import status
+from proxy.cli.topics import topics_cli
 from proxy.cli.verify import verify
 from proxy.settings import Settings, SettingsError, load_settings
 
@@ -66,6 +67,7 @@ _serve.__annotations__ = {each.name: each.annotation for each in _signature.para
 cli.command("serve")(_serve)
 cli.command()(status)
 cli.command()(verify)
+cli.add_typer(topics_cli, name="topics")
 
 
 @cli.command()

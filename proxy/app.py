@@ -6,7 +6,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from pidlease import __version__
-from pidlease.coordination.ports import PidSequence, SequenceError
+from pidlease.coordination.names import NamesError
+from pidlease.coordination.ports import Coordination, SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.metrics_source import engine_metrics
 from pidlease.metrics import PidleaseCollector
@@ -36,6 +37,7 @@ from proxy.configs import (
     group_limits,
     log_config,
     open_logs_max,
+    record_limits,
 )
 from proxy.coordinator import Coordinator
 from proxy.http.door import add_http_door
@@ -44,6 +46,10 @@ from proxy.kafka.groups.api import GroupsApi
 from proxy.kafka.metrics_source import door_metrics
 from proxy.ops.http import ops_app
 from proxy.settings import Settings, split_address
+
+#: How long a stop waits for HTTP requests whose bodies are still coming; by then none that came
+#: is unanswered.
+_HTTP_STOP_SECONDS = 5
 
 _log = structlog.get_logger(__name__)
 
@@ -74,6 +80,7 @@ class App:
         self._pool: IoPool | None = None
         self._http: uvicorn.Server | None = None
         self._http_task: asyncio.Task[None] | None = None
+        self._end_reads: Callable[[], None] | None = None
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop in order.
@@ -96,7 +103,7 @@ class App:
         except asyncio.CancelledError:
             await self._abandon()
             return
-        except (DataFolderError, SequenceError, OSError) as error:
+        except (DataFolderError, SequenceError, NamesError, OSError) as error:
             await self._abandon()
             raise StartError(str(error)) from error
         await told
@@ -140,27 +147,29 @@ class App:
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
 
-    def _build(self, pool: IoPool) -> tuple[SnapshotStore, PidSequence]:
+    def _build(self, pool: IoPool) -> tuple[SnapshotStore, Coordination]:
         """Lock the data directory and open what is in it. Blocks."""
         settings = self._settings
         defaults = log_config(settings)
         logs_max = open_logs_max(settings.connections_max)
         self._folder = DataFolder(self._files, Path(settings.data_dir), defaults, pool, logs_max)
-        self._coordinator = Coordinator(self._files, self._folder.sequence, settings)
-        sequence = self._coordinator.sequence()
+        self._coordinator = Coordinator(
+            self._files, self._folder.sequence, self._folder.names, settings
+        )
+        coordination = self._coordinator.open()
         self._offsets = OffsetStore(
             self._files, self._folder.groups, pool, defaults.fsync,
             settings.flush_seconds, settings.offsets_max,
         )  # fmt: skip
         self._offsets.open()
-        return SnapshotStore(self._files, self._folder.snapshots), sequence
+        return SnapshotStore(self._files, self._folder.snapshots), coordination
 
     async def _start_http(self) -> None:
         host, port = split_address(self._settings.http_listen)
         registry = CollectorRegistry()
         registry.register(PidleaseCollector([self._metrics]))
         app = ops_app(lambda: self._engine, self._started_ms, registry)
-        add_http_door(app, lambda: self._engine)
+        self._end_reads = add_http_door(app, lambda: self._engine, record_limits(self._settings))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -169,7 +178,10 @@ class App:
         except OSError as error:
             listener.close()
             raise OSError(f"--http-listen {host}:{port}: {error}") from error
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off",
+            timeout_graceful_shutdown=_HTTP_STOP_SECONDS,
+        )  # fmt: skip
         self._http = uvicorn.Server(config)
         # Its signal handling is ours; the server as a whole stops in its own order.
         self._http_task = asyncio.create_task(self._http._serve([listener]))
@@ -185,6 +197,8 @@ class App:
         _log.info("stopping")
         if self._engine is not None:
             self._engine.ready = False
+        if self._end_reads is not None:
+            self._end_reads()
         if self._door is not None:
             await self._door.close()
         if self._offsets is not None:

@@ -7,6 +7,7 @@ from pidlease.engine.engine import EngineConfig
 from pidlease.engine.keeper import KeeperConfig
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.ports import FsyncPolicy, LogConfig
+from proxy.http.records import RecordLimits
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
 from proxy.kafka.groups.steps import GroupLimits
 from proxy.settings import Settings, split_address
@@ -62,6 +63,11 @@ def door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
         connections_max=settings.connections_max,
         idle_seconds=settings.idle_seconds,
     )
+
+
+def record_limits(settings: Settings) -> RecordLimits:
+    """What records that come and go by HTTP may take."""
+    return RecordLimits(settings.batch_bytes_max, settings.memory_bytes_max // 4)
 
 
 def group_limits(settings: Settings) -> GroupLimits:

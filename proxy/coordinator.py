@@ -1,18 +1,25 @@
-"""Where PIDs come from, ZooKeeper or a file; a data directory stays with what it began with."""
+"""Where PIDs come from and names are bound, ZooKeeper or files; a data directory stays with it."""
 
 import os
 import socket
 from pathlib import Path
 
+import structlog
+
+from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import ZOOKEEPER_MARK, PidSequence, SequenceError
+from pidlease.coordination.names import BindingConflictError, NameBindings
+from pidlease.coordination.ports import ZOOKEEPER_MARK, Coordination, SequenceError
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
 from pidlease.coordination.zookeeper.identity import identity_of
+from pidlease.coordination.zookeeper.names import ZooKeeperNames
 from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
 from pidlease.engine.engine import wall_clock_ms
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
 from proxy.configs import zookeeper_config
 from proxy.settings import Settings
+
+_log = structlog.get_logger(__name__)
 
 
 class Coordinator:
@@ -20,23 +27,26 @@ class Coordinator:
 
     Parameters:
         files: the file system.
-        path: the file of the PID sequence, for a server without ZooKeeper.
+        path: the file of the PID sequence, for a server without ZooKeeper,
+        names: and that of the bindings of names.
         settings: all of the server's.
     """
 
-    def __init__(self, files: Files, path: Path, settings: Settings) -> None:
+    def __init__(self, files: Files, path: Path, names: Path, settings: Settings) -> None:
         self._files = files
         self._path = path
+        self._names = names
         self._settings = settings
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._keep_ms = 2 * int(settings.lease_seconds * 1000)
         self._zookeeper: ZooKeeper | None = None
 
-    def sequence(self) -> PidSequence:
-        """The PID sequence. Blocks, until ZooKeeper is connected.
+    def open(self) -> Coordination:
+        """The PID sequence and the names. Blocks, until ZooKeeper is connected.
 
         Raises:
             SequenceError: it cannot be read, or is not the one that the data directory knows.
+            NamesError: the names cannot be read.
         """
         mark = self._path.with_name(ZOOKEEPER_MARK)
         known = self._read_mark(mark)
@@ -47,7 +57,7 @@ class Coordinator:
                     f"the PIDs of this directory come from ZooKeeper: say --zookeeper. ({mark} says"
                     " so; a sequence of its own would hand out PIDs for a second time)"
                 )
-            return self._file_sequence()
+            return Coordination(self._file_sequence(), FileNames(self._files, self._names))
         self._zookeeper = ZooKeeper(config)
         self._zookeeper.start()
         try:
@@ -60,11 +70,26 @@ class Coordinator:
                 f"--zookeeper {config.hosts} is {identity}, and this directory's PIDs come from"
                 f" {known} ({mark}): another one would hand them out for a second time"
             )
+        names = ZooKeeperNames(self._zookeeper)
         if not known:
+            self._move_names(names)
             make_durable_folder(self._files, mark.parent)
             write_aside(self._files, mark, [identity.encode()])
         begin = self._file_sequence().end if self._files.exists(self._path) else 1
-        return ZooKeeperSequence(self._zookeeper, self._owner, wall_clock_ms, self._keep_ms, begin)
+        sequence = ZooKeeperSequence(
+            self._zookeeper, self._owner, wall_clock_ms, self._keep_ms, begin
+        )
+        return Coordination(sequence, names)
+
+    def _move_names(self, names: NameBindings) -> None:
+        """Bind in ZooKeeper what was bound in the file. What is bound there already stays."""
+        if not self._files.exists(self._names):
+            return
+        for name, binding in FileNames(self._files, self._names).all().items():
+            try:
+                names.change(name, None, binding)
+            except BindingConflictError as error:
+                _log.warning("a name is bound in ZooKeeper already", name=name, reason=str(error))
 
     def _file_sequence(self) -> FileSequence:
         return FileSequence(self._files, self._path, self._owner, wall_clock_ms, self._keep_ms)

@@ -2,7 +2,7 @@
 
 One line for each change, appended and fsynced before it counts:
 
-    {"generation":3,"name":"orders","pid":281474976710663} 8d2f3a11
+    {"former":-1,"generation":3,"name":"orders","pid":281474976710663} 8d2f3a11
     {"name":"orders"} 1c0d9a44
 
 with a CRC-32C of the JSON behind it; the last line of a name counts, and one without a PID lets go
@@ -56,6 +56,11 @@ class FileNames:
         """See `NameBindings`."""
         with self._lock:
             return self._bindings.get(name)
+
+    def all(self) -> dict[str, Binding]:
+        """See `NameBindings`."""
+        with self._lock:
+            return dict(self._bindings)
 
     def change(self, name: str, expected: Binding | None, new: Binding | None) -> None:
         """See `NameBindings`."""
@@ -135,7 +140,7 @@ class FileNames:
 def _line(name: str, binding: Binding | None) -> bytes:
     fields: dict[str, object] = {"name": name}
     if binding is not None:
-        fields |= {"pid": binding.pid, "generation": binding.generation}
+        fields |= binding._asdict()
     text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
     return b"%s %08x\n" % (text, crc32c(text))
 
@@ -147,4 +152,6 @@ def parse_line(line: bytes) -> tuple[str, Binding | None] | None:
         return None
     fields = json.loads(text)
     pid = fields.get("pid")
-    return fields["name"], None if pid is None else Binding(pid, fields["generation"])
+    if pid is None:
+        return fields["name"], None
+    return fields["name"], Binding(pid, fields["generation"], fields.get("former", -1))

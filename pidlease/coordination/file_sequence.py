@@ -43,6 +43,8 @@ class FileSequence:
         SequenceError: the file cannot be read, or its middle is damaged.
     """
 
+    shared = False
+
     def __init__(
         self, files: Files, path: Path, owner: str, clock_ms: Callable[[], int], keep_ms: int
     ) -> None:

@@ -9,6 +9,8 @@ from typing import Final, NamedTuple, Protocol
 
 #: The longest name, in bytes of UTF-8.
 NAME_BYTES_MAX: Final = 256
+#: Above every generation that a batch can have.
+RELEASED: Final = 2**63
 
 
 class Binding(NamedTuple):
@@ -16,11 +18,13 @@ class Binding(NamedTuple):
 
     Attributes:
         pid: the PID.
-        generation: the last one that was granted.
+        generation: the last one that was granted; `RELEASED`: nobody may write under it any more.
+        former: the PID before it, whose lease had not ended then; -1: none.
     """
 
     pid: int
     generation: int
+    former: int = -1
 
 
 class NamesError(Exception):
@@ -36,6 +40,13 @@ class NameBindings(Protocol):
 
     def get(self, name: str) -> Binding | None:
         """What a name is bound to.
+
+        Raises:
+            NamesError: it cannot be known.
+        """
+
+    def all(self) -> dict[str, Binding]:
+        """What all names are bound to.
 
         Raises:
             NamesError: it cannot be known.

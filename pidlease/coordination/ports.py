@@ -1,7 +1,8 @@
 """What the engine asks of a coordinator."""
 
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from pidlease.coordination.names import NameBindings
 from pidlease.core.blocks import PidBlock
 
 #: The file beside that of the sequence which says that PIDs come from ZooKeeper, and which it is.
@@ -12,11 +13,23 @@ class SequenceError(Exception):
     """No block could be taken now. Leases go on to the end of the last one; try again."""
 
 
+class Coordination(NamedTuple):
+    """All that servers may share: the PID sequence, and the bindings of names."""
+
+    sequence: "PidSequence"
+    names: NameBindings
+
+
 class PidSequence(Protocol):
     """The one global sequence of producer numbers, handed out in blocks.
 
     Both methods block, and are called in a thread.
+
+    Attributes:
+        shared: whether other servers take blocks as well.
     """
+
+    shared: bool
 
     def blocks(self) -> list[PidBlock]:
         """All blocks on record, merged where they are older than anybody asks for."""

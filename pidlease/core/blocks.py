@@ -66,6 +66,14 @@ class BlockAges:
         self._firsts.append(block.first)
         self._blocks.append(block)
 
+    def note(self, block: PidBlock) -> None:
+        """Record a block, unless it is: blocks of other servers may be on record behind it."""
+        place = bisect_right(self._firsts, block.first)
+        if place and block.first < self._blocks[place - 1].end:
+            return
+        self._firsts.insert(place, block.first)
+        self._blocks.insert(place, block)
+
     def age(self, pid: int, young_after_ms: int) -> Age:
         """How old the block of a PID is.
 

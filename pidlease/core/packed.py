@@ -101,7 +101,7 @@ def arrival_of(packed: Packed) -> int:
     return int(arrival_ms)
 
 
-def judge_packed(rules: Rules, packed: Packed, batch: Batch) -> Verdict:
+def judge_packed(rules: Rules, packed: Packed, batch: Batch, granted: int = -1) -> Verdict:
     """`judge`, for a producer of which something is known."""
     generation, first, last, records, _ = batch
     if rules.wraps:
@@ -109,7 +109,7 @@ def judge_packed(rules: Rules, packed: Packed, batch: Batch) -> Verdict:
         if (
             first == high + 1
             and last == high + records <= _NARROW_MAX
-            and generation == known >= 0
+            and generation == known >= 0 > granted
             and 0 < records <= WRAPPING_SPAN_MAX
             and packed.find(_NARROW_RANGE.pack(first, last)) < 0
         ):
@@ -119,12 +119,13 @@ def judge_packed(rules: Rules, packed: Packed, batch: Batch) -> Verdict:
         if (
             first == high + 1
             and last == high + records <= rules.sequence_max
-            and generation == known >= 0
+            and generation == known >= granted
+            and known >= 0
             and records > 0
             and packed.find(_WIDE_RANGE.pack(first, last)) < 0
         ):
             return ADMIT
-    return judge(rules, unpack(rules, packed), batch)
+    return judge(rules, unpack(rules, packed), batch, granted=granted)
 
 
 def fold_packed(

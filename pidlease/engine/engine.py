@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
-from pidlease.coordination.ports import PidSequence
+from pidlease.coordination.ports import Coordination
 from pidlease.engine.counts import Counts
 from pidlease.engine.keeper import Keeper, KeeperConfig
 from pidlease.engine.leasing import Leases
+from pidlease.engine.naming import NamedLeases
 from pidlease.engine.partition import Partition, Surroundings
 from pidlease.engine.recovery import Progress, Recovery
 from pidlease.engine.topics import (
@@ -23,8 +24,9 @@ from pidlease.engine.topics import (
 )
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogStore
+from pidlease.storage.ports import LogConfig, LogStore
 from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.topic_settings import SettingsChange
 from pidlease.storage.topics import Topic
 
 __all__ = [
@@ -73,7 +75,7 @@ class Engine:
     Parameters:
         store: the logs.
         snapshots: the snapshots.
-        sequence: the PID sequence.
+        coordination: the PID sequence, and the bindings of names.
         pool: the threads for blocking work.
         config: how it works.
         clock_ms: the time, in ms since 1970.
@@ -83,20 +85,29 @@ class Engine:
         self,
         store: LogStore,
         snapshots: SnapshotStore,
-        sequence: PidSequence,
+        coordination: Coordination,
         pool: IoPool,
         config: EngineConfig,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.config: Final = config
         self.counts: Final = Counts()
+        #: The producer ids of policy epoch that are known.
+        self.names: Final = snapshots.names
         self.leases: Final = Leases(
-            sequence, pool, clock_ms, lease_ms=config.lease_ms, capacity=config.ring_capacity
+            coordination.sequence,
+            pool,
+            clock_ms,
+            lease_ms=config.lease_ms,
+            capacity=config.ring_capacity,
+            names=self.names,
         )
+        self.naming: Final = NamedLeases(coordination.names, pool, self.leases)
         self._store = store
         self._snapshots = snapshots
-        self._pool = pool
-        self._around = Surroundings(self.leases, self.counts, clock_ms, config.judging)
+        #: The threads for blocking work.
+        self.pool: Final = pool
+        self._around = Surroundings(self.leases, self.counts, clock_ms, config.judging, self.names)
         self.keeper: Final = Keeper(
             self.partitions, self.leases, snapshots, self._around, pool, config.keeper
         )
@@ -117,7 +128,8 @@ class Engine:
 
         Raises:
             SequenceError: the PID sequence cannot be read, or gives no block.
-            DataFolderError: a topic's definition is damaged.
+            NamesError: the bindings of names cannot be read.
+            DataFolderError: a topic's definition, or what is set for all of them, is damaged.
         """
 
         def note(done: int, total: int) -> None:
@@ -126,9 +138,11 @@ class Engine:
                 progress(done, total)
 
         recovery = Recovery(
-            self._store, self._snapshots, self.leases, self._around, self._pool, note
+            self._store, self._snapshots, self.leases, self._around, self.pool, note
         )
+        await self._table.policies.load()
         recovered = await recovery.run()
+        await self.naming.load()
         self._table.begin_with(recovered.topics, recovered.partitions)
         self.keeper.newest = recovered.snapshot
         self.keeper.start()
@@ -154,7 +168,7 @@ class Engine:
                 await self.keeper.snapshot()
         except (OSError, LogError) as error:
             _log.error("no snapshot at the stop; the next start replays more", error=str(error))
-        await self._pool.run(self._store.close)
+        await self.pool.run(self._store.close)
 
     # ------------------------------------------------------------------ topics
 
@@ -236,4 +250,40 @@ class Engine:
             ValueError: a setting makes no sense.
             OSError: they could not be made durable.
         """
-        await self._table.change(self._table.alter(name, overrides))
+        await self.change_topic(name, lambda _: dict(overrides))
+
+    async def change_topic(self, name: str, change: SettingsChange) -> None:
+        """Change a topic's own settings, durably and at once.
+
+        Parameters:
+            name: the topic's.
+            change: makes all of its new settings of all of its old ones, and checks them; nobody
+                else changes them meanwhile. What it raises is raised, and nothing has changed.
+
+        Raises:
+            UnknownTopicError: there is none of that name.
+            ValueError: a setting makes no sense.
+            OSError: they could not be made durable.
+        """
+        await self._table.change(self._table.alter(name, change))
+
+    @property
+    def all_topics_settings(self) -> Mapping[str, str]:
+        """What is set for all topics that have none of their own, by Kafka's names."""
+        return self._table.policies.shared
+
+    async def change_all_topics(self, change: SettingsChange) -> None:
+        """Change what is set for all topics, durably and at once.
+
+        Parameters:
+            change: see `change_topic`.
+
+        Raises:
+            OSError: it could not be made durable.
+        """
+        await self._table.change(self._table.alter_all(change))
+
+    @property
+    def log_settings(self) -> LogConfig:
+        """What the server was started with, for topics that have no settings of their own."""
+        return self._store.defaults

@@ -1,24 +1,22 @@
-"""lease_pid: a fresh PID for a partition, or where a PID that is known goes on.
+"""lease_pid: a fresh PID for a partition, where a known one goes on, or the one of a name.
 
 No lease changes what is known of a producer: only batches in the log do.
 """
 
 import random
 import time
+import uuid
 from typing import Final, NamedTuple
 
+from pidlease.coordination.names import check_name
 from pidlease.core.judge import Age
-from pidlease.core.packed import unpack
 from pidlease.core.pid import Policy, policy_of
-from pidlease.core.rules import STRICT
 from pidlease.engine.engine import Engine
 from pidlease.engine.leasing import NoPidError
+from pidlease.engine.naming import FENCED_FOR_EVER, GENERATION_START_MAX, NameGrant
 from pidlease.engine.partition import Partition
 from pidlease.engine.topics import UnknownTopicError
 
-#: A generation begins below this, at random: who guesses one, or remembers one of another PID,
-#: is fenced or refused, not taken for its successor.
-_GENERATION_MAX: Final = 2**30
 #: How long a lease waits for the next block of PIDs, in seconds.
 _BLOCK_WAIT_SECONDS: Final = 2.0
 
@@ -31,12 +29,47 @@ class Granted(NamedTuple):
         generation: the one to use.
         sequence_number: of the first record to be sent.
         expire_ms: when the lease ends, in ms since 1970.
+        resume_at: where a name's own numbering goes on. Above `sequence_number` where the name has
+            had another PID before, and nothing is known of this one on the partition.
+        name: that the PID is bound to; empty: none.
     """
 
     pid: int
     generation: int
     sequence_number: int
     expire_ms: int
+    resume_at: int = 0
+    name: str = ""
+
+
+class Ask(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        topic: the topic that it is to write to,
+        partition: and the partition.
+        pid: one that was leased before; -1: a new one, or the name's.
+        name: the producer's; empty: it has none.
+        assign_name: whether it is to be given a name.
+        policy: what a new PID is judged by: strict or monotonic.
+        renew: whether the name's lease is about to end (see `NamedLeases.grant`).
+    """
+
+    topic: str
+    partition: int
+    pid: int = -1
+    name: str = ""
+    assign_name: bool = False
+    policy: Policy = Policy.STRICT
+    renew: bool = False
+
+
+class NameNeededError(Exception):
+    """What is asked for goes by name only, or a name goes with what is asked for in no way."""
+
+
+class BadNameError(Exception):
+    """A name that is none."""
 
 
 class UnknownPartitionError(Exception):
@@ -68,7 +101,7 @@ def partition_of(engine: Engine, topic: str, number: int) -> Partition:
 
 
 class LeaseService:
-    """Grants leases to producers of policy strict.
+    """Grants the leases of one request. What it asks for under one name is one grant.
 
     Parameters:
         engine: the engine.
@@ -77,53 +110,97 @@ class LeaseService:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._random = random.SystemRandom()
+        self._grants: dict[tuple[str, Policy, bool], NameGrant] = {}
+        self._assigned = ""
 
-    async def lease(self, topic: str, number: int, pid: int) -> Granted:
+    async def lease(self, ask: Ask) -> Granted:
         """Lease a PID, or say where one goes on.
-
-        Parameters:
-            topic: the topic that it is to write to,
-            number: and the partition.
-            pid: one that was leased before; -1: a new one.
 
         Raises:
             UnknownTopicError: there is no such topic.
             UnknownPartitionError: it has no such partition.
-            WrongPolicyError: the PID is not of policy strict.
+            WrongPolicyError: the PID is of a policy that is not leased.
             UnknownPidError: the PID was never leased, or its lease has ended.
+            NameNeededError: a PID of policy monotonic has a name; a PID is asked for by one only.
+            BadNameError: the name is too long, or no text.
+            NameConflictError: the name has a PID of another policy.
+            NameBusyError: the name cannot be granted now; try again.
+            NamesError: bindings of names cannot be read or changed now; try again.
             NoPidError: there is none to be had now; try again.
         """
-        partition = partition_of(self._engine, topic, number)
-        if pid < 0:
-            return await self._fresh()
-        return self._known(partition, pid)
+        partition = partition_of(self._engine, ask.topic, ask.partition)
+        name = self._name(ask)
+        if ask.pid >= 0:
+            if name:
+                raise NameNeededError("ask by pid, or by name; not by both")
+            return self._known(partition, ask.pid)
+        if name:
+            return await self._named(partition, name, ask)
+        if ask.policy is Policy.MONOTONIC:
+            raise NameNeededError("policy monotonic is for producers with a name; say one")
+        pid = await self._fresh(ask.policy)
+        return Granted(pid, self._random_generation(), 0, self._engine.leases.expire_ms(pid))
 
-    async def _fresh(self) -> Granted:
+    def _name(self, ask: Ask) -> str:
+        if ask.assign_name and not ask.name:
+            self._assigned = self._assigned or f"producer-{uuid.uuid4()}"
+            return self._assigned
+        if ask.name:
+            try:
+                check_name(ask.name)
+            except ValueError as error:
+                raise BadNameError(str(error)) from None
+        return ask.name
+
+    async def _fresh(self, policy: Policy) -> int:
         leases = self._engine.leases
         give_up = time.monotonic() + _BLOCK_WAIT_SECONDS
         while True:
             try:
-                pid = leases.lease(Policy.STRICT)
-                return Granted(pid, self._random_generation(), 0, leases.expire_ms(pid))
+                return leases.lease(policy)
             except NoPidError:
                 left = give_up - time.monotonic()
                 # Where there are PIDs in the block, it is the ring that is full.
-                if leases.block_left or left <= 0 or not await leases.block_fetched(left):
+                if leases.blocks.left or left <= 0 or not await leases.blocks.fetched(left):
                     raise
 
+    async def _named(self, partition: Partition, name: str, ask: Ask) -> Granted:
+        key = (name, ask.policy, ask.renew)
+        grant = self._grants.get(key)
+        if grant is None:
+            naming = self._engine.naming
+            grant = await naming.grant(name, ask.policy, self._fresh, renew=ask.renew)
+            self._grants[key] = grant
+        sequence, resume_at = _next(partition, grant.pid, grant.former)
+        expire_ms = self._engine.leases.expire_ms(grant.pid)
+        return Granted(grant.pid, grant.generation, sequence, expire_ms, resume_at, name)
+
     def _random_generation(self) -> int:
-        return self._random.randrange(_GENERATION_MAX)
+        return self._random.randrange(GENERATION_START_MAX)
 
     def _known(self, partition: Partition, pid: int) -> Granted:
-        leases = self._engine.leases
-        if policy_of(pid) is not Policy.STRICT:
-            raise WrongPolicyError(f"PID {pid} is none of policy strict, and cannot be leased here")
-        packed = partition.producers.get(pid)
-        if packed is not None:
-            state = unpack(STRICT, packed)
-            return Granted(pid, state.generation + 1, state.high + 1, leases.expire_ms(pid))
-        if leases.age(pid, partition.hole_ms) is not Age.YOUNG:
+        leases, naming = self._engine.leases, self._engine.naming
+        if policy_of(pid) not in (Policy.STRICT, Policy.MONOTONIC):
+            raise WrongPolicyError(f"PID {pid} is none of those that are leased here")
+        state, fence = partition.producer(pid), leases.fences.get(pid, -1)
+        ended = state is None and leases.age(pid, partition.hole_ms) is not Age.YOUNG
+        if ended or fence == FENCED_FOR_EVER:
             raise UnknownPidError(
                 f"PID {pid} was never leased, or its lease has ended; lease a new one with pid -1"
             )
-        return Granted(pid, self._random_generation(), 0, leases.expire_ms(pid))
+        sequence, resume_at = _next(partition, pid, naming.former(pid))
+        if fence >= 0:
+            generation = fence
+        else:
+            generation = self._random_generation() if state is None else state.generation + 1
+        name = naming.names.get(pid, "")
+        return Granted(pid, generation, sequence, leases.expire_ms(pid), resume_at, name)
+
+
+def _next(partition: Partition, pid: int, former: int) -> tuple[int, int]:
+    """The next sequence of a PID, and where its name's numbering goes on."""
+    state = partition.producer(pid)
+    if state is not None:
+        return state.high + 1, state.high + 1
+    before = partition.producer(former) if former >= 0 else None
+    return 0, 0 if before is None else before.high + 1

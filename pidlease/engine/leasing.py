@@ -6,25 +6,22 @@ of which nothing is known starts at 0. The ring only bounds how much is known at
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
 
 from pidlease.coordination.ports import PidSequence
-from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.judge import Age
 from pidlease.core.packed import arrival_of
 from pidlease.core.pid import Policy, make_pid, number_of, policy_of
+from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.core.ring import LeaseRing, RingFullError
 from pidlease.engine.lease_table import LeasedPartition, LeaseTable
+from pidlease.engine.pid_blocks import PidBlocks
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
-#: The next block is taken when this much of the current one is left.
-_PREFETCH_AT: Final = 50
 #: PIDs that are looked at before others get their turn.
 _AT_ONCE: Final = 500
 
@@ -44,6 +41,7 @@ class Leases:
         clock_ms: the time, in ms since 1970.
         lease_ms: how long a lease is, the same for all.
         capacity: slots of the ring.
+        names: the producer ids of policy epoch; what ends here is forgotten there.
     """
 
     def __init__(
@@ -54,34 +52,24 @@ class Leases:
         *,
         lease_ms: int,
         capacity: int,
+        names: ProducerNames | None = None,
     ) -> None:
         self.lease_ms: Final = lease_ms
         self.ring: Final = LeaseRing(capacity)
-        self._sequence = sequence
-        self._pool = pool
+        self.blocks: Final = PidBlocks(sequence, pool, clock_ms, lease_ms)
         self._clock_ms = clock_ms
-        self._ages = BlockAges()
+        self._names = ProducerNames() if names is None else names
+        #: See `partition.LeaseBook`.
+        self.fences: dict[int, int] = {}
+        #: Called with each PID whose lease has ended.
+        self.on_ended: Final[list[Callable[[int], None]]] = []
         self._table = LeaseTable()
-        self._block: Iterator[int] = iter(())
-        self._left = 0
-        self._next: PidBlock | None = None
         #: Of blocks taken up to then, PIDs were let go: an unknown one may have written, also when
         #: the clock is put back and the block seems young again.
         self._forgotten_ms = -1
-        self._fetching = False
-        self._came = asyncio.Event()
         self.granted = 0
         self.refused: dict[str, int] = {"no block": 0, "ring full": 0}
         self.expired = 0
-        self.prefetch_seconds = 0.0
-        self.prefetch_error = ""
-
-    # ------------------------------------------------------------------ blocks
-
-    def load_blocks(self) -> None:
-        """Read the blocks on record. Blocks; before anything is judged."""
-        self._ages = BlockAges(self._sequence.blocks())
-        self._ages.merge_older(self._clock_ms() - self.lease_ms)
 
     def first_block(self) -> None:
         """Take the first block of this run. Blocks; before the doors open.
@@ -89,56 +77,8 @@ class Leases:
         Raises:
             SequenceError: there is none to be had.
         """
-        largest = max((number_of(pid) for pid, _ in self.ring), default=0)
-        if largest >= self._ages.end:
-            _log.error("the log has PIDs that the sequence never handed out; skipping them",
-                       largest=largest, sequence_end=self._ages.end)  # fmt: skip
-        self._use(self._sequence.take(largest + 1))
-
-    def _use(self, block: PidBlock) -> None:
-        self._ages.add(block)
-        self._block = iter(range(block.first, block.end))
-        self._left = block.count
-
-    def _prefetch(self) -> None:
-        if self._fetching or self._next is not None:
-            return
-        self._fetching = True
-        started = time.monotonic()
-
-        def done(result: PidBlock | Exception) -> None:
-            self._fetching = False
-            self._came.set()
-            self.prefetch_seconds = time.monotonic() - started
-            if isinstance(result, Exception):
-                self.prefetch_error = str(result)
-                _log.error("no PID block; leases go on to the end of the last", error=str(result))
-                return
-            self.prefetch_error = ""
-            self._next = result
-
-        self._pool.submit(self._sequence.take, done)
-
-    async def block_fetched(self, seconds: float) -> bool:
-        """Wait until the block that is being taken is there; others may use it up at once.
-
-        Parameters:
-            seconds: how long at most.
-
-        Returns:
-            False: none is being taken, or it could not be.
-        """
-        if not self._fetching:
-            return False
-        self._came.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._came.wait(), seconds)
-        return not self.prefetch_error
-
-    @property
-    def block_left(self) -> int:
-        """PIDs that can be leased without another block."""
-        return self._left + (self._next.count if self._next else 0)
+        leased = (number_of(pid) for pid, _ in self.ring if not is_stand_in(pid))
+        self.blocks.first(max(leased, default=0))
 
     # ------------------------------------------------------------------ leasing
 
@@ -150,19 +90,13 @@ class Leases:
         """
         now_ms = self._clock_ms()
         self.expire()
-        if not self._left and self._next is not None:
-            self._use(self._next)
-            self._next = None
-        if self._left <= _PREFETCH_AT:
-            self._prefetch()
-        if not self._left:
+        if not self.blocks.prepare():
             self.refused["no block"] += 1
             raise NoPidError("the next block of PIDs is not there yet; try again")
         if len(self.ring) >= self.ring.capacity:
             self.refused["ring full"] += 1
             raise NoPidError(f"all {self.ring.capacity} lease slots are taken; try again later")
-        pid = make_pid(policy, next(self._block))
-        self._left -= 1
+        pid = make_pid(policy, self.blocks.take())
         self.ring.grant(pid, now_ms + self.lease_ms)
         self._table.put(pid, now_ms)
         self.granted += 1
@@ -172,7 +106,7 @@ class Leases:
         """When the lease of a PID ends, in ms since 1970: not before that, and perhaps later."""
         granted_ms, first_ms = self._table.get(pid) or (-1, -1)
         begun_ms = max(granted_ms, first_ms)
-        return (begun_ms if begun_ms >= 0 else self._ages.taken_ms(pid)) + self.lease_ms
+        return (begun_ms if begun_ms >= 0 else self.blocks.ages.taken_ms(pid)) + self.lease_ms
 
     def age(self, pid: int, hole_ms: int) -> Age:
         """See `partition.LeaseBook`.
@@ -185,7 +119,11 @@ class Leases:
         if lease is not None and lease.granted_ms > hole_ms:
             return Age.YOUNG
         young_after_ms = max(self._clock_ms() - self.lease_ms, hole_ms, self._forgotten_ms)
-        return self._ages.age(pid, young_after_ms)
+        return self.blocks.ages.age(pid, young_after_ms)
+
+    def unsure(self, pid: int) -> bool:
+        """See `partition.LeaseBook`."""
+        return self.blocks.unsure(pid)
 
     def adopt(self, pid: int, partition: LeasedPartition) -> bool:
         """See `partition.LeaseBook`."""
@@ -206,7 +144,7 @@ class Leases:
     def _adopt_unknown(self, pid: int, now_ms: int) -> None:
         """A PID whose slot a crash forgot, or whose state had expired, writes (again)."""
         due_ms = now_ms + self.lease_ms
-        if self._ages.age(pid, now_ms - self.lease_ms) is Age.YOUNG:
+        if self.blocks.ages.age(pid, now_ms - self.lease_ms) is Age.YOUNG:
             # It was granted a slot not long ago, and has it still: beyond the capacity if need be.
             self.ring.restore(pid, due_ms)
             return
@@ -219,9 +157,13 @@ class Leases:
         """Let go of what has ended, a bounded part at a time; how many PIDs left."""
         gone = self.ring.expire(self._clock_ms(), self._stays_until_ms)
         for pid in gone:
-            self._forgotten_ms = max(self._forgotten_ms, self._ages.taken_ms(pid))
+            self._forgotten_ms = max(self._forgotten_ms, self.blocks.ages.taken_ms(pid))
             for partition in self._table.pop(pid):
                 partition.forget(pid)
+            self.fences.pop(pid, None)
+            for told in self.on_ended:
+                told(pid)
+            self._names.drop(pid)
         self.expired += len(gone)
         return len(gone)
 
@@ -232,12 +174,17 @@ class Leases:
         if any(partition.is_flying(pid) for partition in partitions):
             return now_ms + self.lease_ms
         until_ms = max(granted_ms, first_ms) + self.lease_ms
-        if policy_of(pid) is Policy.KAFKA:
-            # Kafka clients do not know about leases: who is active gets a second chance.
+        if policy_of(pid) is not Policy.STRICT:
+            # Kafka clients do not know about leases: who is active gets a second chance. Those that
+            # bring numbers of their own end a lease length after their last append.
             states = (partition.producers.get(pid) for partition in partitions)
             arrivals = (arrival_of(state) + self.lease_ms for state in states if state)
             until_ms = max(until_ms, *arrivals, 0)
         return until_ms if until_ms > now_ms else None
+
+    def is_flying(self, pid: int) -> bool:
+        """Whether batches of a PID are in flight, on any partition."""
+        return any(partition.is_flying(pid) for partition in self._table.partitions(pid))
 
     async def leave(self, partition: LeasedPartition) -> None:
         """Forget a partition that is gone; the leases go on."""
@@ -253,6 +200,9 @@ class Leases:
     def __len__(self) -> int:
         return len(self._table)
 
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._table
+
     async def rows(self) -> LeaseRows:
         """The leases, in the order of the ring; a part at a time, so that the loop stays free.
 
@@ -265,7 +215,7 @@ class Leases:
             position, pids = self.ring.read(position, _AT_ONCE)
             if not pids:
                 return rows
-            self._table.tell(pids, rows.append)
+            self._table.tell([pid for pid in pids if not is_stand_in(pid)], rows.append)
             await asyncio.sleep(0)
 
     def restore_rows(self, rows: Iterable[LeaseRow]) -> None:

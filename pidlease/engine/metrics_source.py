@@ -69,9 +69,11 @@ def _leases(engine: Engine) -> Iterable[Metric]:
     yield counter("pidlease_leases_expired", "PIDs whose lease ended.", leases.expired)
     yield gauge("pidlease_lease_ring_used", "Slots taken.", len(leases.ring))
     yield gauge("pidlease_lease_ring_capacity", "Slots there are.", leases.ring.capacity)
-    yield gauge("pidlease_pid_block_left", "PIDs to lease before a new block.", leases.block_left)
+    yield gauge("pidlease_pid_block_left", "PIDs to lease before a new block.", leases.blocks.left)
     yield gauge(
-        "pidlease_pid_prefetch_seconds", "How long the last block took.", leases.prefetch_seconds
+        "pidlease_pid_prefetch_seconds",
+        "How long the last block took.",
+        leases.blocks.prefetch_seconds,
     )
 
 

@@ -13,7 +13,9 @@ class Status(enum.Enum):
 
     The first seven are the design's results. FAILED: not in the log, nor is anything of this
     producer behind it; try again. STOPPED: the partition takes no appends. NO_LEASE: the
-    producer would need a slot of the lease ring, and all are taken; try again later.
+    producer would need a slot of the lease ring, and all are taken; try again later. FORBIDDEN:
+    the topic does not take batches of this policy. SESSION_ENDED: of a producer that had an error
+    on this connection, after which nothing of it is judged there.
     """
 
     APPENDED = "appended"
@@ -26,6 +28,8 @@ class Status(enum.Enum):
     FAILED = "failed"
     STOPPED = "stopped"
     NO_LEASE = "no lease"
+    FORBIDDEN = "forbidden"
+    SESSION_ENDED = "session ended"
 
 
 class Outcome(NamedTuple):

@@ -9,37 +9,44 @@ batches that came while the one before was under way (group commit).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
-from pidlease.core.judge import ADMIT, Age, Kind, Verdict, judge
-from pidlease.core.packed import Packed, fold_packed, judge_packed, unpack
+from pidlease.core.judge import ADMIT, Age, Kind, Verdict, judge, malformed
+from pidlease.core.packed import Packed, fold_packed, judge_packed
 from pidlease.core.pid import Policy, policy_of
+from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import Rules, rules_of
-from pidlease.core.state import Batch, ProducerState
+from pidlease.core.state import Batch
+from pidlease.core.topic_policy import TopicPolicy
 from pidlease.engine.counts import Counts
 from pidlease.engine.failed import FailedFirsts
+from pidlease.engine.flight import Pending, behind_failed, next_group, original, tell
+from pidlease.engine.known import KnownProducers
 from pidlease.engine.outcome import STATUS_OF, Done, Outcome, Status
+from pidlease.engine.whose import no_policy
 from pidlease.storage.errors import LogStoppedError, OffsetRangeError
 from pidlease.storage.ports import NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
-from pidlease.storage.snapshots import PartitionRows, TopicPartition
+from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics import Topic
-
-#: How much one append takes at most; it bounds what a crash can tear, and a waiting answer.
-GROUP_BYTES_MAX: Final = 8 << 20
-GROUP_BATCHES_MAX: Final = 1000
 
 _log = structlog.get_logger(__name__)
 
 
 class LeaseBook(Protocol):
-    """What a partition asks of the leases."""
+    """What a partition asks of the leases.
+
+    Attributes:
+        fences: of PIDs that a name is bound to, the last generation granted: lower ones are
+            fenced, wherever they are seen.
+    """
+
+    fences: dict[int, int]
 
     def age(self, pid: int, hole_ms: int) -> Age:
         """How old the PID's block is; blocks taken before `hole_ms` count as old."""
@@ -47,21 +54,14 @@ class LeaseBook(Protocol):
     def adopt(self, pid: int, partition: "Partition") -> bool:
         """Take note that a PID writes to a partition for the first time; False: no slot is free."""
 
+    def unsure(self, pid: int) -> bool:
+        """Whether a PID of no block on record may be one that another server leased since.
+
+        Then it is being looked up, and will be known soon.
+        """
+
     def restore(self, pids: Iterable[int], partition: "Partition") -> None:
         """Take note that the log holds batches of PIDs on a partition."""
-
-
-class _Pending:
-    """A batch on its way into the log, and who waits for it."""
-
-    __slots__ = ("batch", "done", "new", "pid", "retries")
-
-    def __init__(self, pid: int, batch: Batch, new: NewBatch, done: Done) -> None:
-        self.pid = pid
-        self.batch = batch
-        self.new = new
-        self.done = done
-        self.retries: list[tuple[Batch, Done]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,17 @@ class Surroundings:
         counts: where outcomes are counted.
         clock_ms: the time, in ms since 1970.
         judging: off lets every batch through as if it had no PID.
+        names: the producer ids of policy epoch.
     """
 
     leases: LeaseBook
     counts: Counts
     clock_ms: Callable[[], int]
     judging: bool = True
+    names: ProducerNames = field(default_factory=ProducerNames)
 
 
-class Partition:
+class Partition(KnownProducers):
     """A partition with what is known of its producers.
 
     Parameters:
@@ -94,28 +96,34 @@ class Partition:
     def __init__(
         self, name: TopicPartition, topic: Topic, log: PartitionLog, around: Surroundings
     ) -> None:
-        self.name: Final = name
-        self.topic_id: Final = topic.topic_id
-        self.log: Final = log
-        self.producers: dict[int, Packed] = {}
-        #: The first offset that is not applied.
-        self.next_offset = log.end_offset
-        #: When it was found that earlier history is missing (see `PartitionRows`).
-        self.hole_ms = topic.made_again_ms
+        super().__init__(name, topic, around.names, log.end_offset)
+        self.log = log
+        self.policy = TopicPolicy()
         #: Whether its topic was deleted; then no door finds it, and it takes nothing.
         self.gone = False
         self._leases = around.leases
+        self._fences = around.leases.fences
         self._counts = around.counts
         self._clock_ms = around.clock_ms
         self._judging = around.judging
         self._pushed: dict[int, Packed] = {}
-        self._flying: dict[int, deque[_Pending]] = {}
+        self._flying: dict[int, deque[Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
-        self._queue: deque[_Pending] = deque()
-        self._writing: list[_Pending] = []
+        self._queue: deque[Pending] = deque()
+        self._writing: list[Pending] = []
         self._start_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._watchers: set[asyncio.Event] = set()
+
+    @property
+    def policy(self) -> TopicPolicy:
+        """What the topic takes; it may be changed at any time."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: TopicPolicy) -> None:
+        self._policy = policy
+        self._takes_all = policy.takes_all
 
     # ------------------------------------------------------------------ judging
 
@@ -124,8 +132,8 @@ class Partition:
         """Judge a batch, and append it if it is admitted.
 
         Parameters:
-            pid: the producer id; 0 or below: none.
-            header: the batch's header, checked.
+            pid: the producer id, or what stands for one of policy epoch; 0 or below: none.
+            header: the batch's header, checked; under the writer where the policy is not kafka.
             data: the batch, of which the log writes over offset and leader epoch.
             batch: its identity.
             done: told the outcome.
@@ -133,30 +141,27 @@ class Partition:
         if self.log.stopped:
             done(self._stopped())
             return
+        if not self._takes_all and (reason := self._policy.refusal(pid)):
+            done(self._outcome(policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason)))
+            return
         if pid <= 0 or not self._judging:
-            self._push(_Pending(0, batch, NewBatch(data, header), done))
+            self._push(Pending(0, batch, NewBatch(data, header), done))
             return
         rules = rules_of(pid)
         if rules is None:
             done(self._outcome(None, Outcome(Status.MALFORMED, reason=no_policy(pid))))
             return
         state = self._pushed.get(pid) or self.producers.get(pid)
-        verdict = (
-            judge_packed(rules, state, batch)
-            if state is not None
-            else judge(rules, None, batch, self._leases.age(pid, self.hole_ms))
-        )
+        verdict = self._judge(rules, pid, state, batch)
         if self._failed and self._failed.holds(pid, batch, verdict):
-            done(self._outcome(rules.policy, _behind_failed(self._failed.first(pid))))
+            done(self._outcome(rules.policy, behind_failed(self._failed.first(pid))))
         elif verdict.kind is not Kind.ADMIT:
             self._refuse(pid, rules, batch, verdict, done)
         elif state is None and not self._leases.adopt(pid, self):
-            self._failed.note(pid, batch)  # what is behind it on the wire is not to pass it
-            reason = "all lease slots are taken"
-            done(self._outcome(rules.policy, Outcome(Status.NO_LEASE, reason=reason)))
+            self._no_slot(pid, rules, Pending(pid, batch, NewBatch(data, header), done))
         else:
             self._pushed[pid] = fold_packed(rules, state, batch, -1, 0)
-            pending = _Pending(pid, batch, NewBatch(data, header), done)
+            pending = Pending(pid, batch, NewBatch(data, header), done)
             flying = self._flying.get(pid)
             if flying is None:
                 self._flying[pid] = flying = deque()
@@ -164,6 +169,49 @@ class Partition:
             if self._failed:
                 self._failed.forget(pid)
             self._push(pending)
+
+    def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
+        """Tell, and count, what a door has found to be wrong with a batch.
+
+        Parameters:
+            pid: of the batch's header.
+            outcome: what was found.
+            done: told.
+        """
+        done(self._outcome(policy_of(pid), outcome))
+
+    def _judge(self, rules: Rules, pid: int, state: Packed | None, batch: Batch) -> Verdict:
+        if not self._policy.deduplication:
+            reason = malformed(rules, batch)
+            return Verdict(Kind.MALFORMED, reason=reason) if reason else ADMIT
+        granted = self._fences.get(pid, -1) if self._fences else -1
+        if state is not None:
+            return judge_packed(rules, state, batch, granted)
+        verdict = judge(rules, None, batch, self._leases.age(pid, self.hole_ms), granted)
+        if verdict.kind is Kind.ADMIT and self._policy.starts_at_zero and batch.first:
+            return Verdict(Kind.GAP, expected=0)
+        return verdict
+
+    def _no_slot(self, pid: int, rules: Rules, pending: Pending) -> None:
+        """The first batch of a producer for whom the ring has no slot."""
+        if not self._policy.deduplication:
+            self._push(Pending(0, *pending.sent))
+            return
+        if not self.names.name(pid):
+            # What is behind it on the wire is not to pass it. (Nothing that counts from 0 can,
+            # and what stands for its name is another number the next time.)
+            self._note_failed(rules, pid, pending.batch)
+        reason = "all lease slots are taken"
+        pending.done(self._outcome(rules.policy, Outcome(Status.NO_LEASE, reason=reason)))
+
+    def _note_failed(self, rules: Rules, pid: int, batch: Batch) -> None:
+        """Hold off what comes behind a batch that failed.
+
+        Not where holes are allowed: nothing tells there which one comes again, so the door ends
+        the producer's session on its connection.
+        """
+        if not rules.holes:
+            self._failed.note(pid, batch)
 
     def _refuse(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict, done: Done) -> None:
         """Answer a batch that is not admitted, unless the answer hangs on one in flight."""
@@ -175,8 +223,13 @@ class Partition:
             if durable is None or verdict.kind is not Kind.DUPLICATE:
                 # What it repeats, or straddles, is not acknowledged yet: wait for that answer.
                 self._counts.joined += 1
-                _original(flying, batch).retries.append((batch, done))
+                original(flying, batch).retries.append((batch, done))
                 return
+        if kind is Kind.UNKNOWN and self._leases.unsure(pid):
+            self._note_failed(rules, pid, batch)
+            reason = "whether another server has leased this PID is being looked up; send it again"
+            done(self._outcome(rules.policy, Outcome(Status.FAILED, reason=reason)))
+            return
         if verdict.differs:
             self._counts.differing += 1
             _log.warning("a duplicate by its numbers has other bytes", pid=pid, batch=batch,
@@ -194,7 +247,7 @@ class Partition:
 
     # ------------------------------------------------------------------ appending
 
-    def _push(self, pending: _Pending) -> None:
+    def _push(self, pending: Pending) -> None:
         self._queue.append(pending)
         if not self._writing and not self._start_scheduled:
             # Not at once: what else arrived together goes into the same append.
@@ -205,13 +258,7 @@ class Partition:
         self._start_scheduled = False
         if self._writing:
             return
-        group: list[_Pending] = []
-        size = 0
-        while self._queue and len(group) < GROUP_BATCHES_MAX:
-            size += len(self._queue[0].new.data)
-            if group and size > GROUP_BYTES_MAX:
-                break
-            group.append(self._queue.popleft())
+        group = next_group(self._queue)
         if group:
             self._writing = group
             self.log.append([pending.new for pending in group], self._appended)
@@ -227,11 +274,11 @@ class Partition:
         self._start()
         self.wake()
         for pending, outcome in applied:
-            _tell(pending.done, outcome)
+            tell(pending.done, outcome)
             for batch, done in pending.retries:
                 self._answer_retry(pending.pid, batch, done)
 
-    def _apply(self, group: list[_Pending], offsets: list[int]) -> list[tuple[_Pending, Outcome]]:
+    def _apply(self, group: list[Pending], offsets: list[int]) -> list[tuple[Pending, Outcome]]:
         """Move persisted, in the order of the log."""
         now_ms = self._clock_ms()
         counts = self._counts
@@ -267,13 +314,13 @@ class Partition:
         if rules is None or verdict.kind is Kind.ADMIT:
             # Cannot be: it repeats or straddles what was just applied. If it is, a retry is safe.
             _log.critical("a joined retry would be admitted", pid=pid, batch=batch, state=state)
-            _tell(done, self._outcome(None, Outcome(Status.FAILED, reason="send it again")))
+            tell(done, self._outcome(None, Outcome(Status.FAILED, reason="send it again")))
             return
-        self._refuse(pid, rules, batch, verdict, partial(_tell, done))
+        self._refuse(pid, rules, batch, verdict, partial(tell, done))
 
     # ------------------------------------------------------------------ failing
 
-    def _fail(self, group: list[_Pending], error: Exception) -> None:
+    def _fail(self, group: list[Pending], error: Exception) -> None:
         """Fail a group, and all that is in flight behind it for the same producers."""
         _log.error("append failed", partition=str(self.name), batches=len(group),
                    error=str(error))  # fmt: skip
@@ -288,15 +335,17 @@ class Partition:
         for pending in (*group, *behind):
             policy = policy_of(pending.pid)
             outcome = Outcome(status, reason=str(error))
-            _tell(pending.done, self._outcome(policy, outcome))
+            tell(pending.done, self._outcome(policy, outcome))
             for _, done in pending.retries:
-                _tell(done, self._outcome(policy, outcome))
+                tell(done, self._outcome(policy, outcome))
 
     def _fall_back(self, pid: int, batch: Batch) -> None:
         """Let pushed be persisted again, and remember what comes first when it comes again."""
         self._flying.pop(pid, None)
         self._pushed.pop(pid, None)
-        self._failed.note(pid, batch)
+        rules = rules_of(pid)
+        if rules is not None:
+            self._note_failed(rules, pid, batch)
 
     # ------------------------------------------------------------------ state
 
@@ -308,49 +357,6 @@ class Partition:
         """Let go of a producer whose lease has ended."""
         self.producers.pop(pid, None)
         self._failed.forget(pid)
-
-    def rows(self) -> PartitionRows:
-        """What a snapshot holds of this partition, as of now."""
-        return PartitionRows(
-            self.name, self.topic_id, self.next_offset, self.hole_ms, dict(self.producers)
-        )
-
-    def described_producers(self) -> Iterator[tuple[int, ProducerState]]:
-        """The producers that are known now, with their states, for a person to look at.
-
-        They may change while the caller takes its time.
-        """
-        for pid, packed in list(self.producers.items()):
-            rules = rules_of(pid)
-            if rules is not None:
-                yield pid, unpack(rules, packed)
-
-    def producer(self, pid: int) -> ProducerState | None:
-        """What is known of a producer, for a person to look at."""
-        packed, rules = self.producers.get(pid), rules_of(pid)
-        return None if packed is None or rules is None else unpack(rules, packed)
-
-    def some_producers(self, limit: int) -> list[tuple[int, ProducerState]]:
-        """Some of the producers that are known, as many as are asked for."""
-        states = ((pid, self.producer(pid)) for pid in islice(self.producers, limit))
-        return [(pid, state) for pid, state in states if state is not None]
-
-    def restore(self, producers: dict[int, Packed], next_offset: int, hole_ms: int) -> None:
-        """Begin with what a snapshot says; `replay` goes on from there."""
-        self.producers = producers
-        self.next_offset = next_offset
-        self.hole_ms = hole_ms
-
-    def replay(self, headers: Iterable[BatchHeader], now_ms: int) -> None:
-        """Fold batches of the log into the state. In a thread, before anything is judged."""
-        for header in headers:
-            pid = header.producer_id
-            rules = rules_of(pid) if pid > 0 else None
-            if rules is not None:
-                batch = batch_of(header)
-                state = self.producers.get(pid)
-                self.producers[pid] = fold_packed(rules, state, batch, header.base_offset, now_ms)
-            self.next_offset = header.last_offset + 1
 
     def note_leases(self) -> None:
         """Tell the leases which PIDs have state here, after a restore."""
@@ -402,36 +408,3 @@ class Partition:
     def unwatch(self, event: asyncio.Event) -> None:
         """Leave the event alone from now on."""
         self._watchers.discard(event)
-
-
-def batch_of(header: BatchHeader) -> Batch:
-    """The identity that Kafka's numbering gives a batch (policy kafka), from its header alone."""
-    first = header.base_sequence
-    last = (first + header.last_offset_delta) & 0x7FFFFFFF
-    return Batch(header.producer_epoch, first, last, header.records, header.crc)
-
-
-def _tell(done: Done, outcome: Outcome) -> None:
-    """Tell one of many; what goes wrong there is not to keep the others waiting."""
-    try:
-        done(outcome)
-    except Exception:  # noqa: BLE001 - a door's bug
-        _log.exception("an outcome could not be told", outcome=outcome)
-
-
-def no_policy(pid: int) -> str:
-    """What is said of a PID that nobody can have leased."""
-    return f"PID {pid} belongs to no policy; lease one by InitProducerId"
-
-
-def _original(flying: deque[_Pending], batch: Batch) -> _Pending:
-    """The batch in flight that a retry repeats; where it only overlaps some, the last of them."""
-    for pending in flying:
-        if pending.batch[:3] == batch[:3]:  # generation, first, last
-            return pending
-    return flying[-1]
-
-
-def _behind_failed(expected: int) -> Outcome:
-    reason = f"sequence {expected} failed and comes first again"
-    return Outcome(Status.FAILED, expected=expected, reason=reason)

@@ -66,7 +66,7 @@ class Recovery:
         durable = manifests[0].places if manifests else {}
         partitions = await self._open(topics, durable)
         snapshot = await self.pool.run(partial(self._choose, manifests, partitions))
-        await self.pool.run(self.leases.load_blocks)
+        await self.pool.run(self.leases.blocks.load)
         await self._replay(partitions, snapshot)
         if snapshot is not None:
             self.leases.restore_rows(snapshot.leases)

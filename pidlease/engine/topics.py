@@ -11,16 +11,21 @@ import structlog
 
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition, Surroundings
-from pidlease.storage.errors import LogError
+from pidlease.engine.policies import TopicPolicies
+from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore
+from pidlease.storage.setting_values import SettingError
 from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.topic_settings import SettingsChange
 from pidlease.storage.topics import Topic
 
 #: Partitions that are opened at once, for a topic of many.
 _OPENED_AT_ONCE: Final = 64
 #: Names of deleted topics that are remembered.
 _DELETED_MAX: Final = 100_000
+#: The setting whose change makes durable what is not yet.
+_FSYNC: Final = "pidlease.fsync"
 #: How often it is looked whether what is in flight to a deleted partition has landed.
 _LANDED_POLL_SECONDS: Final = 0.005
 
@@ -64,6 +69,7 @@ class TopicTable:
     ) -> None:
         self.topics: Final[dict[str, Topic]] = {}
         self.partitions: Final[dict[str, list[Partition]]] = {}
+        self.policies: Final = TopicPolicies(store, pool)
         #: Goes up with every change.
         self.version = 0
         #: Called with a topic when it is deleted, before its name can be used again.
@@ -85,12 +91,21 @@ class TopicTable:
         return self._partitions_max - sum(map(len, self.partitions.values()))
 
     def begin_with(self, topics: Iterable[Topic], partitions: Iterable[Partition]) -> None:
-        """Take what a start found."""
+        """Take what a start found.
+
+        Raises:
+            DataFolderError: a topic's settings make no sense.
+        """
         for topic in topics:
             self.topics[topic.name] = topic
             self.partitions[topic.name] = []
         for each in partitions:
             self.partitions[each.name.topic].append(each)
+        for name, topic in self.topics.items():
+            try:
+                self._give(topic, self.partitions[name])
+            except SettingError as error:
+                raise DataFolderError(f"the definition of topic {name}: {error}") from error
         self.version += 1
 
     async def settle(self) -> None:
@@ -115,6 +130,7 @@ class TopicTable:
         if topic.name in self.topics:
             raise TopicExistsError(f"topic {topic.name} exists")
         self._check_room(topic.partitions)
+        self.policies.of(topic)  # before it is durable: it must make sense
         topic = self._made_again(topic)
         await self._pool.run(partial(self._store.save_topic, topic))
         try:
@@ -164,17 +180,24 @@ class TopicTable:
         self._publish(grown, [*self.partitions[name], *opened])
         _log.info("partitions added", topic=name, partitions=total)
 
-    async def alter(self, name: str, overrides: dict[str, str]) -> None:
-        """See `Engine.alter_topic`."""
+    async def alter(self, name: str, change: SettingsChange) -> None:
+        """See `Engine.change_topic`."""
         topic = self._known(name)
-        altered = replace(topic, overrides=dict(overrides))
+        altered = replace(topic, overrides=change(dict(topic.overrides)))
+        self.policies.of(altered)
         await self._pool.run(partial(self._store.save_topic, altered))
         self._publish(altered, self.partitions[name])
-        for each in self.partitions[name]:
-            # With another fsync policy, what was acknowledged before is to be as safe as the rest.
-            with suppress(LogError):  # it has stopped the partition, and said so
-                await each.log.flush()
+        if altered.overrides.get(_FSYNC) != topic.overrides.get(_FSYNC):
+            # What was acknowledged before is to be as safe as the rest.
+            for each in self.partitions[name]:
+                with suppress(LogError):  # it has stopped the partition, and said so
+                    await each.log.flush()
         _log.info("topic altered", topic=name, settings=altered.overrides)
+
+    async def alter_all(self, change: SettingsChange) -> None:
+        """See `Engine.change_all_topics`."""
+        await self.policies.change_shared(change, self.topics, self.partitions)
+        self.version += 1
 
     # ------------------------------------------------------------------ parts of them
 
@@ -205,7 +228,14 @@ class TopicTable:
         if wanted > self.partitions_left:
             raise TooManyPartitionsError(f"only {self.partitions_left} partitions more may be made")
 
+    def _give(self, topic: Topic, partitions: Iterable[Partition]) -> None:
+        """Have partitions take what their topic takes."""
+        policy = self.policies.of(topic)
+        for each in partitions:
+            each.policy = policy
+
     def _publish(self, topic: Topic, partitions: list[Partition]) -> None:
+        self._give(topic, partitions)
         self.topics[topic.name] = topic
         self.partitions[topic.name] = partitions
         self.version += 1

@@ -3,10 +3,10 @@
 meta.json        format version and cluster id
 lock             held while a process uses the directory
 clean-stop       there only while nothing runs, and the last stop was a proper one
-topics/          the definitions
+topics/          the definitions, and what is set for all topics
 logs/            a folder for each partition
 snapshots/       the fold, from time to time
-sequence/        the PID blocks
+sequence/        the PID blocks, and the bindings of names
 groups/          the committed offsets of consumer groups
 """
 
@@ -31,8 +31,9 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from pidlease.storage.log.open_logs import OpenLogs
 from pidlease.storage.ports import LogConfig
-from pidlease.storage.topic_settings import config_of, plain
-from pidlease.storage.topics import Topic, TopicInDoubtError, TopicStore
+from pidlease.storage.setting_values import SettingError
+from pidlease.storage.topic_settings import check_shared, config_of, plain
+from pidlease.storage.topics import DEFAULTS_NAME, Topic, TopicInDoubtError, TopicStore
 
 FORMAT_VERSION: Final = 1
 OPEN_LOGS_DEFAULT: Final = 256
@@ -64,7 +65,8 @@ class DataFolder:
     ) -> None:
         self.path: Final = path
         self._files = files
-        self._defaults = defaults
+        #: See `LogStore`.
+        self.defaults: Final = defaults
         self._pool = pool
         self._logs: dict[tuple[str, int], EmbeddedPartitionLog] = {}
         #: Topics of which only a start tells whether they were deleted.
@@ -101,6 +103,11 @@ class DataFolder:
         return self.path / "sequence" / "blocks"
 
     @property
+    def names(self) -> Path:
+        """The file of the bindings of names."""
+        return self.path / "sequence" / "names"
+
+    @property
     def groups(self) -> Path:
         """Where the committed offsets are."""
         return self.path / "groups"
@@ -112,9 +119,23 @@ class DataFolder:
             self._try_remove_logs(topic)
         return [plain(topic) for topic in self._topics.load()]
 
+    def topic_defaults(self) -> dict[str, str]:
+        """See `LogStore`."""
+        found = self._topics.load_defaults()
+        try:
+            check_shared(found)
+        except SettingError as error:
+            path = self.path / "topics" / DEFAULTS_NAME
+            raise DataFolderError(f"{path} makes no sense here: {error}") from error
+        return found
+
+    def save_topic_defaults(self, settings: dict[str, str]) -> None:
+        """See `LogStore`."""
+        self._topics.save_defaults(settings)
+
     def save_topic(self, topic: Topic) -> None:
         """See `LogStore`."""
-        config = config_of(topic, self._defaults)
+        config = config_of(topic, self.defaults)
         if topic.name in self._in_doubt:
             raise OSError(f"{topic.name}: its deletion is in doubt until the next start")
         if topic.name in self._left_over:
@@ -165,7 +186,7 @@ class DataFolder:
     ) -> EmbeddedPartitionLog:
         """See `LogStore`."""
         folder = self.path / "logs" / _partition_folder(topic, partition)
-        config = config_of(topic, self._defaults)
+        config = config_of(topic, self.defaults)
         log = EmbeddedPartitionLog(self._files, folder, config, self._pool, self.open_logs)
         log.open(recovery_offset, clean=self.clean)
         self._logs[topic.name, partition] = log

@@ -4,6 +4,7 @@ LogError
 |-- AppendFailedError   nothing of this append is in the log; it may be tried again
 |-- LogStoppedError     the partition takes no more appends until someone has looked at it
 |-- OffsetRangeError    an offset that the log does not have (any more, or yet)
+|-- UnidentifiedBatchError  a batch of the partition's writer does not say whose it is
 `-- DamagedLogError     bytes that were acknowledged are no longer intact
 DataFolderError         a data directory that this process must not use
 """
@@ -30,6 +31,10 @@ class OffsetRangeError(LogError):
         super().__init__(f"offset {offset} is outside {start}..{end}")
         self.start = start
         self.end = end
+
+
+class UnidentifiedBatchError(LogError):
+    """A batch of the partition's writer that does not say whose it is. None was let in so."""
 
 
 class DamagedLogError(LogError):

@@ -18,6 +18,9 @@ HEADER_KEY: Final = b"pidlease"
 #: The longest producer id of policy epoch, in bytes.
 NAME_BYTES_MAX: Final = 256
 
+#: Headers of the first record that are looked at; ours is the first where a client of ours sends.
+_HEADERS_MAX: Final = 100
+
 _VERSION: Final = 1
 _PID: Final = 1
 _NAME: Final = 2
@@ -27,6 +30,10 @@ _NUMBER: Final = struct.Struct(">q")
 
 class IdentityError(Exception):
     """A header `pidlease` that says nothing, or a batch without one where it must have one."""
+
+
+class CutOffError(IdentityError):
+    """The first record goes on behind what there is of it."""
 
 
 class Identity(NamedTuple):
@@ -111,7 +118,8 @@ def identity_header(records: Buffer) -> bytes | None:
         records: the records of a batch, not compressed; a beginning of them will do.
 
     Raises:
-        IdentityError: what is there is no record, or its beginning is cut off before its headers.
+        CutOffError: it ends before the record's headers do.
+        IdentityError: what is there is no record.
     """
     reader = _Reader(records)
     end = reader.varint()
@@ -121,7 +129,7 @@ def identity_header(records: Buffer) -> bytes | None:
     reader.varint()  # offset
     reader.skip(max(reader.varint(), 0))
     reader.skip(max(reader.varint(), 0))
-    for _ in range(reader.varint()):
+    for _ in range(min(reader.varint(), _HEADERS_MAX)):
         key = reader.take(reader.varint())
         length = reader.varint()
         value = reader.take(max(length, 0))
@@ -146,8 +154,10 @@ class _Reader:
     def varint(self) -> int:
         shift = value = 0
         while True:
-            if self.at >= len(self._data) or shift > 63:
+            if shift > 63:
                 raise IdentityError("the first record cannot be read")
+            if self.at >= len(self._data):
+                raise CutOffError("the first record is cut off")
             byte = self._data[self.at]
             self.at += 1
             value |= (byte & 0x7F) << shift
@@ -158,7 +168,7 @@ class _Reader:
     def skip(self, count: int) -> None:
         self.at += count
         if self.at > len(self._data):
-            raise IdentityError("the first record cannot be read")
+            raise CutOffError("the first record is cut off")
 
     def take(self, count: int) -> bytes:
         if count < 0:

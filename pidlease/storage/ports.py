@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.topics import Topic
+from pidlease.storage.writer import LoggedBatch
 
 
 @enum.unique
@@ -126,18 +127,37 @@ class PartitionLog(Protocol):
     async def find_time(self, timestamp: int) -> TimedOffset | None:
         """The first record with this timestamp (ms) or a later one."""
 
-    def read_batches(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of all acknowledged batches from `offset` on, each batch's CRC checked.
+    def read_batches(self, offset: int) -> Iterator[LoggedBatch]:
+        """All acknowledged batches from `offset` on, without their records; their CRCs checked.
 
         Blocking; for replay, in a thread.
 
         Raises:
             DamagedLogError: a batch is not intact.
+            UnidentifiedBatchError: one of the writer does not say whose it is.
         """
 
 
 class LogStore(Protocol):
     """All partitions' logs, and the topics they belong to. All methods block."""
+
+    @property
+    def defaults(self) -> LogConfig:
+        """What the server was started with, for topics that have no settings of their own."""
+
+    def topic_defaults(self) -> dict[str, str]:
+        """What was set for all topics while a server ran, by Kafka's names.
+
+        Raises:
+            DataFolderError: it is damaged, or makes no sense here.
+        """
+
+    def save_topic_defaults(self, settings: dict[str, str]) -> None:
+        """Make what is set for all topics durable, in place of what was set before.
+
+        Raises:
+            OSError: it is not.
+        """
 
     def topics(self) -> list[Topic]:
         """The topics there are."""

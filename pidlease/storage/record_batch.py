@@ -59,6 +59,11 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CODEC_BITS)
 
     @property
+    def codec(self) -> str:
+        """How the records are compressed."""
+        return CODECS[self.attributes & _CODEC_BITS]
+
+    @property
     def last_offset(self) -> int:
         """Offset of the last record."""
         return self.base_offset + self.last_offset_delta

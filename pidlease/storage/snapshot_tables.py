@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute  # used by casts, and loaded then: not in the middle of a snapshot
 
 from pidlease.core.packed import NARROW, WIDE, Layout, Packed, layout_of
-from pidlease.core.rules import Rules, rules_of
+from pidlease.core.pid import POLICY_SHIFT
+from pidlease.core.producer_names import ProducerNames, is_stand_in
+from pidlease.core.rules import EPOCH, Rules, rules_of
 from pidlease.core.state import BATCHES_KEPT
 
 #: Rows that are made at once: a few hundred microseconds in which nobody else runs.
@@ -28,6 +30,7 @@ _BATCH: Final = pa.struct(
 PRODUCERS_SCHEMA: Final = pa.schema(
     [
         pa.field("pid", pa.int64()),
+        pa.field("producer_id", pa.string()),
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("generation", pa.int64()),
@@ -45,6 +48,9 @@ LEASES_SCHEMA: Final = pa.schema(
     ]
 )
 
+
+#: The PID of who has a producer id instead (policy epoch).
+_NO_PID: Final = -1
 
 _DTYPES: Final = {pa.int64(): "<i8", pa.int32(): "<i4", pa.uint32(): "<u4"}
 _BATCH_FIELDS: Final = tuple((field.name, field.type) for field in _BATCH)
@@ -180,6 +186,7 @@ class _SameSize:
     def __init__(self, size: int) -> None:
         self.kind = _KINDS[size]
         self.pids: list[int] = []
+        self.ids: dict[int, str] = {}
         self.states: list[Packed] = []
         self.runs: list[tuple[TopicPartition, int]] = []
 
@@ -202,9 +209,11 @@ class _SameSize:
             [_column(kept[name][:, ::-1].ravel(), kind) for name, kind in _BATCH_FIELDS],
             fields=list(_BATCH),
         )
+        pids, ids = self._who()
         return pa.RecordBatch.from_arrays(
             [
-                _column(np.array(self.pids, np.int64), pa.int64()),
+                pids,
+                ids,
                 topics.cast(pa.string()),
                 _column(np.repeat(numbers, counts), pa.int32()),
                 _column(rows["generation"], pa.int64()),
@@ -216,19 +225,33 @@ class _SameSize:
             schema=PRODUCERS_SCHEMA,
         )
 
+    def _who(self) -> tuple[pa.Array, pa.Array]:
+        """The columns of PIDs and of producer ids; each row has one of them."""
+        pids = np.array(self.pids, np.int64)
+        if not self.ids:
+            return _column(pids, pa.int64()), _strings([""] * len(pids))
+        pids[pids >> POLICY_SHIFT == EPOCH.policy] = _NO_PID
+        return _column(pids, pa.int64()), _strings([self.ids.get(pid, "") for pid in self.pids])
+
 
 def producer_batches(
-    partitions: Iterable[PartitionRows], places: dict[TopicPartition, Place]
+    partitions: Iterable[PartitionRows],
+    places: dict[TopicPartition, Place],
+    names: ProducerNames,
 ) -> Iterator[pa.RecordBatch]:
     """Rows in chunks, so that a million of them never stand in memory twice.
 
     Parameters:
         partitions: each is asked for when its turn comes.
         places: gets each partition's place in the offset vector.
+        names: the producer ids of policy epoch. Who is not there any more is left out: its state
+            has ended meanwhile.
     """
     groups: dict[int, _SameSize] = {}
-    for partition, topic_id, next_offset, hole_ms, producers in partitions:
+    for partition, topic_id, next_offset, hole_ms, known in partitions:
         places[partition] = Place(topic_id, next_offset, hole_ms)
+        ids = _producer_ids(known, names)
+        producers = _identified(known, ids)
         sizes = set(map(len, producers.values()))
         for size in sizes:
             pids, states = list(producers), list(producers.values())
@@ -237,12 +260,28 @@ def producer_batches(
                 states = [state for state in states if len(state) == size]
             for start in range(0, len(pids), ROWS_AT_ONCE):
                 group = groups.setdefault(size, _SameSize(size))
+                group.ids |= ids
                 end = start + ROWS_AT_ONCE
                 group.add(partition, pids[start:end], states[start:end])
                 if len(group.pids) >= ROWS_AT_ONCE:
                     yield groups.pop(size).batch()
     for group in groups.values():
         yield group.batch()
+
+
+def _producer_ids(producers: Iterable[int], names: ProducerNames) -> dict[int, str]:
+    """The producer ids of a partition, by what stands for them, as far as they last."""
+    if not len(names):
+        return {}
+    found = {pid: names.name(pid) for pid in producers if is_stand_in(pid)}
+    return {pid: name for pid, name in found.items() if name}
+
+
+def _identified(producers: Mapping[int, Packed], ids: Mapping[int, str]) -> Mapping[int, Packed]:
+    """Without those whose producer id has ended since the partition's rows were taken."""
+    if not any(is_stand_in(pid) and pid not in ids for pid in producers):
+        return producers
+    return {pid: state for pid, state in producers.items() if not is_stand_in(pid) or pid in ids}
 
 
 def lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
@@ -256,13 +295,14 @@ def lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
 
 
 def read_producers(
-    table: pa.Table, partitions: Iterable[TopicPartition]
+    table: pa.Table, partitions: Iterable[TopicPartition], names: ProducerNames
 ) -> dict[TopicPartition, dict[int, Packed]]:
     """The rows of producers.parquet, by partition.
 
     Parameters:
         table: the file.
         partitions: those of the offset vector; each gets an entry, if an empty one.
+        names: gets the producer ids of policy epoch.
 
     Raises:
         SnapshotError: a row names another partition, or says what no fold makes.
@@ -274,7 +314,7 @@ def read_producers(
         column = dict(zip(rows.schema.names, rows.columns, strict=True))
         if any(each.null_count for each in rows.columns):
             raise SnapshotError("a row with nothing where something must be")
-        pids = _numbers(column["pid"])
+        pids = _read_pids(column, names)
         states = _pack_rows(pids, column)
         topics = column["topic"].dictionary_encode()
         numbers = _numbers(column["partition"])
@@ -287,6 +327,17 @@ def read_producers(
                 raise SnapshotError(f"rows of {partition}, which is not in the offset vector")
             found[partition].update(zip(pids[begin:end].tolist(), states[begin:end], strict=True))
     return found
+
+
+def _read_pids(column: dict[str, pa.Array], names: ProducerNames) -> np.ndarray:
+    """The PIDs, with what stands for producer ids in their place."""
+    pids = _numbers(column["pid"]).copy()
+    for place in np.flatnonzero(pids == _NO_PID).tolist():
+        name = column["producer_id"][place].as_py()
+        if not name:
+            raise SnapshotError("a row with neither a PID nor a producer id")
+        pids[place] = names.take(name)
+    return pids
 
 
 def _pack_rows(pids: np.ndarray, column: dict[str, pa.Array]) -> list[Packed]:

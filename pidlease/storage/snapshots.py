@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from pidlease.core.packed import Packed
+from pidlease.core.producer_names import ProducerNames
 from pidlease.storage.files import (
     Buffer,
     Files,
@@ -55,7 +56,8 @@ __all__ = [
     "TopicPartition",
 ]
 
-FORMAT_VERSION: Final = 1
+#: 2: producers have a producer_id.
+FORMAT_VERSION: Final = 2
 #: How much of a snapshot is written before it is sent to the disk.
 _FSYNC_BYTES: Final = 4 << 20
 
@@ -100,9 +102,13 @@ class SnapshotStore:
         files: the file system.
         folder: where they are.
         keep: how many to keep; more than one, so that a damaged one has one before it.
+        names: the producer ids of policy epoch, in what is written and what is read.
     """
 
-    def __init__(self, files: Files, folder: Path, keep: int = 2) -> None:
+    def __init__(
+        self, files: Files, folder: Path, keep: int = 2, names: ProducerNames | None = None
+    ) -> None:
+        self.names: Final = ProducerNames() if names is None else names
         self._files = files
         self._folder = folder
         self._keep = keep
@@ -157,7 +163,7 @@ class SnapshotStore:
         sums: dict[str, tuple[int, int]] = {}
         rows: dict[str, int] = {}
         rows[_PRODUCERS], sums[_PRODUCERS] = self._write_table(
-            aside / _PRODUCERS, PRODUCERS_SCHEMA, producer_batches(partitions, places)
+            aside / _PRODUCERS, PRODUCERS_SCHEMA, producer_batches(partitions, places, self.names)
         )
         rows[_LEASES], sums[_LEASES] = self._write_table(
             aside / _LEASES, LEASES_SCHEMA, lease_batches(leases)
@@ -196,7 +202,7 @@ class SnapshotStore:
         folder = self._folder / _name(number)
         producers = self._read_table(folder / _PRODUCERS, PRODUCERS_SCHEMA, manifest)
         leases = self._read_table(folder / _LEASES, LEASES_SCHEMA, manifest)
-        states = read_producers(producers, manifest.places)
+        states = read_producers(producers, manifest.places, self.names)
         return Snapshot(manifest, states, read_leases(leases))
 
     def _write_table(
@@ -234,11 +240,20 @@ class SnapshotStore:
             table = pq.ParquetFile(pa.BufferReader(content)).read()
         except (pa.ArrowException, OSError) as error:
             raise SnapshotError(f"{path}: {error}") from error
+        if schema is PRODUCERS_SCHEMA and "producer_id" not in table.schema.names:
+            table = _of_format_1(table)
         if not table.schema.equals(schema):
             raise SnapshotError(f"{path}: its columns are not those of a snapshot")
         if table.num_rows != manifest.rows[path.name]:
             raise SnapshotError(f"{path}: {table.num_rows} rows are not the manifest's")
         return table
+
+
+def _of_format_1(table: pa.Table) -> pa.Table:
+    """Producers before there were producer ids."""
+    nobody = pa.array([""] * table.num_rows, pa.string())
+    place = PRODUCERS_SCHEMA.get_field_index("producer_id")
+    return table.add_column(place, "producer_id", nobody)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -1,19 +1,53 @@
-"""What a topic may set for itself, by Kafka's names."""
+"""What a topic may set for itself, and what is set for all topics, by Kafka's names."""
 
+import enum
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.storage.setting_values import SettingError, short, short_name
+from pidlease.storage.topic_policies import (
+    POLICIES,
+    POLICY_DEFAULTS,
+    plain_policies,
+    policy_in_force,
+)
 from pidlease.storage.topics import Topic
+
+#: What is set for all topics, or of a topic's own, in terms of what was set before.
+SettingsChange = Callable[[dict[str, str]], dict[str, str]]
+
+#: What can be set for all topics while the server runs.
+SHARED_SETTINGS: Final = tuple(POLICY_DEFAULTS)
+#: What a topic may set, by Kafka's names and some of our own.
+TOPIC_SETTINGS: Final = (
+    "segment.bytes",
+    "retention.ms",
+    "retention.bytes",
+    "pidlease.fsync",
+    *SHARED_SETTINGS,
+)
+
+#: Of them, those that are whole numbers.
+_NUMBERS: Final = ("segment.bytes", "retention.ms", "retention.bytes")
+#: The longest value.
+_VALUE_MAX: Final = 1000
+#: ASCII digits, no more of them than a long has: Python takes much else for a whole number.
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+
+
+# ---------------------------------------------------------------------- what values say
 
 
 def config_of(topic: Topic, defaults: LogConfig) -> LogConfig:
-    """The settings of a topic: the server's, with the topic's own in their place.
+    """The settings of a topic's log: the server's, with the topic's own in their place.
 
     Raises:
-        ValueError: a value is no number, or no fsync policy.
+        SettingError: a value is no number, or no fsync policy.
     """
     own = topic.overrides
     integer = partial(_integer, own)
@@ -25,53 +59,168 @@ def config_of(topic: Topic, defaults: LogConfig) -> LogConfig:
     )
 
 
-#: What a topic may set, by Kafka's names and one of our own.
-TOPIC_SETTINGS: Final = ("segment.bytes", "retention.ms", "retention.bytes", "pidlease.fsync")
-
-
-#: Of them, those that are whole numbers.
-_NUMBERS: Final = ("segment.bytes", "retention.ms", "retention.bytes")
-#: How much of a value is told back.
-_SHOWN: Final = 50
-
-
-def check_settings(overrides: dict[str, str]) -> None:
+def check_settings(overrides: Mapping[str, str]) -> None:
     """Check a topic's own settings, as they are given or were stored before.
 
     Raises:
-        ValueError: one is not known, or its value makes no sense.
+        SettingError: one is not known, or its value makes no sense.
     """
     for name in overrides:
-        if name not in TOPIC_SETTINGS:
-            raise ValueError(
-                f"{name[:_SHOWN]} cannot be set here; known: {', '.join(TOPIC_SETTINGS)}"
-            )
-    config_of(Topic("-", "", 1, overrides), LogConfig())
+        _check_known(name, TOPIC_SETTINGS)
+    config_of(Topic("-", "", 1, dict(overrides)), LogConfig())
+    policy_in_force(overrides, {})
 
 
-def _integer(own: dict[str, str], name: str, default: int, smallest: int) -> int:
+def check_shared(settings: Mapping[str, str]) -> None:
+    """Check what is set for all topics.
+
+    Raises:
+        SettingError: one cannot be set for all topics, or its value makes no sense.
+    """
+    for name in settings:
+        _check_known(name, SHARED_SETTINGS)
+    policy_in_force({}, settings)
+
+
+def _check_known(name: str, known: tuple[str, ...]) -> None:
+    if name in known:
+        return
+    if name in TOPIC_SETTINGS:
+        reason = "is given for all topics at the server's start (pidlease serve --help)"
+        raise SettingError(name, f"{name} {reason}; while it runs: {', '.join(known)}")
+    raise SettingError(name, f"{short_name(name)} cannot be set here; known: {', '.join(known)}")
+
+
+def _integer(own: Mapping[str, str], name: str, default: int, smallest: int) -> int:
     if name not in own:
         return default
     try:
         value = int(own[name])
     except ValueError:
-        raise ValueError(f"{name} is a whole number, not {_short(own[name])}") from None
+        raise SettingError(name, f"{name} is a whole number, not {short(own[name])}") from None
     if not smallest <= value < 2**63 or (name == "segment.bytes" and value >= 2**31):
-        raise ValueError(f"{name} = {_short(own[name])} is out of range")
+        raise SettingError(name, f"{name} = {short(own[name])} is out of range")
     return value
 
 
-def _fsync(own: dict[str, str], default: FsyncPolicy) -> FsyncPolicy:
-    value = own.get("pidlease.fsync", default.value)
+def _fsync(own: Mapping[str, str], default: FsyncPolicy) -> FsyncPolicy:
+    name = "pidlease.fsync"
+    value = own.get(name, default.value)
     try:
         return FsyncPolicy(value)
     except ValueError:
         known = ", ".join(each.value for each in FsyncPolicy)
-        raise ValueError(f"pidlease.fsync is one of {known}, not {_short(value)}") from None
+        raise SettingError(name, f"{name} is one of {known}, not {short(value)}") from None
 
 
-def _short(value: str) -> str:
-    return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
+# ---------------------------------------------------------------------- changing them
+
+
+def plain_setting(name: str, value: str) -> str:
+    """A value that somebody gives, as it is stored and told: in its plainest form.
+
+    Raises:
+        SettingError: it is too long, no plain number where there must be one, or no list.
+    """
+    if len(value) > _VALUE_MAX:
+        raise SettingError(
+            name, f"{short_name(name)} has {_VALUE_MAX} characters at most, not {len(value)}"
+        )
+    if name == POLICIES:
+        return plain_policies(value)
+    if name not in _NUMBERS:
+        return value
+    if not _NUMBER.fullmatch(value):
+        raise SettingError(name, f"{name} is a whole number, not {short(value)}")
+    return str(int(value))
+
+
+def change_of_own(given: Mapping[str, str | None]) -> SettingsChange:
+    """Changes some of a topic's own settings; None: it is no longer the topic's own.
+
+    What is returned raises SettingError for a name that is not known, or a value that makes none.
+    """
+    return partial(_merged, given, TOPIC_SETTINGS, check_settings)
+
+
+def change_of_shared(given: Mapping[str, str | None]) -> SettingsChange:
+    """Changes some of what is set for all topics; None: it is no longer set.
+
+    What is returned raises SettingError, as for `change_of_own`.
+    """
+    return partial(_merged, given, SHARED_SETTINGS, check_shared)
+
+
+def _merged(
+    given: Mapping[str, str | None],
+    known: tuple[str, ...],
+    check: Callable[[Mapping[str, str]], None],
+    before: dict[str, str],
+) -> dict[str, str]:
+    found = dict(before)
+    for name, value in given.items():
+        _check_known(name, known)
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = plain_setting(name, value)
+    check(found)
+    return found
+
+
+# ---------------------------------------------------------------------- who set them
+
+
+@enum.unique
+class SettingSource(enum.Enum):
+    """Who set a value: the topic, somebody for all topics, the server's start, nobody."""
+
+    TOPIC = "topic"
+    ALL_TOPICS = "all topics"
+    START = "start"
+    DEFAULT = "default"
+
+
+class SettingInForce(NamedTuple):
+    """A setting's value, and who set it."""
+
+    value: str
+    source: SettingSource
+
+
+def settings_in_force(
+    own: Mapping[str, str], shared: Mapping[str, str], log: LogConfig
+) -> dict[str, SettingInForce]:
+    """What holds for a topic.
+
+    Parameters:
+        own: its own settings.
+        shared: what is set for all topics.
+        log: what the server was started with.
+    """
+    usual, started = _at_start(LogConfig()), _at_start(log)
+    found = {}
+    for name in TOPIC_SETTINGS:
+        if name in own:
+            found[name] = SettingInForce(own[name], SettingSource.TOPIC)
+        elif name in shared:
+            found[name] = SettingInForce(shared[name], SettingSource.ALL_TOPICS)
+        elif started[name] != usual[name]:
+            found[name] = SettingInForce(started[name], SettingSource.START)
+        else:
+            found[name] = SettingInForce(usual[name], SettingSource.DEFAULT)
+    return found
+
+
+def _at_start(log: LogConfig) -> dict[str, str]:
+    """What a server's topics have before anything is set."""
+    return {
+        "segment.bytes": str(log.segment_bytes),
+        "retention.ms": str(log.retention_ms),
+        "retention.bytes": str(log.retention_bytes),
+        "pidlease.fsync": log.fsync.value,
+        **POLICY_DEFAULTS,
+    }
 
 
 def plain(topic: Topic) -> Topic:

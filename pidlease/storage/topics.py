@@ -1,11 +1,11 @@
-"""The topics of an embedded log: one small file each, replaced as a whole."""
+"""The topics of an embedded log: one small file each, replaced as a whole; one for all of them."""
 
 import json
 import re
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -15,6 +15,8 @@ from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NAME_MAX: Final = 249
 _SUFFIX: Final = ".json"
+#: What is set for all topics. No topic's file is called so: they have suffixes.
+DEFAULTS_NAME: Final = "defaults"
 #: A definition of a topic that was deleted, while its logs are being removed.
 #: No longer than `_SUFFIX`, or the longest names could not be deleted.
 DOOMED_SUFFIX: Final = ".gone"
@@ -88,7 +90,7 @@ class TopicStore:
             DataFolderError: a definition is damaged.
         """
         return [
-            self._read(self._folder / name)
+            self._topic(self._folder / name)
             for name in self._files.list(self._folder)
             if name.endswith(_SUFFIX)
         ]
@@ -99,9 +101,29 @@ class TopicStore:
         Raises:
             OSError: it is not.
         """
-        text = json.dumps(asdict(topic), sort_keys=True)
-        content = json.dumps({"crc": crc32c(text.encode()), "topic": text}).encode()
-        write_aside(self._files, self._folder / (topic.name + _SUFFIX), [content])
+        self._write(self._folder / (topic.name + _SUFFIX), "topic", asdict(topic))
+
+    def load_defaults(self) -> dict[str, str]:
+        """What is set for all topics, by name; nothing where nothing was ever set.
+
+        Raises:
+            DataFolderError: the file is damaged.
+        """
+        path = self._folder / DEFAULTS_NAME
+        if not self._files.exists(path):
+            return {}
+        found = self._read(path, "defaults")
+        if not all(isinstance(each, str) for pair in found.items() for each in pair):
+            raise DataFolderError(f"{path} is damaged (not all is text); take it from a backup")
+        return found
+
+    def save_defaults(self, settings: dict[str, str]) -> None:
+        """Make what is set for all topics durable, in place of what was set before.
+
+        Raises:
+            OSError: it is not.
+        """
+        self._write(self._folder / DEFAULTS_NAME, "defaults", settings)
 
     def doom(self, topic: Topic) -> None:
         """Delete a definition durably; `doomed` names it until all that belongs to it is gone.
@@ -132,7 +154,7 @@ class TopicStore:
             DataFolderError: a definition is damaged.
         """
         names = self._files.list(self._folder)
-        return [self._read(self._folder / name) for name in names if name.endswith(DOOMED_SUFFIX)]
+        return [self._topic(self._folder / name) for name in names if name.endswith(DOOMED_SUFFIX)]
 
     def forget(self, topic: Topic) -> None:
         """Nothing is left of a doomed topic.
@@ -147,12 +169,23 @@ class TopicStore:
     def _doomed(self, topic: Topic) -> Path:
         return self._folder / (topic.name + DOOMED_SUFFIX)
 
-    def _read(self, path: Path) -> Topic:
+    def _write(self, path: Path, key: str, content: dict[str, Any]) -> None:
+        text = json.dumps(content, sort_keys=True)
+        outer = json.dumps({"crc": crc32c(text.encode()), key: text})
+        write_aside(self._files, path, [outer.encode()])
+
+    def _read(self, path: Path, key: str) -> dict[str, Any]:
         try:
             outer = json.loads(read_file(self._files, path))
-            text = outer["topic"]
+            text = outer[key]
             if crc32c(text.encode()) != outer["crc"]:
                 raise DataFolderError(f"{path} is damaged (checksum); take it from a backup")
-            return Topic(**json.loads(text))
+            return dict(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataFolderError(f"{path} is damaged ({error}); take it from a backup") from error
+
+    def _topic(self, path: Path) -> Topic:
+        try:
+            return Topic(**self._read(path, "topic"))
+        except TypeError as error:
             raise DataFolderError(f"{path} is damaged ({error}); take it from a backup") from error

@@ -1,23 +1,16 @@
 """`pidlease status`: a running server at a glance, and its health as an exit code."""
 
-import http.client
-import json
-import urllib.error
-import urllib.request
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from proxy.cli.asking import URL, RefusedError, UnreachableError, ask
 from proxy.cli.console import WRONG, cannot_look, pairs_table, plain_table, print_json, stdout
-
-_URL: Final = "http://127.0.0.1:8080"
-_TIMEOUT_SECONDS: Final = 5.0
-_ANSWER_BYTES_MAX: Final = 64 << 20
 
 
 class _Partition(BaseModel):
@@ -78,14 +71,10 @@ class _Status(BaseModel):
     snapshot_failures: int
 
 
-class _UnreachableError(Exception):
-    """No pidlease answers there; the message says what to do."""
-
-
 def status(
     url: Annotated[
         str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address.")
-    ] = _URL,
+    ] = URL,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="What the server says, as JSON.")] = False,
 ) -> None:
@@ -93,7 +82,7 @@ def status(
     try:
         code, answer = _ask(url)
         found = _Status.model_validate(answer) if code == HTTPStatus.OK else None
-    except _UnreachableError as error:
+    except UnreachableError as error:
         raise cannot_look(str(error)) from None
     except ValidationError:
         raise cannot_look(
@@ -111,37 +100,15 @@ def _ask(url: str) -> tuple[int, Any]:
     """The code and the body of /v1/status.
 
     Raises:
-        _UnreachableError: nobody answers, or somebody else.
+        UnreachableError: nobody answers, or somebody else.
     """
-    if not url.startswith(("http://", "https://")):
-        raise _UnreachableError(f"--url {url} is no HTTP address; it is like {_URL}")
-    # No proxy of the environment: who asks for the server's state means that server.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url.rstrip('/')}/v1/status", timeout=_TIMEOUT_SECONDS) as answer:
-            return answer.status, json.loads(answer.read(_ANSWER_BYTES_MAX))
-    except urllib.error.HTTPError as error:
-        return error.code, _refusal(url, error)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise _UnreachableError(
-            f"no pidlease answers at {url} ({reason}); start `pidlease serve`, or give --url the"
-            " address of its --http-listen"
-        ) from None
-
-
-def _refusal(url: str, error: urllib.error.HTTPError) -> Any:  # noqa: ANN401 - JSON
-    """The body of a server that is there, and has nothing to show yet."""
-    try:
-        with error:
-            answer = json.loads(error.read(_ANSWER_BYTES_MAX))
-    except (OSError, http.client.HTTPException, ValueError):
-        answer = None
-    if error.code != HTTPStatus.SERVICE_UNAVAILABLE or not isinstance(answer, dict):
-        raise _UnreachableError(
-            f"what answers at {url} is no pidlease ({error.code} {error.reason}); look at --url"
-        )
-    return answer
+        return HTTPStatus.OK, ask(url, "/v1/status")
+    except RefusedError as error:
+        # A server that is there, and has nothing to show yet.
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE and isinstance(error.answer, dict):
+            return error.code, error.answer
+        raise UnreachableError(str(error)) from None
 
 
 def _show(console: Console, url: str, found: _Status | None) -> None:

@@ -1,5 +1,6 @@
 """Bodies of requests are bounded before anything of them is kept."""
 
+from collections.abc import Callable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,15 +14,19 @@ class BodyLimit:
     Parameters:
         app: what is asked otherwise.
         limit: in bytes.
+        aside: tells paths whose bodies are bounded where they are read.
     """
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(
+        self, app: ASGIApp, limit: int, aside: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self._app: Final = app
         self._limit: Final = limit
+        self._aside: Final = aside
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or self._aside(scope["path"]):
             await self._app(scope, receive, send)
             return
         # Whole, before it is handed on: so a refusal comes before half of it has been worked on.

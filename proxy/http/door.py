@@ -10,19 +10,34 @@ from proxy.http.body_limit import BodyLimit
 from proxy.http.errors import add_handlers
 from proxy.http.leases import lease_router
 from proxy.http.producers import producer_router
+from proxy.http.records import RecordLimits, RecordRoutes, reads_own_body
+from proxy.http.records_answers import add_record_handlers
+from proxy.http.topics import add_topic_handlers, topic_router
 
 #: The longest body of a request: a batch of a thousand leases takes a third of it.
 _BODY_BYTES_MAX: Final = 1 << 20
 
 
-def add_http_door(app: FastAPI, engine: Callable[[], Engine | None]) -> None:
-    """Serve leases, and what is known of producers.
+def add_http_door(
+    app: FastAPI, engine: Callable[[], Engine | None], limits: RecordLimits | None = None
+) -> Callable[[], None]:
+    """Serve leases, what is known of producers, topics with their settings, and records.
 
     Parameters:
         app: the application of the HTTP port.
         engine: the engine; None while there is none yet.
+        limits: what records may take.
+
+    Returns:
+        Lets requests that wait for records end with what there is.
     """
+    records = RecordRoutes(engine, limits or RecordLimits())
     add_handlers(app)
+    add_topic_handlers(app)
+    add_record_handlers(app)
     app.include_router(lease_router(engine))
     app.include_router(producer_router(engine))
-    app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX)
+    app.include_router(topic_router(engine))
+    app.include_router(records.router)
+    app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX, aside=reads_own_body)
+    return records.close

@@ -9,9 +9,17 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from pidlease.contract import ErrorAnswer
+from pidlease.coordination.names import NamesError
 from pidlease.engine.engine import UnknownTopicError
-from pidlease.engine.lease_service import UnknownPartitionError, UnknownPidError, WrongPolicyError
+from pidlease.engine.lease_service import (
+    BadNameError,
+    NameNeededError,
+    UnknownPartitionError,
+    UnknownPidError,
+    WrongPolicyError,
+)
 from pidlease.engine.leasing import NoPidError
+from pidlease.engine.naming import NameBusyError, NameConflictError, UnknownNameError
 
 #: How long who is refused for now should wait, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
@@ -21,6 +29,12 @@ _KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
     UnknownPartitionError: (404, "partition"),
     WrongPolicyError: (400, "pid"),
     UnknownPidError: (410, "pid"),
+    BadNameError: (400, "name"),
+    NameNeededError: (400, "name"),
+    NameConflictError: (409, "policy"),
+    UnknownNameError: (404, "name"),
+    NameBusyError: (503, "name"),
+    NamesError: (503, None),
     NoPidError: (503, None),
 }
 #: The errors that `status_of` knows.

@@ -7,8 +7,9 @@ from typing import Final
 from fastapi import APIRouter
 
 from pidlease.contract import LeaseAnswer, LeaseBatchAnswer, LeaseBatchRequest, LeaseRequest
+from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import LeaseService
+from pidlease.engine.lease_service import Ask, LeaseService
 from proxy.http.errors import REFUSALS, NotReadyError, status_of
 
 #: Leases that are granted before others get their turn.
@@ -60,7 +61,17 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
 
 async def _lease(service: LeaseService, request: LeaseRequest) -> LeaseAnswer:
-    granted = await service.lease(request.topic, request.partition, request.pid)
+    granted = await service.lease(
+        Ask(
+            request.topic,
+            request.partition,
+            request.pid,
+            request.name or "",
+            request.assign_name,
+            Policy[request.policy.upper()],
+            request.renew,
+        )
+    )
     return LeaseAnswer(
         topic=request.topic,
         partition=request.partition,
@@ -68,4 +79,6 @@ async def _lease(service: LeaseService, request: LeaseRequest) -> LeaseAnswer:
         generation=granted.generation,
         sequence_number=granted.sequence_number,
         expire_ms=granted.expire_ms,
+        resume_at=granted.resume_at,
+        name=granted.name,
     )

@@ -1,4 +1,4 @@
-"""GET /v1/producers: what is known of producers."""
+"""GET /v1/producers: what is known of producers; DELETE: a name is let go of."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
-from pidlease.contract import ProducerRow, ProducersAnswer
+from pidlease.contract import NO_PID, ProducerRow, ProducersAnswer
 from pidlease.core.pid import policy_of
 from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
@@ -31,6 +31,7 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
     @router.get("")
     async def producers(
         pid: Annotated[int | None, Query(ge=1, le=_INT64_MAX)] = None,
+        name: Annotated[str | None, Query(min_length=1, max_length=256)] = None,
         topic: Annotated[str | None, Query(min_length=1, max_length=249)] = None,
         partition: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
         limit: Annotated[int, Query(ge=1, le=_LIMIT)] = _LIMIT,
@@ -40,10 +41,29 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
         if current is None or not current.ready:
             raise NotReadyError("the server recovers, or stops; try again")
         places = _partitions(current, topic, partition)
-        found = list(islice(_rows(current, places, pid, limit + 1), limit + 1))
+        pids = None if pid is None else [pid]
+        if name is not None:
+            named = await _pids_of(current, name)
+            pids = named if pids is None else [each for each in pids if each in named]
+        found = list(islice(_rows(current, places, pids, limit + 1), limit + 1))
         return ProducersAnswer(producers=found[:limit], more=len(found) > limit)
 
+    @router.delete("", status_code=204)
+    async def release(name: Annotated[str, Query(min_length=1, max_length=256)]) -> None:
+        """Let go of a name: who writes under it is fenced, and who asks for it next is new."""
+        current = engine()
+        if current is None or not current.ready:
+            raise NotReadyError("the server recovers, or stops; try again")
+        await current.naming.release(name)
+
     return router
+
+
+async def _pids_of(engine: Engine, name: str) -> list[int]:
+    """The PID that a name is bound to, and what stands for it as a producer id."""
+    binding = await engine.naming.binding(name)
+    stands_in = engine.names.find(name)
+    return [each for each in (binding.pid if binding else None, stands_in) if each is not None]
 
 
 def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterator[Partition]:
@@ -58,22 +78,24 @@ def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterat
 
 
 def _rows(
-    engine: Engine, places: Iterator[Partition], pid: int | None, limit: int
+    engine: Engine, places: Iterator[Partition], pids: list[int] | None, limit: int
 ) -> Iterator[ProducerRow]:
     for place in places:
-        if pid is None:
+        if pids is None:
             found = place.some_producers(limit)
         else:
-            state = place.producer(pid)
-            found = [] if state is None else [(pid, state)]
+            states = ((pid, place.producer(pid)) for pid in pids)
+            found = [(pid, state) for pid, state in states if state is not None]
         for each, state in found:
             yield _row(engine, place, each, state)
 
 
 def _row(engine: Engine, place: Partition, pid: int, state: ProducerState) -> ProducerRow:
     policy = policy_of(pid)
+    producer_id = engine.names.name(pid)
     return ProducerRow(
-        pid=pid,
+        pid=NO_PID if producer_id else pid,
+        name=producer_id or engine.naming.names.get(pid, ""),
         policy="" if policy is None else policy.name.lower(),
         topic=place.name.topic,
         partition=place.name.partition,

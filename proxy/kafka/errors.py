@@ -19,4 +19,6 @@ CODES: Final = {
     Status.FAILED: ErrorCode.not_enough_replicas,
     Status.STOPPED: ErrorCode.kafka_storage_error,
     Status.NO_LEASE: ErrorCode.not_enough_replicas,
+    Status.FORBIDDEN: ErrorCode.policy_violation,
+    Status.SESSION_ENDED: ErrorCode.network_exception,
 }

@@ -1,13 +1,18 @@
-"""Produce (key 0): batches on their way to the engine. Their records are never looked at."""
+"""Produce (key 0): batches on their way to the engine.
+
+Their records are not looked at, but for the first one's headers under policies strict and
+monotonic (`identified.py`).
+"""
 
 from functools import partial
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.pid import NO_PIDS, Policy, policy_of
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.partition import batch_of, no_policy
+from pidlease.engine.whose import batch_of, no_policy
 from pidlease.storage.record_batch import (
     MAGIC,
     BatchHeader,
@@ -17,8 +22,9 @@ from pidlease.storage.record_batch import (
     check_intact,
     read_header,
 )
-from proxy.kafka.connection import Slot
+from proxy.kafka.connection import KafkaConnection, Slot
 from proxy.kafka.errors import CODES
+from proxy.kafka.identified import IdentifiedBatches, Sent
 from proxy.kafka.produce_wire import (
     PartitionData,
     PartitionResult,
@@ -45,6 +51,11 @@ class _Reply:
         if not self._missing:
             self._send()
 
+    @property
+    def connection(self) -> KafkaConnection:
+        """Where the request came from."""
+        return self._slot.connection
+
     def put(self, place: int, result: PartitionResult) -> None:
         """Fill in a partition's result."""
         self._results[place] = result
@@ -58,6 +69,22 @@ class _Reply:
         if status is Status.APPENDED or (status is Status.DUPLICATE and offset >= 0):
             self.put(place, PartitionResult(0, offset, log_start))
             return
+        self._tell_error(place, header, log_start, outcome)
+
+    def tell_leased(
+        self, place: int, header: BatchHeader, log_start: int, outcome: Outcome
+    ) -> None:
+        """The same for policies whose clients read more: a duplicate is told from an append."""
+        if outcome.status is Status.DUPLICATE and outcome.offset >= 0:
+            told = PartitionResult(0, outcome.offset, log_start, Status.DUPLICATE.value)
+            self.put(place, told)
+            return
+        self.tell(place, header, log_start, outcome)
+
+    def _tell_error(
+        self, place: int, header: BatchHeader, log_start: int, outcome: Outcome
+    ) -> None:
+        status = outcome.status
         code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
         self.put(place, PartitionResult(code.value, -1, log_start, _message(header, outcome)))
 
@@ -74,6 +101,8 @@ class _Reply:
             slot.connection.close()
 
 
+#: Policies whose batches say in their first record who sent them.
+_IDENTIFIED: Final = (Policy.STRICT, Policy.MONOTONIC)
 #: A duplicate whose offset is not known any more; clients take it for a success.
 _FORGOTTEN = ErrorCode.duplicate_sequence_number
 
@@ -81,9 +110,12 @@ _FORGOTTEN = ErrorCode.duplicate_sequence_number
 def _message(header: BatchHeader, outcome: Outcome) -> str:
     pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
     what = outcome.reason or outcome.status.value
-    words = [f"PID {pid}, epoch {epoch}, sequence {first}: {what}"]
+    if policy_of(pid) in _IDENTIFIED:  # whose numbers do not fit a batch's header
+        words, fence = [f"PID {pid}: {what}"], "generation"
+    else:
+        words, fence = [f"PID {pid}, epoch {epoch}, sequence {first}: {what}"], "epoch"
     if outcome.generation >= 0:
-        words.append(f"the epoch here is {outcome.generation}")
+        words.append(f"the {fence} here is {outcome.generation}")
     if outcome.expected >= 0:
         words.append(f"expected sequence {outcome.expected}")
     return "; ".join(words)
@@ -100,6 +132,7 @@ class ProduceApi:
     def __init__(self, engine: Engine, batch_bytes_max: int) -> None:
         self._engine = engine
         self._batch_bytes_max = batch_bytes_max
+        self._identified = IdentifiedBatches(engine.pool)
 
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
         """Answer a request.
@@ -132,10 +165,15 @@ class ProduceApi:
             result = PartitionResult(error.code.value, -1, log_start, str(error))
             reply.put(place, result)
             return
-        done = partial(reply.tell, place, header, log_start)
         pid = header.producer_id
-        if pid not in NO_PIDS and policy_of(pid) is not Policy.KAFKA:
-            done(_foreign(pid))
+        policy = None if pid in NO_PIDS else policy_of(pid)
+        if policy in _IDENTIFIED:
+            done = partial(reply.tell_leased, place, header, log_start)
+            self._identified.produce(reply.connection, Sent(partition, header, data, done))
+            return
+        done = partial(reply.tell, place, header, log_start)
+        if policy is not Policy.KAFKA and pid not in NO_PIDS:
+            partition.refuse(pid, _foreign(pid), done)
             return
         partition.produce(pid, header, data, batch_of(header), done)
 
@@ -186,7 +224,7 @@ def _foreign(pid: int) -> Outcome:
     """A PID that no client of this door was given."""
     policy = policy_of(pid)
     if policy is not None:
-        reason = f"PID {pid} is of policy {policy.name.lower()}; this door takes policy kafka"
+        reason = f"PID {pid} is of policy {policy.name.lower()}, which does not come by this door"
         return Outcome(Status.MALFORMED, reason=reason)
     if 0 < pid < 1 << 48:
         reason = f"PID {pid} is one of Kafka's own, and was not leased here"

@@ -59,8 +59,8 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
             "granted": leases.granted,
             "refused": dict(leases.refused),
             "expired": leases.expired,
-            "block_left": leases.block_left,
-            "prefetch_error": leases.prefetch_error,
+            "block_left": leases.blocks.left,
+            "prefetch_error": leases.blocks.prefetch_error,
         },
         "snapshot": None
         if newest is None

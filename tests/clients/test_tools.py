@@ -93,6 +93,24 @@ def test_configs(tools: Tools) -> None:
     tools.keep()
 
 
+def test_configs_of_all_topics(tools: Tools) -> None:
+    """What Kafka has for all brokers (--entity-default) is here what holds for all topics."""
+    everybody = ("--entity-type", "brokers", "--entity-default")
+    done = tools.run("kafka-configs", "--alter", "--alter", *everybody, "--add-config",
+                     "pidlease.initial=zero,pidlease.policies=[kafka,none,strict]")  # fmt: skip
+    assert done == ["Completed updating default config for brokers in the cluster."]
+    said = tools.run("kafka-configs", "--describe", "--describe", *everybody)
+    assert {line.split()[0] for line in said[1:]} == {
+        "pidlease.policies=none,strict,kafka",
+        "pidlease.initial=zero",
+    }
+    names = "pidlease.initial,pidlease.policies"
+    tools.run("kafka-configs", "--alter", "--alter", *everybody, "--delete-config", names)
+    said = tools.run("kafka-configs", "--describe", "--describe", *everybody)
+    assert said == ["Default configs for brokers in the cluster are:"]
+    tools.keep()
+
+
 def test_console_producer_and_consumer(tools: Tools) -> None:
     sent = [f"key {n}:value {n}" for n in range(1000)]
     tools.run("kafka-console-producer", "idempotent, zstd", "--topic", "console",

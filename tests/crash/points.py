@@ -22,7 +22,7 @@ class Point:
 
     Attributes:
         fault: as `pidlease.storage.faults` reads it.
-        trigger: start, traffic, lease, topic, commit or stop.
+        trigger: start, traffic, lease, name, topic, defaults, commit or stop.
     """
 
     fault: str
@@ -53,6 +53,7 @@ start open */sequence/.aside* 1
 start truncate */sequence/.aside* 1
 start fsync */sequence/.aside* 1
 start rename */sequence/blocks 1
+start rename */sequence/names 1
 start fsync_folder */sequence 1
 start make_folder */groups 1 s
 start open */groups/.aside* 1 s
@@ -83,6 +84,14 @@ topic open */logs/NEW-0/*.timeindex 1
 topic truncate */logs/NEW-0/*.timeindex 1
 topic open */logs/NEW-0/*.log 1
 topic truncate */logs/NEW-0/*.log 1
+defaults open */topics/.aside* 1
+defaults truncate */topics/.aside* 1
+defaults write */topics/.aside* 1 ~
+defaults fsync */topics/.aside* 1
+defaults rename */topics/defaults 1 !
+defaults fsync_folder */topics 2
+name write */sequence/names 1 !~
+name fsync */sequence/names 1
 lease truncate */sequence/blocks 2 !
 lease write */sequence/blocks 2 ~
 lease fsync */sequence/blocks 2

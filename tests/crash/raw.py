@@ -5,8 +5,18 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+import httpx
+
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
+from tests.wire.admin_requests import (
+    BROKER,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+    SET,
+    alteration,
+    config_question,
+)
 from tests.wire.batches import batch
 from tests.wire.client import INIT, WireClient, answers_of, creation, produced
 from tests.wire.group_requests import (
@@ -77,6 +87,48 @@ async def make_topic(server: PidleaseServer, topic: str, partitions: int) -> Non
     async with await connect(server) as client:
         body = await client.call(CREATE_TOPICS, 5, **creation(topic, partitions))
         assert body.topics[0].error_code in (0, _EXISTS), body.topics[0]
+
+
+#: What is set for all topics in turn: what the clients of these tests use is in all of them.
+_POLICIES = ("none,kafka", "none,kafka,epoch", "none,kafka,monotonic", "none,strict,kafka")
+
+
+async def set_defaults(server: PidleaseServer, number: int, told: list[int]) -> None:
+    """Change what is set for all topics; it is in the list as soon as it was answered."""
+    value = _POLICIES[number % len(_POLICIES)]
+    async with await connect(server) as client:
+        change = ("pidlease.policies", SET, value)
+        values = alteration("", change, kind=BROKER)
+        (result,) = (await client.call(INCREMENTAL_ALTER_CONFIGS, 1, **values)).responses
+        assert result.error_code == 0, result
+        told.append(number)
+
+
+async def check_defaults(server: PidleaseServer, asked: int, told: list[int]) -> None:
+    """What was answered is there, or what was asked for after it."""
+    async with await connect(server) as client:
+        values = config_question((BROKER, ""))
+        (result,) = (await client.call(DESCRIBE_CONFIGS, 4, **values)).results
+        found = [each.value for each in result.configs]
+        may_be = range(told[-1] if told else 0, asked + 1)
+        fitting = [number for number in may_be if [_POLICIES[number % len(_POLICIES)]] == found]
+        assert fitting or (not told and not found), (found, asked, told)
+        told += fitting[:1]  # and what was told is not to be older later either
+
+
+async def grant(server: PidleaseServer, topic: str, told: list[tuple[int, int]]) -> None:
+    """Lease by a name: always the same PID, and each generation once; in the list when answered."""
+    async with httpx.AsyncClient(base_url=server.http_url) as client:
+        body = {"topic": topic, "partition": 0, "name": "raw"}
+        try:
+            response = await client.post("/v1/leases", json=body)
+        except httpx.TransportError as error:
+            raise ConnectionError(str(error)) from error  # it died meanwhile
+        assert response.status_code == 200, response.text
+        lease = response.json()
+        found = (lease["pid"], lease["generation"])
+        assert not told or (found[0] == told[-1][0] and found[1] > told[-1][1]), (found, told[-1])
+        told.append(found)
 
 
 async def commit(server: PidleaseServer, topic: str, offset: int, told: list[int]) -> None:

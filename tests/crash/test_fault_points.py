@@ -51,6 +51,11 @@ class Chain:
         #: Offsets of a group that were told to be committed, and the last that was asked for.
         self.committed: list[int] = []
         self.offset = 0
+        #: Changes of what is set for all topics: told to be made, and asked for.
+        self.defaults: list[int] = []
+        self.asked_defaults = -1
+        #: What was granted to a name.
+        self.granted: list[tuple[int, int]] = []
 
     def die_at(self, point: Point) -> None:
         """One life: start with the fault, come by it, and die of it."""
@@ -100,14 +105,22 @@ class Chain:
         virgins = [*self.pids[:1], *self.pids[-1:]][:_VIRGINS]
         if any(load.ledger.acknowledged_count for load in self.loads):
             raw.quietly(raw.check_virgins(self.server, TOPIC, PARTITIONS, virgins))
+            raw.quietly(raw.grant(self.server, TOPIC, self.granted))
         if self.committed:
             raw.quietly(raw.check_committed(self.server, TOPIC, self.committed))
+        if self.asked_defaults >= 0:
+            raw.quietly(raw.check_defaults(self.server, self.asked_defaults, self.defaults))
         raw.quietly(raw.lease(self.server, 1, self.pids))
 
     def _trigger(self, trigger: str, new: str) -> None:
         if trigger == "topic":
             self.made.append(new)
             raw.quietly(raw.make_topic(self.server, new, 1))
+        elif trigger == "defaults":
+            self.asked_defaults += 1
+            raw.quietly(raw.set_defaults(self.server, self.asked_defaults, self.defaults))
+        elif trigger == "name":
+            raw.quietly(raw.grant(self.server, TOPIC, self.granted))
         elif trigger == "lease":
             raw.quietly(raw.lease(self.server, 60, self.pids))
         elif trigger == "commit":
@@ -133,6 +146,11 @@ class Chain:
         self._check_pids()
         raw.surely(raw.check_committed(server, TOPIC, self.committed))
         assert len(self.committed) > 10
+        raw.surely(raw.check_defaults(server, self.asked_defaults, self.defaults))
+        assert self.defaults
+        for _ in range(2):
+            raw.surely(raw.grant(server, TOPIC, self.granted))
+        assert len(self.granted) > 20
         for topic in self.made:
             raw.surely(raw.make_topic(server, topic, 1))
             raw.surely(raw.lease(server, 1, self.pids))
@@ -199,6 +217,8 @@ def test_the_list_of_points_is_complete(tmp_path: Path, monkeypatch: pytest.Monk
         for pid in pids[-8:]:
             raw.surely(raw.begin(server, TOPIC, 0, pid, b"." * 1000))
         raw.surely(raw.commit(server, TOPIC, life, []))
+        raw.surely(raw.set_defaults(server, life, []))
+        raw.surely(raw.grant(server, TOPIC, []))
         time.sleep(0.7)
         assert server.stop() == 0, life
     done = {tuple(line.split(" ", 1)) for line in steps.read_text().splitlines()}

@@ -36,8 +36,10 @@ class Http(NamedTuple):
         response = await self.client.get(path, params=query)  # type: ignore[arg-type]
         return response.status_code, response.json()
 
-    async def lease(self, topic: str = "t", partition: int = 0, pid: int = -1) -> dict[str, Any]:
-        body = {"topic": topic, "partition": partition, "pid": pid}
+    async def lease(
+        self, topic: str = "t", partition: int = 0, pid: int = -1, **more: object
+    ) -> dict[str, Any]:
+        body = {"topic": topic, "partition": partition, "pid": pid, **more}
         status, answer = await self.post("/v1/leases", body)
         assert status == 200, answer
         return answer

@@ -40,6 +40,8 @@ async def test_a_fresh_lease(tmp_path: Path) -> None:
             "generation": first["generation"],
             "sequence_number": 0,
             "expire_ms": first["expire_ms"],
+            "resume_at": 0,
+            "name": "",
         }
         assert before_ms <= first["expire_ms"] - lease_ms <= door.server.clock()
         assert partition.producers == {}, "a lease changes nothing that is known"
@@ -103,6 +105,14 @@ async def test_a_lease_that_has_ended_is_gone(tmp_path: Path) -> None:
         ({"topic": "t", "partition": 0, "pid": Policy.WRITER << 48 | 1}, 400, "pid"),
         ({"topic": "t", "partition": 0, "pid": Policy.STRICT << 48 | 10**9}, 410, "pid"),
         ({"topic": "t", "partition": 0, "more": 1}, 400, "more"),
+        ({"topic": "t", "partition": 0, "name": ""}, 400, "name"),
+        ({"topic": "t", "partition": 0, "name": "x" * 257}, 400, "name"),
+        ({"topic": "t", "partition": 0, "name": "\u20ac" * 86}, 400, "name"),
+        ({"topic": "t", "partition": 0, "name": "a", "pid": 1 << 48 | 1}, 400, "name"),
+        ({"topic": "t", "partition": 0, "policy": "monotonic"}, 400, "name"),
+        ({"topic": "t", "partition": 0, "policy": "kafka"}, 400, "policy"),
+        ({"topic": "t", "partition": 0, "policy": 1}, 400, "policy"),
+        ({"topic": "t", "partition": 0, "renew": "yes"}, 400, "renew"),
         ([], 400, "body"),
         (None, 400, "body"),
         ("t", 400, "body"),
@@ -117,6 +127,15 @@ async def test_what_makes_no_sense_is_told(
         assert (found, answer["field"]) == (status, field), answer
         assert answer["error"]
         assert (await door.lease())["error"] == "", "and it serves on"
+
+
+async def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    async with http(tmp_path) as door:
+        await with_topic(door)
+        content = b'{"topic": "t", "partition": 0, "name": "\\ud800"}'
+        headers = {"content-type": "application/json"}
+        response = await door.client.post("/v1/leases", content=content, headers=headers)
+        assert (response.status_code, response.json()["field"]) == (400, "name")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"NaN"])

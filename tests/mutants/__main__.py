@@ -10,11 +10,12 @@ from tempfile import TemporaryDirectory
 
 from tests.mutants.engine_mutants import ENGINE
 from tests.mutants.groups_mutants import GROUPS
+from tests.mutants.leased_mutants import LEASED
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Result, check, control, prepare
 from tests.mutants.storage_mutants import STORAGE
 
-MUTANTS = (*STORAGE, *ENGINE, *GROUPS)
+MUTANTS = (*STORAGE, *ENGINE, *LEASED, *GROUPS)
 
 
 def main() -> int:

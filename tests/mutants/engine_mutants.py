@@ -20,11 +20,12 @@ from tests.mutants.mutant import (
 
 _JUDGE: Final = "pidlease/core/judge.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
+_KNOWN: Final = "pidlease/engine/known.py"
 _RECOVERY: Final = "pidlease/engine/recovery.py"
 _LEASING: Final = "pidlease/engine/leasing.py"
 _ADMITS: Final = (
-    "            judge_packed(rules, state, batch)\n            if state is not None\n",
-    "            ADMIT\n            if state is not None\n",
+    "            return judge_packed(rules, state, batch, granted)\n",
+    "            return ADMIT\n",
 )
 
 _HOLDS: Final = "        if self._failed and self._failed.holds(pid, batch, verdict):"
@@ -90,14 +91,14 @@ ENGINE: Final = (
     ),
     Mutant(
         "snapshot holds what is not durable",
-        _PARTITION,
+        _KNOWN,
         "self.hole_ms, dict(self.producers)\n",
         "self.hole_ms, self.producers | self._pushed\n",
         (PARTITION,),
     ),
     Mutant(
         "snapshot's vector runs ahead of its state",
-        _PARTITION,
+        _KNOWN,
         "            self.name, self.topic_id, self.next_offset, self.hole_ms,",
         "            self.name, self.topic_id, self.next_offset + self.in_flight, self.hole_ms,",
         (PARTITION,),

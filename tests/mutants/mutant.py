@@ -25,6 +25,11 @@ STATE = "tests/unit/core/test_state.py"
 ORDER = "tests/wire/test_order.py"
 PRODUCE = "tests/wire/test_produce_errors.py"
 NETWORK = "tests/crash/test_network.py"
+NAMES = "tests/http_door/test_names.py"
+VERIFIED = "tests/http_door/test_verify.py"
+IDENTIFIED = "tests/wire/test_identified.py"
+WIRE_GOLDEN = "tests/wire/test_golden.py"
+APPENDS = "tests/wire/test_golden_appends.py"
 
 
 @dataclass(frozen=True, slots=True)

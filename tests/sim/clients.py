@@ -15,7 +15,8 @@ from random import Random
 from typing import Final
 
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.partition import Partition, batch_of
+from pidlease.engine.partition import Partition
+from pidlease.engine.whose import batch_of
 from pidlease.storage.record_batch import read_header
 from tests.sim.batches import make_batch
 

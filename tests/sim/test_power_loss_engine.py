@@ -92,7 +92,7 @@ def test_without_fsync_a_kill_loses_nothing(policy: FsyncPolicy) -> None:
 # ---------------------------------------------------------------------- the harness can fail
 
 #: Runs within which a broken variant must be noticed.
-PATIENCE = 150
+PATIENCE = 600
 
 
 def first_violation(run: Callable[[int], Counter[str]]) -> str:

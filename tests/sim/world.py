@@ -16,13 +16,16 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.ports import Coordination
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.keeper import KeeperConfig
 from pidlease.engine.leasing import NoPidError
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.partition import Partition, batch_of
+from pidlease.engine.partition import Partition
+from pidlease.engine.whose import batch_of
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
@@ -191,7 +194,8 @@ class Life:
 
         snapshots, sequence = await pool.run(rest)
         config = EngineConfig(lease_ms=LEASE_MS, keeper=NEVER)
-        engine = Engine(folder, snapshots, sequence, pool, config, clock)
+        coordination = Coordination(sequence, FileNames(files, folder.names))
+        engine = Engine(folder, snapshots, coordination, pool, config, clock)
         await engine.start()
         world.counts["starts"] += 1
         return cls(world, engine)

@@ -8,6 +8,8 @@ from typing import Any, Final
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
+from pidlease.storage.identity import Identity, encode_identity
+
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
 #: Where the fields of the header stand, and how they are packed.
@@ -51,6 +53,34 @@ def batch(
     builder: Any = DefaultRecordBatchBuilder(2, codec, 0, pid, epoch, first, 1 << 30)
     for place, value in enumerate(values):
         assert builder.append(place, timestamp + place, None, value, [])
+    return bytes(builder.build())
+
+
+def identified(
+    values: Sequence[bytes | None],
+    identity: Identity,
+    *,
+    codec: int = 0,
+    key: bytes | None = None,
+    header: tuple[str, bytes | None] | None = None,
+) -> bytes:
+    """A batch as a client of ours makes it: the first record says who sends it.
+
+    Parameters:
+        values: of its records.
+        identity: whose it is; the batch header has as much of it as it has room for.
+        codec: how it is compressed.
+        key: of its first record.
+        header: in the place of the header that says so.
+    """
+    pid, _, generation, first, _ = identity
+    told = header or ("pidlease", encode_identity(identity))
+    builder: Any = DefaultRecordBatchBuilder(
+        2, codec, 0, pid, generation & 0x7FFF, first & 0x7FFFFFFF, 1 << 30
+    )
+    for place, value in enumerate(values):
+        headers = [] if place else [told]
+        assert builder.append(place, NOW_MS + place, None if place else key, value, headers)
     return bytes(builder.build())
 
 

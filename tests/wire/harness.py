@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.ports import Coordination
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.faults import FaultPlan, FaultyFiles
@@ -97,7 +99,8 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
         files, folder.sequence, f"test:{os.getpid()}", clock, keep_ms=2 * wanted.engine.lease_ms
     )
     snapshots = SnapshotStore(files, folder.snapshots)
-    engine = Engine(folder, snapshots, sequence, pool, wanted.engine, clock)
+    coordination = Coordination(sequence, FileNames(files, folder.names))
+    engine = Engine(folder, snapshots, coordination, pool, wanted.engine, clock)
     await engine.start()
     offsets = OffsetStore(files, folder.groups, pool, wanted.fsync)
     await pool.run(offsets.open)

@@ -86,6 +86,7 @@ async def test_where_the_value_of_a_setting_comes_from(tmp_path: Path, version: 
         assert told["cleanup.policy"][:2] == ("delete", _DEFAULT)
         assert {name for name, each in found.items() if not each.read_only} == {
             "segment.bytes", "retention.ms", "retention.bytes", "pidlease.fsync",
+            "pidlease.deduplication", "pidlease.policies", "pidlease.initial",
         }  # fmt: skip
         if version >= 3:
             kinds = {name: each.config_type for name, each in found.items()}
@@ -93,6 +94,7 @@ async def test_where_the_value_of_a_setting_comes_from(tmp_path: Path, version: 
                 "segment.bytes": 3, "retention.ms": 5, "retention.bytes": 5, "pidlease.fsync": 2,
                 "cleanup.policy": 7, "compression.type": 2, "message.timestamp.type": 2,
                 "max.message.bytes": 3, "min.insync.replicas": 3,
+                "pidlease.deduplication": 2, "pidlease.policies": 7, "pidlease.initial": 2,
             }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
-from pidlease.core.pid import number_of
+from pidlease.core.pid import Policy, make_pid, number_of
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.zookeeper import ZooKeeperServer, needs_zookeeper
@@ -23,6 +23,7 @@ pytestmark = [needs_zookeeper, pytest.mark.timeout(300)]
 
 LEASES = 1_000_000 if SOAK else 100_000
 _LOADING = 14
+_FAILED, _UNKNOWN = 19, 59
 _QUICK = {"zookeeper_session_seconds": "2", "zookeeper_timeout_seconds": "5", "fsync": "never"}
 
 
@@ -199,3 +200,34 @@ def test_four_servers_lease_from_one_zookeeper(
     # were on their way; each time that ZooKeeper was away, a block that came through unheard.
     lives = crowd.crashes + len(crowd.proxies)
     assert on_record - len(crowd.pids) <= lives * (200 + IN_FLIGHT) + 4 * crowd.away * 100
+
+
+def test_a_pid_that_another_server_leased(server: ZooKeeperServer, tmp_path: Path) -> None:
+    """Its block is newer than all that this server has seen: it is looked up, not refused."""
+
+    async def check(one: PidleaseServer, other: PidleaseServer) -> None:
+        async with await connection(one) as leasing, await connection(other) as writing:
+            await writing.create("t")
+            pids: list[int] = []
+            while len(pids) < 150:  # beyond the block that the other one saw at its start
+                pids += await lease(leasing, 150 - len(pids))
+            for first in range(2):
+                answers = []
+                for _ in range(50):
+                    answers.append(await writing.produce("t", batch([b"x"], pids[-1], 0, first)))
+                    if answers[-1].code != _FAILED:
+                        break
+                    await asyncio.sleep(0.05)
+                assert answers[-1].code == 0, answers
+                assert first or len(answers) > 1, "it was never looked up"
+            never = make_pid(Policy.KAFKA, 10**9)
+            codes = {_FAILED}
+            while _FAILED in codes:
+                codes = {(await writing.produce("t", batch([b"x"], never, 0, 0))).code}
+                await asyncio.sleep(0.05)
+            assert codes == {_UNKNOWN}
+            more = await lease(writing, 300) + await lease(leasing, 300)
+            assert len(set(more + pids)) == len(more + pids)
+
+    with start(tmp_path / "a", server.hosts) as one, start(tmp_path / "b", server.hosts) as other:
+        asyncio.run(check(one, other))

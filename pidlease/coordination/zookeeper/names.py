@@ -1,6 +1,6 @@
 """Bindings of names in ZooKeeper: a node for each, written at the version it was read at.
 
-    names/3f/3f9a...   {"name": ..., "pid": ..., "generation": ...}
+    names/3f/3f9a...   {"name": ..., "pid": ..., "generation": ..., "former": ...}
 
 By the SHA-256 of the name, which may hold what a node's name may not, in 256 folders.
 """
@@ -8,11 +8,18 @@ By the SHA-256 of the name, which may hold what a node's name may not, in 256 fo
 import hashlib
 import json
 import threading
+import time
+from functools import partial
+from typing import Any, Final
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 from pidlease.coordination.names import Binding, BindingConflictError, NamesError
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+
+#: Bindings that are asked for at once.
+_AT_ONCE: Final = 200
 
 
 class ZooKeeperNames:
@@ -34,6 +41,17 @@ class ZooKeeperNames:
         except (ZooKeeperError, KazooException, ValueError) as error:
             raise NamesError(_told(error)) from error
 
+    def all(self) -> dict[str, Binding]:
+        """See `NameBindings`."""
+        found: dict[str, Binding] = {}
+        root = self._zookeeper.path("names")
+        try:
+            for folder in self._children(root):
+                found |= self._read_all(f"{root}/{folder}")
+        except (ZooKeeperError, KazooException, ValueError) as error:
+            raise NamesError(_told(error)) from error
+        return found
+
     def change(self, name: str, expected: Binding | None, new: Binding | None) -> None:
         """See `NameBindings`."""
         try:
@@ -54,15 +72,31 @@ class ZooKeeperNames:
             data, stat = self._zookeeper.call(lambda client: client.get_async(path))
         except NoNodeError:
             return None, -1
-        try:
-            fields = json.loads(data)
-            told = str(fields["name"])
-            binding = Binding(int(fields["pid"]), int(fields["generation"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"ZooKeeper's {path} is no binding of {name!r}: {error}") from error
+        told, binding = _parse(path, data)
         if told != name:
             raise ValueError(f"ZooKeeper's {path} is no binding of {name!r}, but of {told!r}")
         return binding, stat.version
+
+    def _read_all(self, folder: str) -> dict[str, Binding]:
+        """The bindings of a folder: asked for many at once, for there may be thousands."""
+        found: dict[str, Binding] = {}
+        paths = [f"{folder}/{each}" for each in self._children(folder)]
+        for start in range(0, len(paths), _AT_ONCE):
+            part = paths[start : start + _AT_ONCE]
+            for path, data in zip(part, self._zookeeper.call(partial(_ask_all, part)), strict=True):
+                if data is not None:
+                    name, binding = _parse(path, data)
+                    found[name] = binding
+        return found
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            children: list[str] = self._zookeeper.call(
+                lambda client: client.get_children_async(path)
+            )
+        except NoNodeError:
+            return []
+        return children
 
     def _write(self, name: str, new: Binding | None, version: int) -> None:
         path = self._path(name)
@@ -70,7 +104,7 @@ class ZooKeeperNames:
             if version >= 0:
                 self._zookeeper.call(lambda client: client.delete_async(path, version))
             return
-        data = json.dumps({"name": name, "pid": new.pid, "generation": new.generation}).encode()
+        data = json.dumps({"name": name, **new._asdict()}).encode()
         if version >= 0:
             self._zookeeper.call(lambda client: client.set_async(path, data, version))
             return
@@ -89,6 +123,37 @@ class ZooKeeperNames:
     def _path(self, name: str) -> str:
         digest = hashlib.sha256(name.encode()).hexdigest()
         return self._zookeeper.path(f"names/{digest[:2]}/{digest}")
+
+
+class _Answers:
+    """Several answers that are waited for as one."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self._answers = answers
+
+    def get(self, timeout: float) -> list[bytes | None]:
+        latest = time.monotonic() + timeout
+        found: list[bytes | None] = []
+        for answer in self._answers:
+            try:
+                data, _ = answer.get(timeout=max(latest - time.monotonic(), 0))
+            except NoNodeError:
+                data = None  # let go of since
+            found.append(data)
+        return found
+
+
+def _ask_all(paths: list[str], client: KazooClient) -> _Answers:
+    return _Answers([client.get_async(path) for path in paths])
+
+
+def _parse(path: str, data: bytes) -> tuple[str, Binding]:
+    try:
+        fields = json.loads(data)
+        pid, generation = int(fields["pid"]), int(fields["generation"])
+        return str(fields["name"]), Binding(pid, generation, int(fields.get("former", -1)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"ZooKeeper's {path} is no binding: {error}") from error
 
 
 def _told(error: Exception) -> str:

@@ -79,6 +79,8 @@ class ZooKeeperSequence:
         begin: the first number that may be handed out: where another sequence ended.
     """
 
+    shared = True
+
     def __init__(
         self,
         zookeeper: ZooKeeper,

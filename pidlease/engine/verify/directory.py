@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from operator import eq
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pidlease.engine.verify.access import ReadOnlyFiles
+from pidlease.engine.verify.names import check_names
 from pidlease.engine.verify.offsets import check_offsets
 from pidlease.engine.verify.partition import Looking, PartitionCheck
 from pidlease.engine.verify.report import CannotLookError, Kind, Report
@@ -19,8 +21,15 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file
 from pidlease.storage.log.segment import LOG_SUFFIX
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.topic_settings import check_settings
-from pidlease.storage.topics import DOOMED_SUFFIX, Topic, TopicStore, illegal_name
+from pidlease.storage.topic_policies import policy_in_force
+from pidlease.storage.topic_settings import check_settings, check_shared
+from pidlease.storage.topics import (
+    DEFAULTS_NAME,
+    DOOMED_SUFFIX,
+    Topic,
+    TopicStore,
+    illegal_name,
+)
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _TOPIC_SUFFIX: Final = ".json"
@@ -29,11 +38,12 @@ Told = Callable[[int], None]
 
 
 class _Planned(NamedTuple):
-    """A partition that is to be looked at."""
+    """A partition that is to be looked at, and whether it is kept free of duplicates."""
 
     topic: Topic
     number: int
     folder: Path
+    judged: bool
 
 
 def verify(files: Files, path: Path, began: Told, advance: Told) -> Report:
@@ -56,14 +66,16 @@ def verify(files: Files, path: Path, began: Told, advance: Told) -> Report:
         _check_identity(looking, path)
         report.clean = files.exists(path / "clean-stop")
         topics = list(_topics(looking, path / "topics"))
+        shared = _defaults(looking, path / "topics")
         snapshots = Snapshots()
         snapshots.read(looking, path / "snapshots")
-        planned = list(_plan(looking, path / "logs", topics))
-        snapshots.check_topics(looking, {TopicPartition(t.name, n) for t, n, _ in planned})
+        planned = list(_plan(looking, path / "logs", topics, shared))
+        snapshots.check_topics(looking, {TopicPartition(t.name, n) for t, n, *_ in planned})
         began(sum(_log_bytes(files, each.folder) for each in planned))
         for each in planned:
             _check_partition(looking, each, snapshots)
         _check_file(looking, path / "sequence" / "blocks", check_sequence)
+        _check_file(looking, path / "sequence" / "names", check_names)
         _check_file(looking, path / "groups", check_offsets)
     except PermissionError as error:
         raise CannotLookError(f"{path} may not be read by this user: {error}") from error
@@ -104,6 +116,8 @@ def _topics(looking: Looking, folder: Path) -> Iterator[Topic]:
     """The topics whose definitions are intact."""
     for name in looking.files.list(folder):
         path = folder / name
+        if name == DEFAULTS_NAME:
+            continue
         if name.endswith(DOOMED_SUFFIX):
             looking.report.note(path, "was deleted; the next start removes what is left of it")
             continue
@@ -126,6 +140,21 @@ def _topics(looking: Looking, folder: Path) -> Iterator[Topic]:
             yield topic
 
 
+def _defaults(looking: Looking, folder: Path) -> dict[str, str]:
+    """What is set for all topics; nothing where that is damaged."""
+    path = folder / DEFAULTS_NAME
+    try:
+        found = TopicStore(looking.files, folder).load_defaults()
+        check_shared(found)
+    except PermissionError:
+        raise
+    except (DataFolderError, OSError, ValueError) as error:
+        text = str(error).removeprefix(f"{path} ")
+        looking.report.wrong(Kind.DAMAGED, path, text, position=0)
+        return {}
+    return found
+
+
 def _contradiction(topic: Topic, file_name: str) -> str:
     """What a definition says that cannot be; empty where nothing is."""
     if topic.name + _TOPIC_SUFFIX != file_name:
@@ -139,7 +168,9 @@ def _contradiction(topic: Topic, file_name: str) -> str:
     return ""
 
 
-def _plan(looking: Looking, logs: Path, topics: list[Topic]) -> Iterator[_Planned]:
+def _plan(
+    looking: Looking, logs: Path, topics: list[Topic], shared: dict[str, str]
+) -> Iterator[_Planned]:
     """The partitions that should be there; told are those that should not."""
     names = set(looking.files.list(logs))
     doomed = {
@@ -148,10 +179,11 @@ def _plan(looking: Looking, logs: Path, topics: list[Topic]) -> Iterator[_Planne
         if name.endswith(DOOMED_SUFFIX)
     }
     for topic in topics:
+        judged = policy_in_force(topic.overrides, shared).deduplication
         for number in range(topic.partitions):
             name = f"{topic.name}-{number}"
             names.discard(name)
-            yield _Planned(topic, number, logs / name)
+            yield _Planned(topic, number, logs / name, judged)
     for name in sorted(names):
         if name.rpartition("-")[0] not in doomed:
             looking.report.wrong(Kind.STRAY, logs / name, "belongs to no topic that is defined")
@@ -168,14 +200,15 @@ def _log_bytes(files: Files, folder: Path) -> int:
 
 
 def _check_partition(looking: Looking, planned: _Planned, snapshots: Snapshots) -> None:
-    topic, number, folder = planned
+    topic, number, folder, judged = planned
     checkpoints = snapshots.checkpoints(topic, number)
     recovery_offset = snapshots.recovery_offset(topic, number)
 
     def check(looking: Looking, folder: Path) -> None:
         PartitionCheck(looking, folder, checkpoints, recovery_offset).run()
 
-    _check_file(looking, folder, check)
+    with nullcontext() if judged else looking.report.not_judged(folder):
+        _check_file(looking, folder, check)
 
 
 def _check_file(looking: Looking, path: Path, check: Callable[[Looking, Path], None]) -> None:

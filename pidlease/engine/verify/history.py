@@ -12,12 +12,13 @@ from typing import Final
 from pidlease.core.judge import Age, Verdict, judge
 from pidlease.core.judge import Kind as Judged
 from pidlease.core.pid import Policy, policy_of
-from pidlease.core.rules import RULES
+from pidlease.core.producer_names import ProducerNames
+from pidlease.core.rules import rules_of
 from pidlease.core.state import Appended, Batch, ProducerState, fold
-from pidlease.engine.partition import batch_of
 from pidlease.engine.verify.report import Kind
-from pidlease.storage.record_batch import BatchHeader
+from pidlease.engine.whose import whose
 from pidlease.storage.snapshots import LeaseRow
+from pidlease.storage.writer import LoggedBatch
 
 _KINDS: Final = {
     Judged.DUPLICATE: Kind.DUPLICATE,
@@ -33,29 +34,32 @@ class History:
 
     Parameters:
         start: the offset.
+        names: the producer ids of policy epoch, of all partitions and snapshots.
     """
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, names: ProducerNames) -> None:
         self.start: Final = start
+        self._names = names
         self.producers: dict[int, ProducerState] = {}
         self._whole = start == 0
         self._based = False
         self._cut: set[int] = set()
 
-    def apply(self, header: BatchHeader) -> tuple[Kind, str] | None:
+    def apply(self, logged: LoggedBatch) -> tuple[Kind, str] | None:
         """Fold a batch.
 
         Returns:
             What is wrong with its sequences; None where nothing is.
         """
-        pid = header.producer_id
-        policy = policy_of(pid) if pid > 0 else Policy.WRITER
-        if policy is None:
-            return Kind.MALFORMED, f"PID {pid} belongs to no policy"
-        rules = RULES.get(policy)
+        header = logged.header
+        found = whose(logged, self._names)
+        if found is None:
+            return _not_judged(header.producer_id)
+        pid, batch = found
+        rules = rules_of(pid)
         if rules is None:
-            return None
-        batch, state = batch_of(header), self.producers.get(pid)
+            return Kind.MALFORMED, f"PID {pid} belongs to no policy"
+        state = self.producers.get(pid)
         age = Age.YOUNG if self._whole else Age.OLD
         verdict = judge(rules, state, batch, age, granted=batch.generation)
         new = fold(rules, state, batch, header.base_offset, 0)
@@ -66,7 +70,7 @@ class History:
             self._cut.discard(pid)  # a new generation: all of it is in the log
         if verdict.kind not in _KINDS:
             return None
-        return _KINDS[verdict.kind], _explain(pid, batch, state, verdict)
+        return _KINDS[verdict.kind], _explain(self._who(pid), batch, state, verdict)
 
     def differences(
         self, rows: Mapping[int, ProducerState], leases: Mapping[int, LeaseRow]
@@ -82,12 +86,15 @@ class History:
             state = self.producers.get(pid)
             if state is None:
                 if known:
-                    yield f"PID {pid} is in the snapshot, and not in the log"
+                    yield f"{self._who(pid)} is in the snapshot, and not in the log"
             elif not self._agrees(pid, row, state, lasted=_lasted(leases.get(pid))):
-                yield f"PID {pid} is {_show(row)} in the snapshot, and {_show(state)} by the log"
+                yield (
+                    f"{self._who(pid)} is {_show(row)} in the snapshot, and {_show(state)} by the"
+                    " log"
+                )
         for pid, state in self.producers.items():
             if pid not in rows and _lasted(leases.get(pid)):
-                yield f"PID {pid} is not in the snapshot, and {_show(state)} by the log"
+                yield f"{self._who(pid)} is not in the snapshot, and {_show(state)} by the log"
 
     def _agrees(self, pid: int, row: ProducerState, state: ProducerState, *, lasted: bool) -> bool:
         """Whether a row is what the log says, arrival aside.
@@ -103,12 +110,26 @@ class History:
             return True
         return not lasted and _ends_with(state.batches, row.batches)
 
+    def _who(self, pid: int) -> str:
+        name = self._names.name(pid)
+        return f"producer {name!r}" if name else f"PID {pid}"
+
     def begin_with(self, rows: Mapping[int, ProducerState]) -> None:
         """Go on from a snapshot's rows, where the log does not go back to the beginning."""
         if not self._whole and not self._based:
             self._based = True
             self.producers = dict(rows)
             self._cut.clear()
+
+
+def _not_judged(pid: int) -> tuple[Kind, str] | None:
+    """A batch without a PID; others may not stand in a batch's header."""
+    if pid <= 0:
+        return None
+    policy = policy_of(pid)
+    if policy in (None, Policy.WRITER):
+        return Kind.MALFORMED, f"PID {pid} belongs to no policy"
+    return Kind.MALFORMED, f"PID {pid} stands in the header of a batch, not in its first record"
 
 
 def _lasted(lease: LeaseRow | None) -> bool:
@@ -130,8 +151,8 @@ def _show(state: ProducerState) -> str:
     )
 
 
-def _explain(pid: int, batch: Batch, state: ProducerState | None, verdict: Verdict) -> str:
-    what = f"PID {pid}, generation {batch.generation}, sequences {batch.first}..{batch.last}: "
+def _explain(who: str, batch: Batch, state: ProducerState | None, verdict: Verdict) -> str:
+    what = f"{who}, generation {batch.generation}, sequences {batch.first}..{batch.last}: "
     if verdict.kind is Judged.DUPLICATE:
         return what + f"a duplicate stands in the log{_at(verdict.offset)}"
     if verdict.kind is Judged.FENCED:

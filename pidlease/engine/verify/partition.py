@@ -1,15 +1,16 @@
 """One partition's log from end to end: bytes, offsets, sequences, indexes, snapshots."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import ProducerState
 from pidlease.engine.verify.history import History
 from pidlease.engine.verify.report import Kind, Report
 from pidlease.engine.verify.segments import IndexChecks, batches
-from pidlease.storage.errors import DamagedLogError
+from pidlease.storage.errors import DamagedLogError, UnidentifiedBatchError
 from pidlease.storage.files import Files, OpenFile, read_file
 from pidlease.storage.log.durable_mark import DurableMark
 from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start
@@ -17,6 +18,7 @@ from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, is_torn
 from pidlease.storage.log.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
 from pidlease.storage.record_batch import BatchHeader, InvalidBatchError, check_from_client
 from pidlease.storage.snapshots import LeaseRow
+from pidlease.storage.writer import logged
 
 #: Progress is told once for so many bytes.
 _TOLD_BYTES: Final = 1 << 20
@@ -48,11 +50,13 @@ class Looking:
         files: the file system, which cannot be changed.
         report: where findings go.
         advance: told how many more bytes were read.
+        names: the producer ids of policy epoch.
     """
 
     files: Files
     report: Report
     advance: Callable[[int], None]
+    names: ProducerNames = field(default_factory=ProducerNames)
 
 
 class PartitionCheck:
@@ -79,7 +83,8 @@ class PartitionCheck:
         self._checkpoints = sorted(checkpoints, key=lambda each: each.next_offset)
         self._recovery_offset = recovery_offset
         self._expected = 0
-        self._history = History(0)
+        self._names = looking.names
+        self._history = History(0, self._names)
         self._damaged = False
         self._untold = 0
 
@@ -93,7 +98,7 @@ class PartitionCheck:
         self._recovery_offset = max(self._recovery_offset, durable)
         if bases:
             self._expected = bases[0]
-            self._history = History(bases[0])
+            self._history = History(bases[0], self._names)
             self._look_at_start()
         for base in bases:
             self._segment(SegmentFiles(self._files, self._folder, base), is_last=base == bases[-1])
@@ -211,12 +216,12 @@ class PartitionCheck:
     # ------------------------------------------------------------------ batches
 
     def _batch(self, path: Path, batch: ScannedBatch) -> None:
-        position, header, _ = batch
+        position, header, data = batch
         if header.base_offset != self._expected:
             self._out_of_line(path, position, header.base_offset, "a batch stands")
         self._compare()
         self._form(path, position, header)
-        wrong = self._history.apply(header)
+        wrong = self._apply(header, data)
         if wrong is not None:
             kind, message = wrong
             self._report.wrong(kind, path, message, position=position, offset=header.base_offset)
@@ -227,6 +232,12 @@ class PartitionCheck:
         self._untold += header.size
         if self._untold >= _TOLD_BYTES:
             self._tell()
+
+    def _apply(self, header: BatchHeader, data: memoryview) -> tuple[Kind, str] | None:
+        try:
+            return self._history.apply(logged(header, data))
+        except UnidentifiedBatchError as error:
+            return Kind.MALFORMED, str(error)
 
     def _out_of_line(self, path: Path, position: int, found: int, what: str) -> None:
         """A hole, or something that stands twice. Behind a hole, history begins anew."""
@@ -241,7 +252,7 @@ class PartitionCheck:
     def _begin_anew(self, offset: int) -> None:
         self._compare()
         self._report.pids.update(self._history.producers)
-        self._history = History(offset)
+        self._history = History(offset, self._names)
         self._expected = offset
         self._damaged = False
 

@@ -1,6 +1,8 @@
 """What looking at a data directory brings to light."""
 
 import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,6 +33,10 @@ class Kind(enum.Enum):
     INDEX = "index"
     SNAPSHOT = "snapshot"
     SEQUENCE = "sequence"
+
+
+#: What only judging keeps out of a log.
+UNJUDGED: Final = frozenset((Kind.DUPLICATE, Kind.GAP, Kind.OVERLAP, Kind.FENCING))
 
 
 class Finding(NamedTuple):
@@ -84,6 +90,8 @@ class Report:
         findings: what is wrong, at most `KEPT_MAX`.
         notes: what is worth knowing.
         pids: all the producer ids that were seen.
+        unjudged: while nobody was to keep them out, how many of `UNJUDGED` were found; -1: they are
+            findings.
     """
 
     root: Path
@@ -92,11 +100,15 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     pids: set[int] = field(default_factory=set)
+    unjudged: int = -1
 
     def wrong(
         self, kind: Kind, path: Path, message: str, *, position: int = -1, offset: int = -1
     ) -> None:
         """Add a finding."""
+        if self.unjudged >= 0 and kind in UNJUDGED:
+            self.unjudged += 1
+            return
         self.totals.findings += 1
         if len(self.findings) < KEPT_MAX:
             self.findings.append(Finding(kind, self._name(path), position, offset, message))
@@ -105,6 +117,18 @@ class Report:
         """Add a note."""
         if len(self.notes) < KEPT_MAX:
             self.notes.append(Note(self._name(path), message))
+
+    @contextmanager
+    def not_judged(self, path: Path) -> Iterator[None]:
+        """Take what only judging keeps out of a log as it is: a note tells how much there is."""
+        self.unjudged = 0
+        try:
+            yield
+        finally:
+            count, self.unjudged = self.unjudged, -1
+        if count:
+            text = f"{count} batches that are repeated, or out of line; deduplication is off"
+            self.note(path, text)
 
     @property
     def sound(self) -> bool:

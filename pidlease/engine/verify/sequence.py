@@ -5,6 +5,7 @@ from pathlib import Path
 from pidlease.coordination.file_sequence import parse_line
 from pidlease.coordination.ports import ZOOKEEPER_MARK
 from pidlease.core.pid import number_of
+from pidlease.core.producer_names import is_stand_in
 from pidlease.engine.verify.partition import Looking
 from pidlease.engine.verify.report import Kind, Report
 from pidlease.storage.files import read_file
@@ -21,7 +22,8 @@ def check_sequence(looking: Looking, path: Path) -> None:
         OSError: the file cannot be read.
     """
     report = looking.report
-    largest = max(map(number_of, report.pids), default=0)
+    leased = (number_of(pid) for pid in report.pids if not is_stand_in(pid))
+    largest = max(leased, default=0)
     elsewhere = looking.files.exists(path.with_name(ZOOKEEPER_MARK))
     if elsewhere:
         report.note(path, "PIDs come from ZooKeeper now, which is not looked at")

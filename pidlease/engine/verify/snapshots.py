@@ -47,7 +47,7 @@ class Snapshots:
 
     def read(self, looking: Looking, folder: Path) -> None:
         """Read all that are in a folder, each file of each with its checksum."""
-        store = SnapshotStore(looking.files, folder)
+        store = SnapshotStore(looking.files, folder, names=looking.names)
         for number in store.numbers():
             path = folder / f"snapshot-{number:012d}"
             try:

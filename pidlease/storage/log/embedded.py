@@ -7,7 +7,7 @@ from typing import Final
 
 from pidlease.storage.log.segmented_log import SegmentedLog
 from pidlease.storage.ports import AppendDone, FsyncPolicy, LogConfig, NewBatch, TimedOffset
-from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.writer import LoggedBatch, logged
 
 #: What is written on the event loop at most; a page cache takes it in some tens of microseconds.
 _INLINE_BYTES_MAX: Final = 128 << 10
@@ -92,6 +92,6 @@ class EmbeddedPartitionLog(SegmentedLog):
         """See `PartitionLog`."""
         return await self._pool.run(partial(self.view.find_time, timestamp))
 
-    def read_batches(self, offset: int) -> Iterator[BatchHeader]:
+    def read_batches(self, offset: int) -> Iterator[LoggedBatch]:
         """See `PartitionLog`."""
-        return (batch.header for batch in self.view.scan(offset))
+        return (logged(header, data) for _, header, data in self.view.scan(offset))

@@ -1,19 +1,21 @@
 """IncrementalAlterConfigs (44, KIP-339), and AlterConfigs (33), which replaces them all.
 
 What is wrong with a request is told as Kafka tells it (ConfigAdminManager,
-ConfigurationControlManager).
+ConfigurationControlManager). Resource BROKER without a name is what holds for all brokers
+(KIP-226): here, what is set for all topics while the server runs.
 """
 
 import asyncio
 import enum
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.storage.errors import LogError
+from pidlease.storage.topic_settings import check_shared
 from proxy.kafka.admin.describing import (
     BROKER,
     TOPIC,
@@ -22,14 +24,18 @@ from proxy.kafka.admin.describing import (
     unknown_topic,
 )
 from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings, unknown
+from proxy.kafka.admin.settings import (
+    Kind,
+    Setting,
+    UnfitSettingError,
+    own_settings,
+    shared_settings,
+    unknown,
+)
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.config import NODE_ID
 from proxy.kafka.turns import Turns, counted
-
-#: Makes a topic's new settings of its old ones.
-_Change = Callable[[dict[str, str]], dict[str, str]]
 
 
 @enum.unique
@@ -40,6 +46,24 @@ class Operation(enum.IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+class _Told(NamedTuple):
+    """What new settings are made of.
+
+    Attributes:
+        resource: what the request says.
+        settings: those that there are, by name.
+        shared: the values in the place of those that the resource does not have of its own.
+    """
+
+    resource: Any
+    settings: Mapping[str, Setting]
+    shared: Mapping[str, str]
+
+
+#: Makes new settings of the old ones.
+_Change = Callable[[_Told, dict[str, str]], dict[str, str]]
 
 
 class AlteringApi:
@@ -61,20 +85,19 @@ class AlteringApi:
     ) -> None:
         self._engine = engine
         self._settings = settings
+        self._shared_settings = shared_settings()
         self._check_settings = check_settings
         self._works = works
 
     async def alter_some(self, request: Any, rows: Rows) -> None:
         """Answer IncrementalAlterConfigs: what is not named stays as it is."""
-        await self._answer(request, rows, self._some_changed)
+        await self._answer(request, rows, _some_changed)
 
     async def alter_all(self, request: Any, rows: Rows) -> None:
         """Answer AlterConfigs: what is not named is no longer set."""
-        await self._answer(request, rows, self._all_replaced)
+        await self._answer(request, rows, _all_replaced)
 
-    async def _answer(
-        self, request: Any, rows: Rows, change: Callable[[Any, dict[str, str]], dict[str, str]]
-    ) -> None:
+    async def _answer(self, request: Any, rows: Rows, change: _Change) -> None:
         deadline = deadline_of()
         times = await counted(
             (each.resource_type, each.resource_name) for each in request.resources
@@ -85,10 +108,8 @@ class AlteringApi:
             if times[resource.resource_type, resource.resource_name] > 1:
                 verdict = Verdict(ErrorCode.invalid_request, "the resource is named twice")
             if verdict is DONE:
-                work = partial(
-                    self._alter, resource.resource_name, partial(change, resource),
-                    validate_only=request.validate_only,
-                )  # fmt: skip
+                alter = self._alter_topic if resource.resource_type == TOPIC else self._alter_shared
+                work = partial(alter, resource, change, validate_only=request.validate_only)
                 try:
                     verdict = await self._works.run(work, deadline)
                 except TimeoutError:
@@ -101,15 +122,22 @@ class AlteringApi:
                 resource_name=resource.resource_name,
             )
 
-    async def _alter(self, name: str, change: _Change, *, validate_only: bool) -> Verdict:
-        topic = self._engine.topics.get(name)
-        if topic is None:
-            return unknown_topic(name)
+    async def _alter_topic(self, resource: Any, change: _Change, *, validate_only: bool) -> Verdict:
+        name, engine = resource.resource_name, self._engine
+
+        def changed(own: dict[str, str]) -> dict[str, str]:
+            told = _Told(resource, self._settings, engine.all_topics_settings)
+            new = change(told, own)
+            self._check_settings(new)
+            return new
+
         try:
-            own = change(topic.overrides)
-            self._check_settings(own)
-            if own != topic.overrides and not validate_only:
-                await self._engine.alter_topic(name, own)
+            if not validate_only:
+                await engine.change_topic(name, changed)
+            elif name not in engine.topics:
+                return unknown_topic(name)
+            else:
+                changed(dict(engine.topics[name].overrides))
         except _InvalidRequestError as error:
             return Verdict(ErrorCode.invalid_request, str(error))
         except (UnfitSettingError, ValueError) as error:
@@ -120,27 +148,78 @@ class AlteringApi:
             return Verdict(ErrorCode.kafka_storage_error, str(error))
         return DONE
 
-    def _some_changed(self, resource: Any, own: dict[str, str]) -> dict[str, str]:
-        changed = dict(own)
-        for config in resource.configs:
-            name, value = config.name, config.value
-            setting = self._settings.get(name)
-            if setting is None:
-                raise UnfitSettingError(unknown(name, self._settings))
-            if config.config_operation == Operation.SET:
-                changed |= own_settings([(name, value)], self._settings)
-            elif config.config_operation == Operation.DELETE:
-                changed.pop(name, None)
-            elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
-                verb = Operation(config.config_operation).name
-                raise UnfitSettingError(f"{verb} to {name}: it is not a list that can be changed")
-            else:
-                raise _InvalidRequestError(f"operation {config.config_operation} on {name}")
-        return changed
+    async def _alter_shared(
+        self, resource: Any, change: _Change, *, validate_only: bool
+    ) -> Verdict:
+        def changed(shared: dict[str, str]) -> dict[str, str]:
+            new = change(_Told(resource, self._shared_settings, {}), shared)
+            check_shared(new)
+            return new
 
-    def _all_replaced(self, resource: Any, own: dict[str, str]) -> dict[str, str]:
-        del own
-        return own_settings([(each.name, each.value) for each in resource.configs], self._settings)
+        try:
+            for config in resource.configs:
+                if config.name not in self._shared_settings:
+                    return _at_start_only(config.name, self._shared_settings)
+            if validate_only:
+                changed(dict(self._engine.all_topics_settings))
+            else:
+                await self._engine.change_all_topics(changed)
+        except (_InvalidRequestError, UnfitSettingError, ValueError) as error:
+            # Not INVALID_CONFIG, as for topics (KAFKA-13609).
+            return Verdict(ErrorCode.invalid_request, str(error))
+        except OSError as error:
+            return Verdict(ErrorCode.kafka_storage_error, str(error))
+        return DONE
+
+
+# ---------------------------------------------------------------------- new settings
+
+
+def _some_changed(told: _Told, own: dict[str, str]) -> dict[str, str]:
+    changed = dict(own)
+    for config in told.resource.configs:
+        name, value, operation = config.name, config.value, config.config_operation
+        setting = told.settings.get(name)
+        if setting is None:
+            raise UnfitSettingError(unknown(name, told.settings))
+        if operation == Operation.SET:
+            changed |= own_settings([(name, value)], told.settings)
+        elif operation == Operation.DELETE:
+            changed.pop(name, None)
+        elif operation in (Operation.APPEND, Operation.SUBTRACT):
+            before = own.get(name, told.shared.get(name, setting.value))
+            value = _list_changed(setting, before, Operation(operation), value)
+            changed |= own_settings([(name, value)], told.settings)
+        else:
+            raise _InvalidRequestError(f"operation {operation} on {name}")
+    return changed
+
+
+def _list_changed(setting: Setting, before: str, operation: Operation, value: str) -> str:
+    """A list with more in it, or less.
+
+    Where a topic has none of its own, of the one that holds for it: Kafka takes the one that
+    nobody has set (ConfigurationControlManager.getParts), and so would allow what all topics are
+    not to take.
+    """
+    if setting.kind is not Kind.LIST or not setting.writable:
+        raise UnfitSettingError(
+            f"{operation.name} to {setting.name}: it is not a list that can be changed"
+        )
+    names = before.split(",")
+    given = [name.strip() for name in value.split(",")]
+    if operation is Operation.APPEND:
+        return ",".join((*names, *given))
+    return ",".join(name for name in names if name not in given)
+
+
+def _all_replaced(told: _Told, own: dict[str, str]) -> dict[str, str]:
+    del own
+    given = [(each.name, each.value) for each in told.resource.configs]
+    return own_settings(given, told.settings)
+
+
+# ---------------------------------------------------------------------- what may be wrong
 
 
 class _InvalidRequestError(Exception):
@@ -150,9 +229,9 @@ class _InvalidRequestError(Exception):
 async def _wrong(resource: Any, turns: Turns) -> Verdict:
     """What is wrong with a resource, whatever its settings are now."""
     kind, name = resource.resource_type, resource.resource_name
-    if kind == BROKER:
-        return _SERVER_SETTINGS if name in ("", str(NODE_ID)) else unknown_broker(name)
-    if kind != TOPIC:
+    if kind == BROKER and name:
+        return _ONE_BROKER if name == str(NODE_ID) else unknown_broker(name)
+    if kind not in (TOPIC, BROKER):
         return unknown_resource(kind)
     names = set()
     for config in resource.configs:
@@ -167,7 +246,15 @@ async def _wrong(resource: Any, turns: Turns) -> Verdict:
     return DONE
 
 
-_SERVER_SETTINGS: Final = Verdict(
+def _at_start_only(name: str, settings: Mapping[str, Setting]) -> Verdict:
+    """The setting cannot be set for all topics while the server runs."""
+    text = f"{name[:100]} cannot be changed while the server runs; {', '.join(settings)} can"
+    return Verdict(ErrorCode.invalid_request, f"{text}; the rest {_AT_START}")
+
+
+_AT_START: Final = "is given at its start (pidlease serve --help)"
+_ONE_BROKER: Final = Verdict(
     ErrorCode.invalid_request,
-    "the server's settings are given at its start (pidlease serve --help) and stay as they are",
+    f"what can be changed while the server runs is set for all brokers, that is without a name"
+    f" (--entity-default); the rest {_AT_START}",
 )

@@ -145,12 +145,14 @@ class CreatingApi:
     def _configs(self, rows: Rows, topic: Topic) -> tuple[Any, ...]:
         """The settings of a new topic (KIP-525)."""
         found = []
+        shared = self._engine.all_topics_settings
         for setting in self._settings.values():
-            (first, *_) = synonyms(setting, topic.overrides.get(setting.name))
+            name = setting.name
+            (first, *_) = synonyms(setting, topic.overrides.get(name), shared.get(name))
             found.append(
                 rows.response.part(
                     "CreatableTopicConfigs",
-                    name=setting.name,
+                    name=name,
                     value=first.value,
                     read_only=not setting.writable,
                     config_source=first.source.value,

@@ -2,14 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
 from pidlease.storage.topics import illegal_name
 from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.settings import Setting, synonyms
+from proxy.kafka.admin.settings import Setting, Source, shared_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, Verdict
 from proxy.kafka.config import NODE_ID
 from proxy.kafka.messages import Response
@@ -21,7 +21,25 @@ BROKER: Final = 4
 _FLEXIBLE_FROM: Final = 4
 #: Different answers that are kept in encoded form: most topics have the same settings.
 _KEPT_MAX: Final = 128
-_NO_SETTINGS: Final[Mapping[str, Setting]] = {}
+
+
+class _Found(NamedTuple):
+    """What a resource has.
+
+    Attributes:
+        settings: by name.
+        own: what of it is the resource's own.
+        shared: what of it is set for all topics.
+        shared_only: whether only that is told.
+    """
+
+    settings: Mapping[str, Setting]
+    own: Mapping[str, str]
+    shared: Mapping[str, str]
+    shared_only: bool = False
+
+
+_NOTHING: Final = _Found({}, {}, {})
 
 
 class DescribingApi:
@@ -42,63 +60,63 @@ class DescribingApi:
         self._engine = engine
         self._topic_settings = topic_settings
         self._server_settings = server_settings
+        self._shared_settings = shared_settings()
         self._kept: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
     async def describe(self, request: Any, rows: Rows) -> None:
         """Answer DescribeConfigs."""
         for resource in request.resources:
-            settings, own, verdict = self._find(resource)
+            found, verdict = self._find(resource)
             if rows.full and verdict is DONE:
-                settings, verdict = _NO_SETTINGS, _TOO_MUCH
-            configs = self._configs(request, resource, settings, own, rows.response)
+                found, verdict = _NOTHING, _TOO_MUCH
+            configs = self._configs(request, resource, found, rows.response)
             row = _row(resource, verdict, configs, flexible=rows.version >= _FLEXIBLE_FROM)
             await rows.grow(len(row))
             rows.write(row)
             await rows.end_row()
 
-    def _find(self, resource: Any) -> tuple[Mapping[str, Setting], dict[str, str], Verdict]:
-        """What a resource has, what of it is its own, and what is wrong with it."""
+    def _find(self, resource: Any) -> tuple[_Found, Verdict]:
+        """What a resource has, and what is wrong with it."""
         kind, name = resource.resource_type, resource.resource_name
+        shared = self._engine.all_topics_settings
         verdict = DONE
         if kind == TOPIC:
             topic = self._engine.topics.get(name)
             if topic is not None:
-                return self._topic_settings, topic.overrides, DONE
+                return _Found(self._topic_settings, topic.overrides, shared), DONE
             verdict = unknown_topic(name)
         elif kind != BROKER:
             verdict = unknown_resource(kind)
         elif name == str(NODE_ID):
-            return self._server_settings, {}, DONE
+            return _Found(self._server_settings, {}, shared), DONE
         elif name:
             verdict = unknown_broker(name)
-        # No name: what is set for all brokers while they run. Nothing is.
-        return _NO_SETTINGS, {}, verdict
+        else:
+            # What is set for all brokers while they run, and nothing else (ConfigHelper).
+            return _Found(self._shared_settings, {}, shared, shared_only=True), DONE
+        return _NOTHING, verdict
 
-    def _configs(
-        self,
-        request: Any,
-        resource: Any,
-        settings: Mapping[str, Setting],
-        own: dict[str, str],
-        response: Response,
-    ) -> bytes:
+    def _configs(self, request: Any, resource: Any, found: _Found, response: Response) -> bytes:
         """The array of a resource's settings, encoded."""
         wanted = resource.configuration_keys or None
         with_text = getattr(request, "include_documentation", False)
         how = (response.version, request.include_synonyms, with_text)
-        # The settings are one of three tables, which live as long as this does.
-        key = (*how, id(settings), *sorted(own.items()))
+        # The settings are one of four tables, which live as long as this does.
+        said = (tuple(sorted(found.own.items())), tuple(sorted(found.shared.items())))
+        key = (*how, id(found.settings), *said)
         if wanted is None and key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
-        names = settings.keys() if wanted is None else settings.keys() & set(wanted)
-        found = [
-            _config(response, each, own.get(each.name), request.include_synonyms, with_text)
-            for each in settings.values()
+        names = set(found.shared if found.shared_only else found.settings)
+        if wanted is not None:
+            names &= set(wanted)
+        rows = [
+            _config(response, each, found, request.include_synonyms, with_text)
+            for each in found.settings.values()
             if each.name in names
         ]
-        array = write_array(len(found), flexible=response.version >= _FLEXIBLE_FROM)
-        data = array + b"".join(found)
+        array = write_array(len(rows), flexible=response.version >= _FLEXIBLE_FROM)
+        data = array + b"".join(rows)
         if wanted is None:
             self._kept[key] = data
             if len(self._kept) > _KEPT_MAX:
@@ -109,11 +127,13 @@ class DescribingApi:
 def _config(
     response: Response,
     setting: Setting,
-    own: str | None,
+    of: _Found,
     with_synonyms: bool,  # noqa: FBT001 - as the request says
     with_text: bool,  # noqa: FBT001 - as the request says
 ) -> bytes:
-    found = synonyms(setting, own)
+    found = synonyms(setting, of.own.get(setting.name), of.shared.get(setting.name))
+    if of.shared_only:
+        found = [each for each in found if each.source is Source.ALL_BROKERS]
     told = [
         response.part("DescribeConfigsSynonym", name=each.name, value=each.value,
                       source=each.source.value)

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.producer_names import is_stand_in
 from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
@@ -101,6 +102,8 @@ async def _producers(partition: Partition, rows: Rows) -> _Producers | None:
     data: list[bytes] = []
     count = 0
     for pid, state in partition.described_producers():
+        if is_stand_in(pid):
+            continue  # who has a producer id of its own has no PID
         if rows.full:
             return None
         found.append(_row(pid, state))

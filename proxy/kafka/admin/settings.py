@@ -5,12 +5,13 @@ value here, are described as read-only, and may be set to that value.
 """
 
 import enum
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pidlease.storage.ports import LogConfig
+from pidlease.storage.topic_policies import DEDUPLICATION, INITIAL, POLICIES, POLICY_DEFAULTS
+from pidlease.storage.topic_settings import plain_setting
 from proxy.kafka.config import NODE_ID, ClusterConfig, KafkaDoorConfig
 
 
@@ -30,6 +31,7 @@ class Source(enum.IntEnum):
     """Who set a value (DescribeConfigsResponse.ConfigSource)."""
 
     TOPIC = 1
+    ALL_BROKERS = 3
     SERVER = 4
     DEFAULT = 5
 
@@ -65,17 +67,20 @@ class Synonym:
     source: Source
 
 
-def synonyms(setting: Setting, own: str | None) -> list[Synonym]:
+def synonyms(setting: Setting, own: str | None, shared: str | None) -> list[Synonym]:
     """Where a setting's value comes from; the first counts, behind it is what it hides.
 
     Parameters:
         setting: the server's.
         own: the topic's own value, if it has one.
+        shared: the value that is set for all topics, if one is.
     """
     found = []
     name = setting.server_name or setting.name
     if own is not None:
         found.append(Synonym(setting.name, own, Source.TOPIC))
+    if shared is not None:
+        found.append(Synonym(name, shared, Source.ALL_BROKERS))
     if setting.value != setting.default:
         found.append(Synonym(name, setting.value, Source.SERVER))
     found.append(Synonym(name, setting.default, Source.DEFAULT))
@@ -99,8 +104,9 @@ def own_settings(
         What is to be stored: numbers in their plainest form.
 
     Raises:
-        UnfitSettingError: a name is not known; a value is null, another than the only one, too
-            long, or no number where there must be one; there are too many.
+        UnfitSettingError: a name is not known; a value is null, or another than the only one;
+            there are too many.
+        SettingError: a value is too long, or no number where there must be one.
     """
     if len(given) > _SETTINGS_MAX:
         raise UnfitSettingError(f"{len(given)} settings are too many; {_can_be_set(settings)}")
@@ -112,24 +118,11 @@ def own_settings(
         if value is None:
             raise UnfitSettingError(f"{name} has no value")
         if setting.writable:
-            own[name] = _plain(setting, value)
+            own[name] = plain_setting(name, value)
         elif value != setting.value:
             reason = f"{name} is {setting.value} here and cannot be {_short(value)}"
             raise UnfitSettingError(f"{reason}; {_can_be_set(settings)}")
     return own
-
-
-def _plain(setting: Setting, value: str) -> str:
-    """A value as it is stored, and told from then on in every version of every answer."""
-    if len(value) > _VALUE_MAX:
-        raise UnfitSettingError(
-            f"{setting.name} has {_VALUE_MAX} characters at most, not {len(value)}"
-        )
-    if setting.kind not in (Kind.INT, Kind.LONG):
-        return value
-    if not _NUMBER.fullmatch(value):
-        raise UnfitSettingError(f"{setting.name} is a whole number, not {_short(value)!r}")
-    return str(int(value))
 
 
 def unknown(name: str, settings: Mapping[str, Setting]) -> str:
@@ -148,11 +141,8 @@ def _short(text: str) -> str:
 
 #: How much of a name, or a value, is told back: messages are short strings in old versions.
 _SHOWN: Final = 100
-#: The longest value, and the most of them for one topic: there are fewer settings.
-_VALUE_MAX: Final = 1000
+#: The most settings of one topic: there are fewer.
 _SETTINGS_MAX: Final = 1000
-#: ASCII digits, no more of them than a long has: Python takes much else for a whole number.
-_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def topic_settings(config: KafkaDoorConfig) -> dict[str, Setting]:
@@ -180,6 +170,7 @@ def topic_settings(config: KafkaDoorConfig) -> dict[str, Setting]:
             "What an answer waits for: batch (the disk), interval or never (the system).",
             writable=True,
         ),
+        *_policies(),
         Setting(
             "max.message.bytes", Kind.INT,
             str(config.batch_bytes_max), str(unset.batch_bytes_max),
@@ -188,6 +179,32 @@ def topic_settings(config: KafkaDoorConfig) -> dict[str, Setting]:
         *_only_values(),
     )  # fmt: skip
     return {each.name: each for each in found}
+
+
+def shared_settings() -> dict[str, Setting]:
+    """What can be set for all topics while the server runs, by name."""
+    return {each.name: each for each in _policies()}
+
+
+def _policies() -> tuple[Setting, ...]:
+    texts = (
+        (
+            DEDUPLICATION, Kind.STRING,
+            "Whether batches are judged: on, or off (all are appended, repeated or not).",
+        ),
+        (
+            POLICIES, Kind.LIST,
+            "Policies whose batches are taken; none: of producers that are not idempotent.",
+        ),
+        (
+            INITIAL, Kind.STRING,
+            "Where a producer begins of which nothing is known: as its policy says, or at zero.",
+        ),
+    )  # fmt: skip
+    return tuple(
+        Setting(name, kind, POLICY_DEFAULTS[name], POLICY_DEFAULTS[name], text, writable=True)
+        for name, kind, text in texts
+    )
 
 
 def _only_values() -> tuple[Setting, ...]:

@@ -7,7 +7,9 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.ports import Coordination
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
 from pidlease.engine.keeper import KeeperConfig
@@ -18,6 +20,7 @@ from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.record_batch import MAGIC, BatchHeader
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
+from pidlease.storage.writer import LoggedBatch
 
 TOPIC = "t"
 #: As in a server, see `proxy.app.serve`.
@@ -43,7 +46,8 @@ async def start(folder: Path) -> tuple[Engine, IoPool]:
     data = DataFolder(files, folder, defaults, pool)
     sequence = FileSequence(files, data.sequence, "bench", wall_clock_ms, keep_ms=2 * _LEASE_MS)
     config = EngineConfig(lease_ms=_LEASE_MS, ring_capacity=2_000_000, keeper=_SELDOM)
-    engine = Engine(data, SnapshotStore(files, data.snapshots), sequence, pool, config)
+    coordination = Coordination(sequence, FileNames(files, data.names))
+    engine = Engine(data, SnapshotStore(files, data.snapshots), coordination, pool, config)
     gc.disable()
     await engine.start()
     gc.freeze()
@@ -77,11 +81,12 @@ def fill(engine: Engine, producers: int, partitions_each: int) -> None:
         partition.note_leases()
 
 
-def _headers(pids: list[int]) -> Iterator[BatchHeader]:
+def _headers(pids: list[int]) -> Iterator[LoggedBatch]:
     offset = 0
     for sequence in range(_BATCHES):
         for pid in pids:
-            yield BatchHeader(
-                offset, 100, 0, MAGIC, 12345 + offset, 0, 0, 0, 0, pid, 0, sequence, 1
+            crc = 12345 + offset
+            yield LoggedBatch(
+                BatchHeader(offset, 100, 0, MAGIC, crc, 0, 0, 0, 0, pid, 0, sequence, 1)
             )
             offset += 1

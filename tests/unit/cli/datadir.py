@@ -18,7 +18,7 @@ from pidlease.core.packed import pack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import ProducerState, fold
-from pidlease.engine.partition import batch_of
+from pidlease.engine.whose import batch_of
 from pidlease.storage.files import RealFiles, write_aside
 from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from pidlease.storage.ports import LogConfig, NewBatch
@@ -123,7 +123,7 @@ class DataDir:
     def folded(self) -> dict[int, ProducerState]:
         """What a server would know now."""
         producers: dict[int, ProducerState] = {}
-        for header in self.log.read_batches(self.log.start_offset):
+        for header, _ in self.log.read_batches(self.log.start_offset):
             if header.producer_id > 0:
                 state = producers.get(header.producer_id)
                 producers[header.producer_id] = fold(

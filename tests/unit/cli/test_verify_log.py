@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from pidlease.core.pid import Policy, make_pid
+from pidlease.storage.identity import Identity
+from pidlease.storage.record_batch import read_header
+from pidlease.storage.writer import under_writer
 from tests.unit.cli.datadir import OTHER, PID, DataDir, batch, filled, flip
+from tests.wire.batches import identified
 
 BATCH_BYTES = 961
 
@@ -243,9 +247,15 @@ def test_a_log_that_ends_before_its_durable_mark(tmp_path: Path) -> None:
     assert "the log ends at offset 8, and was durable up to 10" in found.output
 
 
+def leased(identity: Identity) -> bytearray:
+    data = bytearray(identified([b"x", b"y"], identity))
+    under_writer(read_header(data), data)
+    return data
+
+
 def test_strict_numbers_go_on_across_generations(tmp_path: Path) -> None:
     pid = make_pid(Policy.STRICT, 9)
     data = DataDir(tmp_path / "d")
-    data.append(batch(0, pid=pid), batch(2, pid=pid, generation=1))
+    data.append(leased(Identity(pid, "", 7, 0, 1)), leased(Identity(pid, "", 8, 2, 2**40)))
     data.close()
     assert data.verify().code == 0

@@ -28,11 +28,11 @@ def test_a_snapshot_of_a_newer_format(tmp_path: Path) -> None:
     data = filled(tmp_path / "d")
     path = data.path / "snapshots" / "snapshot-000000000001" / "manifest.json"
     body = json.loads(json.loads(path.read_text())["manifest"])
-    text = json.dumps({**body, "format": 2})
+    text = json.dumps({**body, "format": 3})
     path.write_text(json.dumps({"crc32c": crc32c(text.encode()), "manifest": text}))
     found = data.verify()
     assert (found.code, found.kinds) == (1, ["snapshot"])
-    assert "format 2 is newer than 1" in found.output
+    assert "format 3 is newer than 2" in found.output
 
 
 def test_a_snapshot_without_a_manifest(tmp_path: Path) -> None:

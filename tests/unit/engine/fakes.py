@@ -8,12 +8,14 @@ from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.counts import Counts
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.partition import Partition, Surroundings, batch_of
+from pidlease.engine.partition import Partition, Surroundings
+from pidlease.engine.whose import batch_of
 from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
 from pidlease.storage.ports import AppendDone, NewBatch, TimedOffset
 from pidlease.storage.record_batch import BatchHeader, read_header
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics import Topic
+from pidlease.storage.writer import LoggedBatch
 from tests.sim.batches import make_batch
 
 PID = make_pid(Policy.KAFKA, 1)
@@ -80,8 +82,8 @@ class FakeLog:
     async def find_time(self, timestamp: int) -> TimedOffset | None:
         return None
 
-    def read_batches(self, offset: int) -> Iterator[BatchHeader]:
-        return (header for header in self.stored if header.last_offset >= offset)
+    def read_batches(self, offset: int) -> Iterator[LoggedBatch]:
+        return (LoggedBatch(header) for header in self.stored if header.last_offset >= offset)
 
 
 @dataclass
@@ -91,6 +93,7 @@ class FakeLeases:
     ages: dict[int, Age] = field(default_factory=dict)
     full: bool = False
     adopted: list[int] = field(default_factory=list)
+    fences: dict[int, int] = field(default_factory=dict)
 
     def age(self, pid: int, hole_ms: int) -> Age:
         return self.ages.get(pid, Age.YOUNG)
@@ -99,6 +102,9 @@ class FakeLeases:
         if not self.full:
             self.adopted.append(pid)
         return not self.full
+
+    def unsure(self, pid: int) -> bool:
+        return False
 
     def restore(self, pids: Iterable[int], partition: Partition) -> None:
         self.adopted += pids

@@ -4,13 +4,16 @@ import asyncio
 from pathlib import Path
 from random import Random
 
+from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.ports import Coordination
 from pidlease.core.pid import Policy
 from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.keeper import KeeperConfig
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.partition import Partition, batch_of
+from pidlease.engine.partition import Partition
+from pidlease.engine.whose import batch_of
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.ports import LogConfig
 from pidlease.storage.record_batch import read_header
@@ -44,7 +47,8 @@ class Server:
         )
         snapshots = SnapshotStore(self.files, folder.snapshots)
         config = EngineConfig(lease_ms=LEASE_MS, keeper=NEVER)
-        self.engine = Engine(folder, snapshots, sequence, pool, config, lambda: self.now_ms)
+        coordination = Coordination(sequence, FileNames(self.files, folder.names))
+        self.engine = Engine(folder, snapshots, coordination, pool, config, lambda: self.now_ms)
         await self.engine.start()
         if "t" not in self.engine.topics:
             await self.engine.create_topic(Topic.new("t", 2))

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.ports import Coordination
 from pidlease.engine.engine import Engine, EngineConfig, TopicExistsError, wall_clock_ms
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.io_pool import IoPool
@@ -22,7 +24,10 @@ DATA = Path("/data")
 def build(files: SimFiles, pool: IoPool) -> Engine:
     folder = DataFolder(files, DATA, LogConfig(), pool)
     sequence = FileSequence(files, folder.sequence, "test", wall_clock_ms, keep_ms=1000)
-    return Engine(folder, SnapshotStore(files, folder.snapshots), sequence, pool, EngineConfig())
+    coordination = Coordination(sequence, FileNames(files, folder.names))
+    return Engine(
+        folder, SnapshotStore(files, folder.snapshots), coordination, pool, EngineConfig()
+    )
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ class Bench:
         self.leases = Leases(
             sequence, pool, lambda: self.now_ms, lease_ms=LEASE_MS, capacity=capacity
         )
-        self.leases.load_blocks()
+        self.leases.blocks.load()
 
     def start(self) -> "Bench":
         self.leases.first_block()
@@ -102,10 +102,10 @@ async def test_the_next_block_is_fetched_before_it_is_needed() -> None:
     bench = Bench().start()
     bench.lease(50)
     await settle()
-    assert bench.leases.block_left == 50
+    assert bench.leases.blocks.left == 50
     bench.lease(1)
     await settle()
-    assert bench.leases.block_left == 149
+    assert bench.leases.blocks.left == 149
     assert [number_of(pid) for pid in bench.lease(100)] == list(range(52, 152))
 
 
@@ -125,7 +125,7 @@ async def test_without_a_sequence_leases_go_on_to_the_end_of_the_block_and_come_
     bench.files.fail_next("fsync", count=10**6)
     found = bench.lease(100)
     await settle()
-    assert "no block could be recorded" in bench.leases.prefetch_error
+    assert "no block could be recorded" in bench.leases.blocks.prefetch_error
     with pytest.raises(NoPidError):
         bench.lease()
     bench.files._failures.clear()
@@ -133,7 +133,7 @@ async def test_without_a_sequence_leases_go_on_to_the_end_of_the_block_and_come_
         bench.lease()
     await settle()
     found += bench.lease(100)
-    assert bench.leases.prefetch_error == ""
+    assert bench.leases.blocks.prefetch_error == ""
     assert len(set(found)) == 200
 
 

@@ -8,9 +8,10 @@ from pidlease.core.judge import Age
 from pidlease.core.packed import unpack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import KAFKA
-from pidlease.engine import partition as module
+from pidlease.engine import flight as module
 from pidlease.engine.failed import FAILED_HOLD_MS
 from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.whose import batch_of
 from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.record_batch import read_header
 from tests.sim.batches import make_batch
@@ -271,7 +272,7 @@ async def test_a_callback_that_produces_finds_one_append_at_a_time() -> None:
     def answer_and_go_on(_outcome: Outcome) -> None:
         later.append(bench.send(0, pid=OTHER))
 
-    bench.partition.produce(PID, header, data, module.batch_of(header), answer_and_go_on)
+    bench.partition.produce(PID, header, data, batch_of(header), answer_and_go_on)
     await settle()
     third = bench.send(-1, pid=-1)
     bench.log.fail()
@@ -289,7 +290,7 @@ async def test_a_callback_that_raises_keeps_nobody_waiting() -> None:
     def broken(_outcome: Outcome) -> None:
         raise RuntimeError("a door's bug")
 
-    bench.partition.produce(OTHER, header, data, module.batch_of(header), broken)
+    bench.partition.produce(OTHER, header, data, batch_of(header), broken)
     told = bench.send(0)
     await bench.flow()
     assert statuses(told) == [APPENDED]

@@ -300,7 +300,7 @@ def test_a_failed_removal_leaves_no_hole() -> None:
     log.retain_blocking(30, TIME_MS)
     again = open_log(files.process_death(), config(500))
     assert offsets(again) == list(range(again.start_offset, 30))
-    assert [header.base_offset for header in again.read_batches(again.start_offset)]
+    assert [logged.header.base_offset for logged in again.read_batches(again.start_offset)]
 
 
 def test_a_crash_at_every_step_of_retention() -> None:

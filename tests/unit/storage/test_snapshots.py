@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from pidlease.core.packed import Packed, pack
 from pidlease.core.pid import Policy, make_pid
+from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import RULES
 from pidlease.core.state import Appended, ProducerState
 from pidlease.storage.files import Files, read_file, write_aside
@@ -36,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDER = Path("/data/snapshots")
 FILES = ("producers.parquet", "leases.parquet", "manifest.json")
 SEEDS = range(15)
+#: The producer ids that rows speak of.
+NAMES = ProducerNames()
 
 Content = tuple[list[PartitionRows], list[LeaseRow]]
 
@@ -54,7 +57,10 @@ def draw_states(random: Random, count: int) -> dict[int, Packed]:
         state = ProducerState(
             generation, batches[-1].last, random.randrange(big), batches, random.randrange(2**62)
         )
-        found[make_pid(rules.policy, random.randrange(1, 2**48))] = pack(rules, state)
+        number = random.randrange(1, 2**47)
+        named = rules.policy is Policy.EPOCH
+        pid = NAMES.take(f"producer {number}") if named else make_pid(rules.policy, number)
+        found[pid] = pack(rules, state)
     return found
 
 
@@ -87,7 +93,7 @@ def assert_equal(snapshot: Snapshot, content: Content) -> None:
 
 def newest(files: Files) -> Snapshot | None:
     """What a start would load."""
-    store = SnapshotStore(files, FOLDER)
+    store = SnapshotStore(files, FOLDER, names=NAMES)
     for number in store.numbers():
         try:
             return store.load(number)
@@ -97,15 +103,15 @@ def newest(files: Files) -> Snapshot | None:
 
 
 def write(files: Files, seed: int) -> Manifest:
-    return SnapshotStore(files, FOLDER).write(seed, *draw(seed))
+    return SnapshotStore(files, FOLDER, names=NAMES).write(seed, *draw(seed))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_loaded_is_what_was_written(seed: int) -> None:
     files = SimFiles()
     content = draw(seed, partitions=seed % 5, producers=seed)
-    manifest = SnapshotStore(files, FOLDER).write(99, *content)
-    store = SnapshotStore(files.power_loss(seed), FOLDER)
+    manifest = SnapshotStore(files, FOLDER, names=NAMES).write(99, *content)
+    store = SnapshotStore(files.power_loss(seed), FOLDER, names=NAMES)
     assert store.numbers() == [manifest.number] == [1]
     assert store.manifest(1) == manifest
     assert manifest.created_ms == 99
@@ -114,12 +120,28 @@ def test_what_is_loaded_is_what_was_written(seed: int) -> None:
     assert_equal(snapshot, content)
 
 
+def test_producer_ids_are_kept_and_not_the_numbers_that_stand_for_them() -> None:
+    files, name = SimFiles(), TopicPartition("t", 0)
+    state = pack(RULES[Policy.EPOCH], ProducerState(3, 7, 7, (Appended(7, 7, 5, 9),), 1))
+    store = SnapshotStore(files, FOLDER)
+    for number in range(3):
+        store.names.take(f"gone {number}")
+    pids = {store.names.take(each): state for each in ("a/b", "\u00e4", "x" * 256)}
+    ended = store.names.take("ended since")
+    store.names.drop(ended)
+    store.write(1, [PartitionRows(name, "id", 8, -1, {**pids, ended: state})], [])
+    again = SnapshotStore(files, FOLDER)
+    found = again.load(1).producers[name]
+    assert {again.names.name(pid) for pid in found} == {"a/b", "\u00e4", "x" * 256}
+    assert set(found.values()) == {state}
+
+
 def test_a_hundred_thousand_rows() -> None:
     random = Random(1)
     states = draw_states(random, 100_000)
     rows = [PartitionRows(TopicPartition("t", 0), "id", 5, -1, states)]
     leases = [LeaseRow(number, number, -1) for number in range(100_000)]
-    store = SnapshotStore(SimFiles(), FOLDER)
+    store = SnapshotStore(SimFiles(), FOLDER, names=NAMES)
     started = time.monotonic()
     store.write(0, rows, leases)
     written = time.monotonic()
@@ -133,7 +155,9 @@ def test_two_are_kept() -> None:
     files = SimFiles()
     for seed in range(1, 6):
         write(files, seed)
-        assert SnapshotStore(files, FOLDER).numbers() == [seed, seed - 1][: min(seed, 2)]
+        assert (
+            SnapshotStore(files, FOLDER, names=NAMES).numbers() == [seed, seed - 1][: min(seed, 2)]
+        )
     assert files.list(FOLDER) == ["snapshot-000000000004", "snapshot-000000000005"]
 
 
@@ -145,7 +169,7 @@ def test_any_flipped_byte_is_noticed(name: str) -> None:
     files = SimFiles()
     write(files, 1)
     path = FOLDER / "snapshot-000000000001" / name
-    store = SnapshotStore(files, FOLDER)
+    store = SnapshotStore(files, FOLDER, names=NAMES)
     content = read_file(files, path)
     before = store.load(1)
     for position in range(len(content)):
@@ -165,7 +189,7 @@ def test_any_cut_is_noticed(name: str) -> None:
     files = SimFiles()
     write(files, 1)
     path = FOLDER / "snapshot-000000000001" / name
-    store = SnapshotStore(files, FOLDER)
+    store = SnapshotStore(files, FOLDER, names=NAMES)
     content = read_file(files, path)
     for size in range(0, len(content), 1 if len(content) < 2000 else 37):
         files.cut(path, size)
@@ -181,7 +205,7 @@ def test_a_missing_file_is_noticed(name: str) -> None:
     write(files, 2)
     files.remove(FOLDER / "snapshot-000000000002" / name)
     with pytest.raises(SnapshotError):
-        SnapshotStore(files, FOLDER).load(2)
+        SnapshotStore(files, FOLDER, names=NAMES).load(2)
     found = newest(files)
     assert found is not None
     assert found.manifest.number == 1
@@ -194,7 +218,7 @@ def test_files_of_two_snapshots_do_not_mix() -> None:
     one, two = (FOLDER / f"snapshot-{number:012d}" / FILES[0] for number in (1, 2))
     files.rename(one, two)
     with pytest.raises(SnapshotError, match="checksum"):
-        SnapshotStore(files, FOLDER).load(2)
+        SnapshotStore(files, FOLDER, names=NAMES).load(2)
 
 
 def test_a_newer_format_is_refused() -> None:
@@ -208,7 +232,7 @@ def test_a_newer_format_is_refused() -> None:
     files.open(path).truncate(0)
     files.open(path).write_at([content], 0)
     with pytest.raises(SnapshotError, match="newer"):
-        SnapshotStore(files, FOLDER).load(1)
+        SnapshotStore(files, FOLDER, names=NAMES).load(1)
 
 
 def test_other_names_in_the_folder_are_left_alone() -> None:
@@ -217,7 +241,7 @@ def test_other_names_in_the_folder_are_left_alone() -> None:
     for name in ("snapshot-", "snapshot-x", "notes.txt"):
         files.open(FOLDER / name, create=True)
     write(files, 1)
-    assert SnapshotStore(files, FOLDER).numbers() == [1]
+    assert SnapshotStore(files, FOLDER, names=NAMES).numbers() == [1]
 
 
 # ---------------------------------------------------------------------- crashes and full disks
@@ -233,7 +257,7 @@ def test_a_crash_at_every_step_leaves_the_one_before(torn: bool) -> None:
         files = SimFiles(step)
         write(files, 1)
         write(files, 2)
-        store = SnapshotStore(files, FOLDER)
+        store = SnapshotStore(files, FOLDER, names=NAMES)
         files.crash_at(step, torn=torn)
         try:
             store.write(3, *draw(3))
@@ -261,7 +285,7 @@ def test_a_snapshot_that_a_start_found_is_durable() -> None:
     """Killed between rename and fsync; retention will trust what the next start found."""
     for step in range(1, 60):
         files = SimFiles(step)
-        store = SnapshotStore(files, FOLDER)
+        store = SnapshotStore(files, FOLDER, names=NAMES)
         files.crash_at(step)
         try:
             store.write(1, *draw(1))
@@ -292,7 +316,7 @@ def test_a_failed_snapshot_leaves_the_one_before_and_no_litter(
 ) -> None:
     files = SimFiles()
     write(files, 1)
-    store = SnapshotStore(files, FOLDER)
+    store = SnapshotStore(files, FOLDER, names=NAMES)
     for _ in range(3):
         failure = files.fail_next(operation, pattern, errno.EIO)
         with pytest.raises(OSError, match="error"):
@@ -307,7 +331,7 @@ def test_a_failed_snapshot_leaves_the_one_before_and_no_litter(
 def test_a_full_disk_at_every_byte() -> None:
     files = SimFiles()
     write(files, 1)
-    store = SnapshotStore(files, FOLDER)
+    store = SnapshotStore(files, FOLDER, names=NAMES)
     used = files.tree.used_bytes()
     for room in range(0, 6000, 211):
         files.capacity = used + room
@@ -340,6 +364,7 @@ def test_a_row_that_no_fold_makes_is_refused(column: str, value: object, message
     """Spark may write a snapshot: whoever writes one can be wrong."""
     row = {
         "pid": make_pid(Policy.KAFKA, 1),
+        "producer_id": "",
         "topic": "t",
         "partition": 0,
         "generation": 0,
@@ -349,10 +374,11 @@ def test_a_row_that_no_fold_makes_is_refused(column: str, value: object, message
         "arrival_ms": 5,
     }
     name = TopicPartition("t", 0)
-    assert read_producers(pa.Table.from_pylist([row], PRODUCERS_SCHEMA), [name])[name]
+    names = ProducerNames()
+    assert read_producers(pa.Table.from_pylist([row], PRODUCERS_SCHEMA), [name], names)[name]
     table = pa.Table.from_pylist([row, {**row, column: value}], PRODUCERS_SCHEMA)
     with pytest.raises(SnapshotError, match=message):
-        read_producers(table, [name])
+        read_producers(table, [name], names)
 
 
 def test_pandas_is_not_loaded() -> None:
@@ -374,7 +400,7 @@ def test_pandas_is_not_loaded() -> None:
 
 def test_a_table_of_other_columns_is_refused() -> None:
     files = SimFiles()
-    store = SnapshotStore(files, FOLDER)
+    store = SnapshotStore(files, FOLDER, names=NAMES)
     store.write(0, *draw(3))
     folder = FOLDER / "snapshot-000000000001"
     content = read_file(files, folder / "leases.parquet")

@@ -1,0 +1,45 @@
+"""What a topic takes: whether batches are judged at all, by which policies, and who may begin.
+
+Pulsar switches deduplication by namespace and topic (`isDeduplicationEnabled`); allowed policies
+and the rule for the first batch are ours.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pidlease.core.pid import Policy, policy_of
+from pidlease.core.rules import RULES
+
+#: What a batch without a PID counts as, beside the numbers of the policies.
+NO_PID: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicy:
+    """One topic's.
+
+    Attributes:
+        deduplication: off lets every batch through. It is known of all the same, so that judging
+            goes on from there when it is on again.
+        allowed: numbers of the policies whose batches are taken, and `NO_PID`.
+        starts_at_zero: a producer of which nothing is known begins at 0, also where its policy
+            would let it begin anywhere.
+    """
+
+    deduplication: bool = True
+    allowed: frozenset[int] = frozenset((NO_PID, *map(int, RULES)))
+    starts_at_zero: bool = False
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether nothing is refused for its policy."""
+        return len(self.allowed) == len(RULES) + 1
+
+    def refusal(self, pid: int) -> str:
+        """Why a batch of a PID is not taken; empty where it is."""
+        policy = policy_of(pid) if pid > 0 else None
+        if (int(policy) if policy else NO_PID) in self.allowed:
+            return ""
+        what = f"of policy {policy.name.lower()}" if policy else "without a PID"
+        names = sorted(Policy(each).name.lower() if each else "none" for each in self.allowed)
+        return f"batches {what} are not taken here; pidlease.policies = {','.join(names)}"

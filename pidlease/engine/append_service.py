@@ -1,0 +1,115 @@
+"""Appends by doors that make the batches themselves: records in, an outcome out."""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from pidlease.core.state import Batch
+from pidlease.engine.engine import Engine
+from pidlease.engine.outcome import Done, Outcome
+from pidlease.engine.partition import Partition
+from pidlease.engine.whose import batch_of, identified
+from pidlease.storage.identity import Identity
+from pidlease.storage.record_batch import BatchHeader, check_from_client, check_intact, read_header
+from pidlease.storage.writer import under_writer
+
+
+class _Sent(NamedTuple):
+    """The numbers under which a batch was sent to a partition."""
+
+    partition: Partition
+    pid: int
+    generation: int
+    first: int
+    last: int
+
+
+class AppendService:
+    """Brings batches to the engine.
+
+    Parameters:
+        engine: the engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine: Final = engine
+        #: CRCs of the batches in flight that will have other bytes when they come again.
+        self._flying: dict[_Sent, int] = {}
+
+    async def append(
+        self,
+        partition: Partition,
+        data: bytearray,
+        identity: Identity | None,
+        *,
+        repeatable: bool = True,
+    ) -> Outcome:
+        """Append a batch.
+
+        Who stops waiting does not stop the append.
+
+        Parameters:
+            partition: where to.
+            data: a record batch v2; where there is an identity, it stands in its first record.
+            identity: who sends it; None: nobody, it is a plain append.
+            repeatable: whether the same request makes the same bytes; where not (the door put
+                in the time), a retry is not held against what it repeats.
+
+        Returns:
+            What became of it.
+
+        Raises:
+            CorruptBatchError: `data` is no intact batch.
+            InvalidBatchError: it may not stand in a log.
+        """
+        header = read_header(data)
+        check_intact(header, data)
+        check_from_client(header)
+        told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not told.done():  # who asked has gone away
+                told.set_result(outcome)
+
+        if identity is None:
+            partition.produce(-1, header, data, batch_of(header), done)
+        else:
+            self._produce(partition, header, data, identity, done, repeatable=repeatable)
+        return await told
+
+    def _produce(self, partition: Partition, header: BatchHeader, data: bytearray,
+                 identity: Identity, done: Done, *, repeatable: bool) -> None:  # fmt: skip
+        header = under_writer(header, data)
+        names = self.engine.names
+        pid = names.take(identity.name) if identity.name else identity.pid
+        batch = identified(identity, header)
+        if not repeatable:
+            batch, done = self._like_the_first(
+                partition, pid, batch, done, restarts=bool(identity.name)
+            )
+        try:
+            partition.produce(pid, header, data, batch, done)
+        finally:
+            if identity.name and pid not in self.engine.leases:
+                names.drop(pid)  # nothing of it was admitted, so nothing is known of it
+
+    def _like_the_first(
+        self, partition: Partition, pid: int, batch: Batch, done: Done, *, restarts: bool
+    ) -> tuple[Batch, Done]:
+        """A batch with the CRC of what it repeats, so that a mere retry is not told as odd."""
+        sent = _Sent(partition, pid, batch.generation, batch.first, batch.last)
+        flying = self._flying.get(sent)
+        if flying is not None:
+            return batch._replace(crc=flying), done
+        state = partition.producer(pid)
+        # Numbers that begin anew with a generation are others in each.
+        if state is not None and (state.generation == batch.generation or not restarts):
+            for each in state.batches:
+                if (each.first, each.last) == (batch.first, batch.last):
+                    return batch._replace(crc=each.crc), done
+        self._flying[sent] = batch.crc
+
+        def landed(outcome: Outcome) -> None:
+            del self._flying[sent]
+            done(outcome)
+
+        return batch, landed

@@ -1,0 +1,170 @@
+"""Blocks of PIDs: the one that is handed out, the next one, and how old all of them are."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from pidlease.coordination.ports import PidSequence
+from pidlease.core.blocks import BlockAges, PidBlock
+from pidlease.storage.io_pool import IoPool
+
+#: The next block is taken when this much of the current one is left.
+_PREFETCH_AT: Final = 50
+#: For how long it is believed that no other server has taken a block since it was looked.
+_LOOKED_SECONDS: Final = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class PidBlocks:
+    """The blocks of this server, and what is known of those of others.
+
+    Parameters:
+        sequence: where blocks come from.
+        pool: the threads for it.
+        clock_ms: the time, in ms since 1970.
+        lease_ms: how long a lease is; blocks that are older are merged.
+    """
+
+    def __init__(
+        self, sequence: PidSequence, pool: IoPool, clock_ms: Callable[[], int], lease_ms: int
+    ) -> None:
+        self._sequence = sequence
+        self._pool = pool
+        self._clock_ms = clock_ms
+        self._lease_ms = lease_ms
+        #: The blocks on record.
+        self.ages = BlockAges()
+        self._numbers = iter(range(0))
+        self._left = 0
+        self._next: PidBlock | None = None
+        self._fetching = False
+        self._came = asyncio.Event()
+        self._looking = False
+        #: When (monotonic, s) the blocks that others have taken were last looked at.
+        self._looked_at = float("-inf")
+        self.prefetch_seconds = 0.0
+        self.prefetch_error = ""
+
+    def load(self) -> None:
+        """Read the blocks on record. Blocks; before anything is judged.
+
+        Raises:
+            SequenceError: they cannot be read.
+        """
+        self.ages = self._merged(BlockAges(self._sequence.blocks()))
+
+    def first(self, largest: int) -> None:
+        """Take the first block of this run. Blocks; before the doors open.
+
+        Parameters:
+            largest: the largest number that the log knows.
+
+        Raises:
+            SequenceError: there is none to be had.
+        """
+        if largest >= self.ages.end:
+            _log.error("the log has PIDs that the sequence never handed out; skipping them",
+                       largest=largest, sequence_end=self.ages.end)  # fmt: skip
+        self._use(self._sequence.take(largest + 1))
+
+    # ------------------------------------------------------------------ handing out
+
+    @property
+    def left(self) -> int:
+        """Numbers that are there without another block."""
+        return self._left + (self._next.count if self._next else 0)
+
+    def prepare(self) -> bool:
+        """See to it that there is a number, and soon a block behind it; False: there is none."""
+        if not self._left and self._next is not None:
+            self._use(self._next)
+            self._next = None
+        if self._left <= _PREFETCH_AT:
+            self._prefetch()
+        return self._left > 0
+
+    def take(self) -> int:
+        """Hand out a number; `prepare` has said that there is one."""
+        self._left -= 1
+        return next(self._numbers)
+
+    async def fetched(self, seconds: float) -> bool:
+        """Wait until the block that is being taken is there; others may use it up at once.
+
+        Parameters:
+            seconds: how long at most.
+
+        Returns:
+            False: none is being taken, or it could not be.
+        """
+        if not self._fetching:
+            return False
+        self._came.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._came.wait(), seconds)
+        return not self.prefetch_error
+
+    def _use(self, block: PidBlock) -> None:
+        self.ages.note(block)
+        self._numbers = iter(range(block.first, block.end))
+        self._left = block.count
+
+    def _prefetch(self) -> None:
+        if self._fetching or self._next is not None:
+            return
+        self._fetching = True
+        started = time.monotonic()
+
+        def done(result: PidBlock | Exception) -> None:
+            self._fetching = False
+            self._came.set()
+            self.prefetch_seconds = time.monotonic() - started
+            if isinstance(result, Exception):
+                self.prefetch_error = str(result)
+                _log.error("no PID block; leases go on to the end of the last", error=str(result))
+                return
+            self.prefetch_error = ""
+            self._next = result
+
+        self._pool.submit(self._sequence.take, done)
+
+    # ------------------------------------------------------------------ other servers' blocks
+
+    def unsure(self, pid: int) -> bool:
+        """See `partition.LeaseBook`."""
+        if not self._sequence.shared or self.ages.taken_ms(pid) >= 0:
+            return False
+        if time.monotonic() < self._looked_at + _LOOKED_SECONDS:
+            return False
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """Read the blocks on record again, for those that other servers took."""
+        if self._looking:
+            return
+        self._looking = True
+        began = time.monotonic()
+
+        def done(result: list[PidBlock] | Exception) -> None:
+            self._looking = False
+            if isinstance(result, Exception):
+                _log.error("blocks of other servers cannot be read", error=str(result))
+                return
+            ages = BlockAges(result)
+            for block in self.ages.blocks():
+                if block.first >= ages.end:
+                    ages.add(block)  # used since it was looked
+            self.ages = self._merged(ages)
+            self._looked_at = began
+
+        self._pool.submit(self._sequence.blocks, done)
+
+    def _merged(self, ages: BlockAges) -> BlockAges:
+        ages.merge_older(self._clock_ms() - self._lease_ms)
+        return ages

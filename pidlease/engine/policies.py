@@ -1,0 +1,81 @@
+"""What topics take: set for all of them, durably, and for each; and given to their partitions."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final
+
+import structlog
+
+from pidlease.core.topic_policy import TopicPolicy
+from pidlease.engine.partition import Partition
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import LogStore
+from pidlease.storage.topic_policies import policy_in_force
+from pidlease.storage.topic_settings import SettingsChange
+from pidlease.storage.topics import Topic
+
+#: Partitions, and topics, that are told of a change before others get their turn.
+_AT_ONCE: Final = 500
+
+_log = structlog.get_logger(__name__)
+
+
+class TopicPolicies:
+    """The policies of all topics.
+
+    Parameters:
+        store: where they are made durable.
+        pool: the threads for blocking work.
+    """
+
+    def __init__(self, store: LogStore, pool: IoPool) -> None:
+        #: What is set for all topics that have none of their own, by name.
+        self.shared: dict[str, str] = {}
+        self._store = store
+        self._pool = pool
+
+    async def load(self) -> None:
+        """Read what is set for all topics.
+
+        Raises:
+            DataFolderError: it is damaged, or makes no sense here.
+        """
+        self.shared = await self._pool.run(self._store.topic_defaults)
+
+    def of(self, topic: Topic) -> TopicPolicy:
+        """What a topic takes.
+
+        Raises:
+            SettingError: its settings make no sense.
+        """
+        return policy_in_force(topic.overrides, self.shared)
+
+    async def change_shared(
+        self,
+        change: SettingsChange,
+        topics: Mapping[str, Topic],
+        partitions: Mapping[str, Iterable[Partition]],
+    ) -> None:
+        """Change what is set for all topics: durably first, then for each partition.
+
+        Parameters:
+            change: makes the new settings of the old ones; what it raises is raised.
+            topics: all of them, by name; they do not change meanwhile.
+            partitions: theirs.
+
+        Raises:
+            OSError: it could not be made durable; nothing has changed.
+        """
+        settings = change(dict(self.shared))
+        await self._pool.run(partial(self._store.save_topic_defaults, settings))
+        self.shared = settings
+        told = 0
+        for name, topic in topics.items():
+            policy = self.of(topic)
+            for each in partitions[name]:
+                each.policy = policy
+                told += 1
+                if told % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        _log.info("settings of all topics altered", settings=settings)

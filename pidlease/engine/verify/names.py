@@ -1,0 +1,59 @@
+"""The bindings of names, line by line."""
+
+from pathlib import Path
+
+from pidlease.coordination.file_names import parse_line
+from pidlease.coordination.names import check_name
+from pidlease.core.pid import Policy, policy_of
+from pidlease.engine.verify.partition import Looking
+from pidlease.engine.verify.report import Kind
+from pidlease.storage.files import read_file
+
+#: Policies whose PIDs are bound to names.
+_BOUND = (Policy.STRICT, Policy.MONOTONIC)
+
+
+def check_names(looking: Looking, path: Path) -> None:
+    """Look at every line.
+
+    Parameters:
+        looking: what all the checks share.
+        path: the file; it is not there before the first start that knows names.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not looking.files.exists(path):
+        return
+    content = read_file(looking.files, path)
+    lines = content.split(b"\n")
+    torn = lines.pop()
+    while lines and _read(lines[-1]) is None and not looking.report.clean:
+        torn = lines.pop()
+    for number, line in enumerate(lines, 1):
+        problem = _read(line)
+        if problem is None:
+            looking.report.wrong(Kind.SEQUENCE, path, "is damaged", position=number)
+        elif problem:
+            looking.report.wrong(Kind.SEQUENCE, path, problem, position=number)
+    if torn and looking.report.clean:
+        looking.report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes behind the last whole line",
+                             position=len(lines) + 1)  # fmt: skip
+    elif torn:
+        looking.report.note(path, f"torn last line of {len(torn)} bytes, never answered; the next"
+                                  " start leaves it out")  # fmt: skip
+
+
+def _read(line: bytes) -> str | None:
+    """What is wrong with a line; None: all of it."""
+    try:
+        change = parse_line(line)
+        if change is None:
+            return None
+        name, binding = change
+        check_name(name)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"is no binding: {error}"
+    if binding is not None and policy_of(binding.pid) not in _BOUND:
+        return f"binds {name!r} to PID {binding.pid}, which no name can have"
+    return ""

@@ -1,0 +1,62 @@
+"""Whose a batch is, and under which numbers: by its header, or by the first record's."""
+
+from typing import NamedTuple
+
+from pidlease.core.pid import Policy, policy_of
+from pidlease.core.producer_names import ProducerNames
+from pidlease.core.state import Batch
+from pidlease.storage.identity import Identity
+from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.writer import LoggedBatch
+
+
+class Whose(NamedTuple):
+    """A batch's producer, and the batch's identity.
+
+    Attributes:
+        pid: the PID, or what stands for a producer id of policy epoch.
+        batch: the identity that it is judged by.
+    """
+
+    pid: int
+    batch: Batch
+
+
+def batch_of(header: BatchHeader) -> Batch:
+    """The identity that Kafka's numbering gives a batch (policy kafka), from its header alone."""
+    first = header.base_sequence
+    last = (first + header.last_offset_delta) & 0x7FFFFFFF
+    return Batch(header.producer_epoch, first, last, header.records, header.crc)
+
+
+def identified(identity: Identity, header: BatchHeader) -> Batch:
+    """The identity of a batch that brings it in its first record.
+
+    Parameters:
+        identity: what the record says.
+        header: of the batch, as it stands under the writer.
+    """
+    _, name, generation, first, last = identity
+    # A producer of policy epoch counts requests, whatever they hold.
+    records = last - first + 1 if name else header.records
+    return Batch(generation, first, last, records, header.crc)
+
+
+def whose(logged: LoggedBatch, names: ProducerNames) -> Whose | None:
+    """Whose a batch of the log is; None: it was sent without a PID, or under none of ours.
+
+    Parameters:
+        logged: the batch.
+        names: gets the producer id, where it is one.
+    """
+    header, identity = logged
+    if identity is None:
+        pid = header.producer_id
+        return Whose(pid, batch_of(header)) if policy_of(pid) is Policy.KAFKA else None
+    pid = names.take(identity.name) if identity.name else identity.pid
+    return Whose(pid, identified(identity, header))
+
+
+def no_policy(pid: int) -> str:
+    """What is said of a PID that nobody can have leased."""
+    return f"PID {pid} belongs to no policy; lease one by InitProducerId, or POST /v1/leases"

@@ -1,0 +1,129 @@
+"""Who sent a batch whose header cannot say it: the header `pidlease` of its first record.
+
+Of a compressed batch only as much is unpacked as that takes, and never more than a limit: what
+some kilobytes unpack to is bounded by nothing else.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import cramjam
+
+from pidlease.storage.files import Buffer
+from pidlease.storage.identity import (
+    CutOffError,
+    Identity,
+    IdentityError,
+    decode_identity,
+    identity_header,
+)
+from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader
+
+#: How much is unpacked at most: a first record of this size, headers and all.
+UNPACKED_MAX: Final = 16 << 20
+#: What is unpacked at first: enough for most, and some tens of microseconds.
+_FIRST_TRY: Final = 8 << 10
+
+#: In front of the blocks of xerial's framing, which Java clients use for snappy: a magic number,
+#: its version, and the version that can read it. Each block has its length before it.
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
+_XERIAL_FRONT: Final = 16
+_BLOCK: Final = struct.Struct(">i")
+
+_Unpack = Callable[[Buffer, bytearray], Any]
+
+
+def find_identity(
+    header: BatchHeader, data: Buffer, unpacked_max: int = UNPACKED_MAX
+) -> Identity | None:
+    """Who sent a batch, by its first record.
+
+    Parameters:
+        header: the batch's header.
+        data: the batch, intact.
+        unpacked_max: bytes that may be unpacked.
+
+    Returns:
+        None: its first record has no header `pidlease`.
+
+    Raises:
+        TooLongError: the headers of the first record lie beyond `unpacked_max`.
+        IdentityError: the first record cannot be read, or the header says nothing.
+    """
+    records = memoryview(data)[HEADER_BYTES:]
+    if not header.is_compressed:
+        value = identity_header(records)
+        return None if value is None else decode_identity(value)
+    size = min(_FIRST_TRY, unpacked_max)
+    while True:
+        beginning = _unpack(header.codec, records, size, unpacked_max)
+        try:
+            value = identity_header(beginning)
+        except CutOffError:
+            if len(beginning) < size:
+                raise
+            if size >= unpacked_max:
+                raise TooLongError(
+                    f"the first record is longer than {unpacked_max} bytes, unpacked"
+                ) from None
+            size = min(size * 16, unpacked_max)
+            continue
+        return None if value is None else decode_identity(value)
+
+
+class TooLongError(IdentityError):
+    """More would have to be unpacked than is allowed."""
+
+
+def _unpack(codec: str, records: memoryview, size: int, limit: int) -> Buffer:
+    """The first `size` bytes of what was compressed, or more; less where there is no more."""
+    try:
+        if codec == "snappy":
+            return _unpack_snappy(records, size, limit)
+        return _unpack_into(_INTO[codec], records, size)
+    except cramjam.DecompressionError as error:
+        raise IdentityError(f"the records are no {codec}: {error}") from None
+
+
+_INTO: Final[dict[str, _Unpack]] = {
+    "gzip": cramjam.gzip.decompress_into,
+    "lz4": cramjam.lz4.decompress_into,
+    "zstd": cramjam.zstd.decompress_into,
+}
+
+
+def _unpack_into(unpack: _Unpack, records: Buffer, size: int) -> Buffer:
+    out = bytearray(size)
+    try:
+        count = unpack(records, out)
+    except cramjam.DecompressionError:
+        # There is more than there is room for, or it is broken behind what was unpacked. Nothing
+        # tells which; but a first record that can be read is all that is asked for.
+        return out
+    return memoryview(out)[:count]
+
+
+def _unpack_snappy(records: memoryview, size: int, limit: int) -> Buffer:
+    if bytes(records[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unpack_block(records, limit)
+    out = bytearray()
+    at = _XERIAL_FRONT
+    while len(out) < size and at + _BLOCK.size <= len(records):
+        (length,) = _BLOCK.unpack_from(records, at)
+        at += _BLOCK.size
+        if not 0 < length <= len(records) - at:
+            raise IdentityError(f"a snappy block of {length} bytes, where {len(records) - at} are")
+        out += _unpack_block(records[at : at + length], limit)
+        at += length
+    return out
+
+
+def _unpack_block(block: memoryview, limit: int) -> Buffer:
+    """A block of raw snappy. It says how long it is unpacked, and is unpacked as a whole."""
+    length = cramjam.snappy.decompress_raw_len(block)
+    if length > limit:
+        raise TooLongError(f"a snappy block that unpacks to {length} bytes; at most {limit}")
+    out = bytearray(length)
+    count = cramjam.snappy.decompress_raw_into(block, out)
+    return memoryview(out)[:count]

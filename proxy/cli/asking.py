@@ -1,0 +1,81 @@
+"""Asking a running server over its HTTP port."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Final
+
+#: Where a server listens that is not told otherwise.
+URL: Final = "http://127.0.0.1:8080"
+_TIMEOUT_SECONDS: Final = 5.0
+#: A change may have to wait for others, and for a slow disk.
+_CHANGE_TIMEOUT_SECONDS: Final = 60.0
+_ANSWER_BYTES_MAX: Final = 64 << 20
+
+
+class UnreachableError(Exception):
+    """No pidlease answers there; the message says what to do."""
+
+
+class RefusedError(Exception):
+    """A server answered, and not with what was asked for.
+
+    Attributes:
+        code: the HTTP status.
+        answer: its body, from JSON; None where it is none.
+    """
+
+    def __init__(self, url: str, code: int, reason: str, answer: Any) -> None:  # noqa: ANN401 - JSON
+        super().__init__(f"what answers at {url} is no pidlease ({code} {reason}); look at --url")
+        self.code: Final = code
+        self.answer: Final = answer
+
+
+def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JSON
+    """What a server answers.
+
+    Parameters:
+        url: its HTTP address.
+        path: what is asked for.
+        change: the body of a PATCH; None: it is a GET.
+
+    Raises:
+        UnreachableError: nobody answers, or somebody else.
+        RefusedError: the answer's status is an error.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise UnreachableError(f"--url {url} is no HTTP address; it is like {URL}")
+    headers = {"Content-Type": "application/json"}
+    body = None if change is None else json.dumps(change).encode()
+    # No proxy of the environment: who asks for a server means that server.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    timeout = _TIMEOUT_SECONDS if change is None else _CHANGE_TIMEOUT_SECONDS
+    try:
+        request = urllib.request.Request(  # noqa: S310 - checked above
+            url.rstrip("/") + path, body, headers, method="GET" if change is None else "PATCH"
+        )
+        with opener.open(request, timeout=timeout) as answer:
+            return json.loads(answer.read(_ANSWER_BYTES_MAX))
+    except urllib.error.HTTPError as error:
+        raise RefusedError(url, error.code, str(error.reason), _body(error)) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UnreachableError(_unreachable(url, error, changes=change is not None)) from None
+
+
+def _unreachable(url: str, error: Exception, *, changes: bool) -> str:
+    reason = getattr(error, "reason", error)
+    if changes and not isinstance(reason, ConnectionRefusedError):
+        return f"{url} did not answer ({reason}); look whether it was changed"
+    return (
+        f"no pidlease answers at {url} ({reason}); start `pidlease serve`, or give --url the"
+        " address of its --http-listen"
+    )
+
+
+def _body(error: urllib.error.HTTPError) -> Any:  # noqa: ANN401 - JSON
+    try:
+        with error:
+            return json.loads(error.read(_ANSWER_BYTES_MAX))
+    except (OSError, http.client.HTTPException, ValueError):
+        return None

@@ -1,0 +1,202 @@
+"""`pidlease topics`: the topics of a running server, and their settings, to be seen and changed."""
+
+from http import HTTPStatus
+from typing import Annotated, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+import typer
+from pydantic import BaseModel, ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from pidlease.contract import ErrorAnswer
+from pidlease.contract_topics import SettingsAnswer, TopicAnswer, TopicsAnswer
+from pidlease.storage.topic_policies import DEDUPLICATION, INITIAL, POLICIES
+from pidlease.storage.topics import illegal_name
+from proxy.cli.asking import URL, RefusedError, UnreachableError, ask
+from proxy.cli.console import WRONG, cannot_look, plain_table, print_json, stderr, stdout
+
+topics_cli = typer.Typer(no_args_is_help=True, help="Show topics, and change their settings.")
+
+_DEFAULTS: Final = "/v1/topic-defaults"
+#: What `list` shows of each topic, and the heading.
+_LISTED: Final = (
+    (DEDUPLICATION, "deduplication"),
+    (POLICIES, "policies"),
+    (INITIAL, "initial"),
+)
+
+_Url = Annotated[str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address.")]
+_Json = Annotated[bool, typer.Option("--json", help="What the server says, as JSON.")]
+_All = Annotated[
+    bool, typer.Option("--all", help="For all topics that have no settings of their own.")
+]
+_Answer = TypeVar("_Answer", bound=BaseModel)
+_Shown = TopicAnswer | SettingsAnswer
+
+
+@topics_cli.command("list")
+def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
+    """List the topics with what they take. Exit code 2: the server was not reached."""
+    found: list[TopicAnswer] = []
+    more = True
+    while more:
+        query = urlencode({"after": found[-1].name if found else ""})
+        answer = _ask(TopicsAnswer, url, f"/v1/topics?{query}")
+        found += answer.topics
+        more = answer.more and bool(answer.topics)
+    if as_json:
+        print_json([each.model_dump() for each in found])
+        return
+    table = _texts_table("topics", "topic", "partitions", *(heading for _, heading in _LISTED))
+    table.columns[1].justify = "right"
+    for topic in found:
+        told = (Text(topic.settings[name].value) for name, _ in _LISTED)
+        table.add_row(Text(topic.name), f"{topic.partitions:,}", *told)
+    stdout().print(table)
+
+
+@topics_cli.command()
+def show(
+    topic: Annotated[str | None, typer.Argument(help="The topic's name.")] = None,
+    *,
+    for_all: _All = False,
+    url: _Url = URL,
+    as_json: _Json = False,
+) -> None:
+    """Show a topic's settings, and who set them. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    if for_all == (topic is not None):
+        raise cannot_look("name a topic, or say --all")
+    _tell(_get(url, topic), as_json=as_json)
+
+
+@topics_cli.command("set")
+def set_settings(
+    words: Annotated[list[str], typer.Argument(metavar="[TOPIC] NAME=VALUE...")],
+    *,
+    for_all: _All = False,
+    url: _Url = URL,
+    as_json: _Json = False,
+) -> None:
+    """Change settings of a topic, or of all, at once and durably. Exit code 1: refused, nothing has changed; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    topic, given = _split(words, for_all=for_all, what="NAME=VALUE")
+    change: dict[str, str | None] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise cannot_look(f"{word!r} is not NAME=VALUE, like {DEDUPLICATION}=off")
+        if name in change:
+            raise cannot_look(f"{name} is given twice")
+        change[name] = value
+    _tell(_change(url, topic, change), as_json=as_json)
+
+
+@topics_cli.command("unset")
+def unset_settings(
+    words: Annotated[list[str], typer.Argument(metavar="[TOPIC] NAME...")],
+    *,
+    for_all: _All = False,
+    url: _Url = URL,
+    as_json: _Json = False,
+) -> None:
+    """Let go of settings of a topic, or of all: what is set for all, or the default, holds again. Exit codes as for set."""  # noqa: E501 - one line in the help
+    topic, names = _split(words, for_all=for_all, what="NAME")
+    for word in names:
+        if not word or "=" in word:
+            raise cannot_look(f"{word!r} is no name of a setting, like {DEDUPLICATION}")
+    _tell(_change(url, topic, dict.fromkeys(names)), as_json=as_json)
+
+
+def _split(words: list[str], *, for_all: bool, what: str) -> tuple[str | None, list[str]]:
+    """The topic, None for all of them, and what is said of its settings."""
+    if for_all:
+        return None, words
+    topic, *rest = words
+    if "=" in topic or not rest:
+        raise cannot_look(f"name a topic, or say --all; behind it comes {what}")
+    return topic, rest
+
+
+# ---------------------------------------------------------------------- asking
+
+
+def _get(url: str, topic: str | None) -> _Shown:
+    """The settings of a topic, or, where none is named, of all that have none of their own."""
+    if topic is None:
+        return _ask(SettingsAnswer, url, _DEFAULTS)
+    return _ask(TopicAnswer, url, _path(topic))
+
+
+def _change(url: str, topic: str | None, change: dict[str, str | None]) -> _Shown:
+    """Change settings; what they are then."""
+    if topic is None:
+        return _ask(SettingsAnswer, url, _DEFAULTS, change)
+    return _ask(TopicAnswer, url, f"{_path(topic)}/settings", change)
+
+
+def _path(topic: str) -> str:
+    reason = illegal_name(topic)
+    if reason:
+        raise cannot_look(reason)
+    return f"/v1/topics/{quote(topic, safe='')}"
+
+
+def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _Answer:
+    """What a server answers; what it refuses, and that it is not there, ends the command."""
+    try:
+        return kind.model_validate(ask(url, path, change))
+    except UnreachableError as error:
+        raise cannot_look(str(error)) from None
+    except RefusedError as error:
+        raise _refused(error) from None
+    except ValidationError:
+        raise cannot_look(
+            f"what answers at {url} is no pidlease of this version; look at --url"
+        ) from None
+
+
+def _refused(error: RefusedError) -> typer.Exit:
+    try:
+        told = ErrorAnswer.model_validate(error.answer)
+    except ValidationError:
+        return cannot_look(str(error))
+    # About a field: the topic, or a setting. A path that is not known is about none.
+    if error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and told.field is not None:
+        stderr().print(f"pidlease: {told.error}", style="red", markup=False)
+        return typer.Exit(WRONG)
+    if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+        return cannot_look(told.error)
+    return cannot_look(str(error))
+
+
+# ---------------------------------------------------------------------- showing
+
+
+def _tell(found: _Shown, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found.model_dump())
+        return
+    title = "all topics that have no settings of their own"
+    if isinstance(found, TopicAnswer):
+        title = f"{found.name}, {found.partitions:,} partitions"
+    table = _texts_table("", "setting", "value", "set by")
+    table.title = Text(title)  # a topic's name is no markup
+    for name, row in found.settings.items():
+        style = "bold" if row.source == "topic" else ""
+        table.add_row(Text(name), Text(row.value, style), _SET_BY[row.source])
+    stdout().print(table)
+
+
+def _texts_table(title: str, *columns: str) -> Table:
+    table = plain_table(title, *columns)
+    for column in table.columns:
+        column.justify = "left"
+    return table
+
+
+_SET_BY: Final = {
+    "topic": "the topic",
+    "all topics": "all topics",
+    "start": "the server's start",
+    "default": "nobody",
+}

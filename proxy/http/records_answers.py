@@ -1,0 +1,124 @@
+"""What is answered where records are appended and read."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from pidlease.contract import ErrorAnswer
+from pidlease.contract_records import (
+    AppendAnswer,
+    ConflictAnswer,
+    OutOfRangeAnswer,
+    UnreadableAnswer,
+)
+from pidlease.engine.outcome import Outcome, Status
+from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
+from pidlease.storage.identity import Identity
+from proxy.http.errors import refusal
+from proxy.http.records_pages import UnreadableError
+from proxy.http.records_refused import RefusedError
+from proxy.http.records_who import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
+
+#: What the routes may answer beside 200, for the OpenAPI description.
+APPEND_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    409: {"model": ConflictAnswer},
+    **{status: {"model": ErrorAnswer} for status in (400, 403, 404, 408, 410, 413, 415, 503)},
+}
+READ_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    416: {"model": OutOfRangeAnswer},
+    422: {"model": UnreadableAnswer},
+    **{status: {"model": ErrorAnswer} for status in (400, 404, 500, 503)},
+}
+
+_INT64_MAX: Final = 2**63 - 1
+
+_Fields = tuple[str, str, str]
+#: The fields that say who sends, its generation and its number: of the headers and of the body.
+_OF_HEADERS: Final[_Fields] = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
+_OF_BODY: Final[_Fields] = ("pid", "generation", "first_sequence")
+
+#: What is refused beyond the numbers: the HTTP status, and whether it is about who sends.
+_REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
+    Status.MALFORMED: (400, True),
+    Status.UNKNOWN: (410, True),
+    Status.FORBIDDEN: (403, True),
+    Status.FAILED: (503, False),
+    Status.STOPPED: (503, False),
+    Status.NO_LEASE: (503, False),
+    Status.SESSION_ENDED: (503, False),
+}
+
+
+def appended(outcome: Outcome, identity: Identity | None) -> Response:
+    """What is answered to an append.
+
+    Parameters:
+        outcome: what became of it.
+        identity: who sent it; None: nobody said so.
+    """
+    status = outcome.status
+    if status in (Status.APPENDED, Status.DUPLICATE):
+        offset = outcome.offset if outcome.offset >= 0 else None
+        return _json(200, AppendAnswer(offset=offset, duplicate=status is Status.DUPLICATE))
+    who, epoch, seq = _OF_HEADERS if identity is None or identity.name else _OF_BODY
+    if status in (Status.GAP, Status.OVERLAP):
+        text = f"sequence {outcome.expected} is expected here"
+        if status is Status.OVERLAP:
+            text += "; what is below it is in the log, send the rest"
+        conflict = ConflictAnswer(
+            error="producer_seq_conflict", message=text, field=seq, expected_seq=outcome.expected
+        )
+        return _json(409, conflict)
+    if status is Status.FENCED:
+        known = outcome.generation if outcome.generation <= _INT64_MAX else None
+        text = "another PID has taken this one's place"  # a name's new one
+        if known is not None:
+            text = f"{epoch} {known} has been here"
+        conflict = ConflictAnswer(
+            error="producer_fenced", message=text, field=epoch, current_epoch=known
+        )
+        return _json(409, conflict)
+    code, is_about_who = _REFUSED[status]
+    return refusal(code, outcome.reason or status.value, who if is_about_who else None)
+
+
+def _json(status: int, answer: BaseModel) -> Response:
+    content = answer.model_dump_json(exclude_none=status != 200)
+    return Response(content, status_code=status, media_type="application/json")
+
+
+def add_record_handlers(app: FastAPI) -> None:
+    """Have the errors of these routes told as all the others are (see `errors`)."""
+
+    @app.exception_handler(RefusedError)
+    async def refused(_: Request, error: RefusedError) -> JSONResponse:
+        return refusal(error.status, str(error), error.field)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, error: ClientDisconnect) -> JSONResponse:  # noqa: ARG001
+        return refusal(400, "the body ended too early", "body")  # nobody hears it
+
+    @app.exception_handler(OffsetRangeError)
+    async def outside(_: Request, error: OffsetRangeError) -> Response:
+        answer = OutOfRangeAnswer(error=str(error), log_start=error.start, log_end=error.end)
+        return _json(416, answer)
+
+    @app.exception_handler(UnreadableError)
+    async def unreadable(_: Request, error: UnreadableError) -> Response:
+        answer = UnreadableAnswer(
+            error=str(error), offset=error.offset, next_offset=error.next_offset
+        )
+        return _json(422, answer)
+
+    @app.exception_handler(DamagedLogError)
+    async def damaged(_: Request, error: DamagedLogError) -> JSONResponse:
+        return refusal(500, f"the log is damaged there, at byte {error.position}", "offset")
+
+    @app.exception_handler(LogError)
+    async def unread(_: Request, error: LogError) -> JSONResponse:
+        return refusal(503, f"the log cannot be read: {error}")

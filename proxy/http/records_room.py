@@ -1,0 +1,145 @@
+"""Memory for requests in flight, and bodies that are read into it."""
+
+import asyncio
+from types import TracebackType
+from typing import Final, Self
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from proxy.http.records_refused import BodyTooLongError, BodyTooSlowError, NoRoomError
+
+#: What a request takes beside what it brings: its headers, its task, who waits for what.
+_REQUEST_BYTES: Final = 8 << 10
+#: How long the next part of a body, or room for the next part of an answer, may take to come.
+_IDLE_SECONDS: Final = 30.0
+#: Parts in which an answer goes out; no more of it waits in a connection.
+_PART_BYTES: Final = 64 << 10
+
+
+class Room:
+    """Bytes that requests in flight may hold together.
+
+    One is let in whatever its size when nothing else is there; so a limit below the largest
+    request slows down, but never locks up.
+
+    Parameters:
+        limit: in bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit: Final = limit
+        self.used = 0
+
+    def hold(self) -> "Held":
+        """The part of one request. Nobody waits for room: there is some, or there is none.
+
+        Raises:
+            NoRoomError: there is none.
+        """
+        held = Held(self)
+        held.more(_REQUEST_BYTES)
+        return held
+
+
+class Held:
+    """What one request holds of a room; as a context manager, until its end."""
+
+    def __init__(self, room: Room) -> None:
+        self._room: Final = room
+        self.size = 0
+
+    def more(self, size: int) -> None:
+        """Hold more.
+
+        Raises:
+            NoRoomError: there is no room for it.
+        """
+        room = self._room
+        if room.used > self.size and room.used + size > room.limit:
+            raise NoRoomError("too much is in flight; try again")
+        room.used += size
+        self.size += size
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        self._room.used -= self.size
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+async def read_body(request: Request, limit: int, held: Held) -> bytearray:
+    """Read a request's body, no further than a limit.
+
+    Parameters:
+        request: the request.
+        limit: in bytes.
+        held: gets the body's size as it comes.
+
+    Raises:
+        BodyTooLongError: it is longer.
+        BodyTooSlowError: it stopped coming.
+        NoRoomError: there is no room for it.
+        ClientDisconnect: the client went away.
+    """
+    text = f"the body is longer than {limit} bytes; send less at once"
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise BodyTooLongError(text)
+    body = bytearray()
+    more = True
+    while more:
+        try:
+            async with asyncio.timeout(_IDLE_SECONDS):
+                message = await request.receive()
+        except TimeoutError:
+            raise BodyTooSlowError(f"nothing came for {_IDLE_SECONDS:g} s") from None
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) + len(part) > limit:
+            raise BodyTooLongError(text)
+        held.more(len(part))
+        body += part
+    return body
+
+
+class HeldResponse(Response):
+    """An answer that counts as held until it is out.
+
+    Parameters:
+        content: JSON.
+        held: what counts it.
+    """
+
+    def __init__(self, content: bytes, held: Held) -> None:
+        super().__init__(content, media_type="application/json")
+        self._held: Final = held
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """See the ASGI specification."""
+        try:
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            content = memoryview(self.body)
+            for at in range(0, len(content), _PART_BYTES):
+                part = bytes(content[at : at + _PART_BYTES])
+                more = at + _PART_BYTES < len(content)
+                message = {"type": "http.response.body", "body": part, "more_body": more}
+                # Who does not read on is cut off, so that others get the room.
+                async with asyncio.timeout(_IDLE_SECONDS):
+                    await send(message)
+        finally:
+            self._held.release()

@@ -1,0 +1,160 @@
+"""/v1/topics and /v1/topic-defaults: topics, and their settings as they are and as they are to be.
+
+What is set for all topics has a path of its own: below /v1/topics it would be in the way of a
+topic of that name.
+"""
+
+import heapq
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, FastAPI, Path, Query, Request
+from fastapi.responses import JSONResponse
+
+from pidlease.contract_topics import (
+    TOPICS_MAX,
+    SettingRow,
+    SettingsAnswer,
+    SettingsChange,
+    TopicAnswer,
+    TopicsAnswer,
+)
+from pidlease.engine.engine import Engine, UnknownTopicError
+from pidlease.storage.setting_values import SettingError
+from pidlease.storage.topic_settings import change_of_own, change_of_shared, settings_in_force
+from pidlease.storage.topics import Topic
+from proxy.http.errors import NotReadyError, refusal
+
+#: Changes that may wait for others.
+_WAITING_MAX: Final = 100
+
+_Name = Annotated[str, Path(min_length=1, max_length=249)]
+
+
+class NotStoredError(Exception):
+    """A change could not be made durable."""
+
+
+class _Changes:
+    """Those that are asked for and not made yet: the engine makes one at a time."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    async def make(self, change: Coroutine[Any, Any, None]) -> None:
+        """Make a change.
+
+        Raises:
+            NotReadyError: too many wait already.
+            NotStoredError: it could not be made durable.
+        """
+        if self._waiting >= _WAITING_MAX:
+            change.close()
+            raise NotReadyError(f"{_WAITING_MAX} changes wait already; try again")
+        self._waiting += 1
+        try:
+            await change
+        except OSError as error:
+            raise NotStoredError(str(error)) from error
+        finally:
+            self._waiting -= 1
+
+
+def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
+    """The routes for topics.
+
+    Parameters:
+        engine: the engine; None while there is none yet.
+    """
+    router = APIRouter(prefix="/v1", tags=["topics"])
+    changes = _Changes()
+
+    def ready() -> Engine:
+        current = engine()
+        if current is None or not current.ready:
+            raise NotReadyError("the server recovers, or stops; try again")
+        return current
+
+    @router.get("/topics")
+    async def topics(
+        after: Annotated[str, Query(max_length=249)] = "",
+        limit: Annotated[int, Query(ge=1, le=TOPICS_MAX)] = TOPICS_MAX,
+    ) -> TopicsAnswer:
+        """Topics, in the order of their names, behind one that is named."""
+        current = ready()
+        names = (name for name in current.topics if name > after)
+        found = heapq.nsmallest(limit + 1, names)
+        answers = [_answer(current, current.topics[name]) for name in found[:limit]]
+        return TopicsAnswer(topics=answers, more=len(found) > limit)
+
+    @router.get("/topics/{topic}")
+    async def topic(topic: _Name) -> TopicAnswer:
+        """A topic, with the settings that are in force."""
+        current = ready()
+        return _answer(current, _known(current, topic))
+
+    @router.patch("/topics/{topic}/settings")
+    async def change(topic: _Name, request: SettingsChange) -> TopicAnswer:
+        """Change some of a topic's own settings, durably and at once."""
+        current = ready()
+        await changes.make(current.change_topic(topic, change_of_own(request.root)))
+        return _answer(current, _known(current, topic))
+
+    @router.get("/topic-defaults")
+    async def defaults() -> SettingsAnswer:
+        """The settings of topics that have none of their own."""
+        return _defaults(ready())
+
+    @router.patch("/topic-defaults")
+    async def change_defaults(request: SettingsChange) -> SettingsAnswer:
+        """Change what is set for all topics, durably and at once."""
+        current = ready()
+        await changes.make(current.change_all_topics(change_of_shared(request.root)))
+        return _defaults(current)
+
+    return router
+
+
+def add_topic_handlers(app: FastAPI) -> None:
+    """Have the errors of these routes told as all the others are (see `errors`)."""
+
+    @app.exception_handler(SettingError)
+    async def unfit(_: Request, error: SettingError) -> JSONResponse:
+        return refusal(400, _sayable(str(error)), _sayable(error.setting[:_SHOWN]))
+
+    @app.exception_handler(NotStoredError)
+    async def not_stored(_: Request, error: NotStoredError) -> JSONResponse:
+        return refusal(503, f"the change could not be stored: {error}")
+
+
+#: How much of a setting's name is told back.
+_SHOWN: Final = 100
+
+
+def _sayable(text: str) -> str:
+    """A text as UTF-8 has it: JSON's escapes can say halves of characters, which that cannot."""
+    return text.encode(errors="replace").decode()
+
+
+def _known(engine: Engine, name: str) -> Topic:
+    topic = engine.topics.get(name)
+    if topic is None:
+        raise UnknownTopicError(f"there is no topic {name}")
+    return topic
+
+
+def _answer(engine: Engine, topic: Topic) -> TopicAnswer:
+    settings = _rows(engine, topic.overrides)
+    return TopicAnswer(name=topic.name, partitions=topic.partitions, settings=settings)
+
+
+def _defaults(engine: Engine) -> SettingsAnswer:
+    return SettingsAnswer(settings=_rows(engine, {}))
+
+
+def _rows(engine: Engine, own: Mapping[str, str]) -> dict[str, SettingRow]:
+    found = settings_in_force(own, engine.all_topics_settings, engine.log_settings)
+    return {
+        name: SettingRow(value=value, source=source.value)
+        for name, (value, source) in found.items()
+    }

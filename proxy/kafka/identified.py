@@ -1,0 +1,151 @@
+"""Produce, policies strict and monotonic: who sent a batch stands in its first record.
+
+The door looks there, puts the batch under the partition's writer, and brings it to the engine. Of
+a compressed batch that is done in a thread where it takes more than some kilobytes; what comes
+behind on the same connection then waits, for the order on a connection is the producer's order.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from pidlease.core.pid import Policy, policy_of
+from pidlease.engine.outcome import Done, Outcome, Status
+from pidlease.engine.partition import Partition
+from pidlease.engine.whose import identified
+from pidlease.storage.first_record import TooLongError, find_identity
+from pidlease.storage.identity import Identity, IdentityError
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.writer import under_writer
+from proxy.kafka.connection import KafkaConnection
+
+#: What is unpacked on the event loop at most.
+_INLINE_BYTES: Final = 32 << 10
+#: Sessions that may end on one connection; who goes on is to connect again.
+_ENDED_MAX: Final = 1000
+
+_log = structlog.get_logger(__name__)
+
+
+class Sent(NamedTuple):
+    """A batch, where it goes, and who is told."""
+
+    partition: Partition
+    header: BatchHeader
+    data: memoryview
+    done: Done
+
+
+class _Session:
+    """What one connection has sent.
+
+    Attributes:
+        waiting: batches behind the one that is looked into, which is the first.
+        ended: producers of policy monotonic that had an error on this connection, by partition.
+    """
+
+    __slots__ = ("ended", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Sent] = deque()
+        self.ended: set[tuple[int, Partition]] = set()
+
+
+class IdentifiedBatches:
+    """Brings batches to the engine that say in their first record who sent them.
+
+    Parameters:
+        pool: the threads for looking into large ones.
+    """
+
+    def __init__(self, pool: IoPool) -> None:
+        self._pool = pool
+        self._sessions: WeakKeyDictionary[KafkaConnection, _Session] = WeakKeyDictionary()
+
+    def produce(self, connection: KafkaConnection, sent: Sent) -> None:
+        """Bring a batch to the engine, behind those that came before it.
+
+        Parameters:
+            connection: that it came on.
+            sent: the batch, checked.
+        """
+        session = self._sessions.get(connection)
+        if session is None:
+            session = self._sessions[connection] = _Session()
+        if len(session.ended) >= _ENDED_MAX:
+            connection.close()
+        if session.waiting:
+            session.waiting.append(sent)
+            return
+        self._look(session, sent)
+
+    def _look(self, session: _Session, sent: Sent) -> bool:
+        """Look into a batch; False: that goes on in a thread."""
+        try:
+            identity = find_identity(sent.header, sent.data, _INLINE_BYTES)
+        except TooLongError:
+            session.waiting.appendleft(sent)
+            work = partial(find_identity, sent.header, sent.data)
+            self._pool.submit(work, partial(self._looked, session))
+            return False
+        except IdentityError as error:
+            self._bring(session, sent, error)
+        else:
+            self._bring(session, sent, identity)
+        return True
+
+    def _looked(self, session: _Session, found: Identity | Exception | None) -> None:
+        self._bring(session, session.waiting.popleft(), found)
+        while session.waiting and self._look(session, session.waiting.popleft()):
+            pass
+
+    def _bring(self, session: _Session, sent: Sent, found: Identity | Exception | None) -> None:
+        partition, header, data, done = sent
+        pid = header.producer_id
+        if policy_of(pid) is Policy.MONOTONIC:
+            place = (pid, partition)
+            if place in session.ended:
+                done(_ENDED)
+                return
+            done = partial(_end_on_error, session, place, done)
+        if isinstance(found, Exception) and not isinstance(found, IdentityError):
+            _log.error("a batch could not be looked into", exc_info=found)
+            done(Outcome(Status.FAILED, reason="the server could not look into the batch"))
+        elif isinstance(found, Identity) and found.pid == pid:
+            header = under_writer(header, data)
+            partition.produce(pid, header, data, identified(found, header), done)
+        else:
+            partition.refuse(pid, Outcome(Status.MALFORMED, reason=_why(pid, found)), done)
+
+
+def _why(pid: int, found: Identity | Exception | None) -> str:
+    if isinstance(found, Exception):
+        return str(found)
+    if found is None:
+        return "its first record has no header pidlease, which says who sent it"
+    return f"its header pidlease speaks of {found.name or found.pid!r}, its batch header of {pid}"
+
+
+def _end_on_error(
+    session: _Session, place: tuple[int, Partition], done: Callable[[Outcome], None],
+    outcome: Outcome,
+) -> None:  # fmt: skip
+    """A producer of policy monotonic has no density that would protect it.
+
+    What is behind a batch that was not stored would pass it by, and its retry be a duplicate.
+    """
+    if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
+        session.ended.add(place)
+    done(outcome)
+
+
+_ENDED: Final = Outcome(
+    Status.SESSION_ENDED,
+    reason="a batch before it had an error, which ends a monotonic producer's session on this"
+    " connection; connect again, and send from that batch on",
+)

@@ -1,0 +1,215 @@
+"""`pidlease topics` against a stub that answers what a server may answer."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.servers.ports import free_ports
+from tests.unit.cli.datadir import run
+
+SETTINGS: dict[str, Any] = {
+    "retention.ms": {"value": "86400000", "source": "start"},
+    "pidlease.deduplication": {"value": "off", "source": "topic"},
+    "pidlease.policies": {"value": "none,kafka", "source": "all topics"},
+    "pidlease.initial": {"value": "policy", "source": "default"},
+}
+TOPIC: dict[str, Any] = {"name": "orders", "partitions": 1200, "settings": SETTINGS}
+
+
+@dataclass
+class Stub:
+    """A server, and what it was asked."""
+
+    url: str = ""
+    answers: list[tuple[int, object]] = field(default_factory=list)
+    asked: list[tuple[str, str, object]] = field(default_factory=list)
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        result = run("topics", *words, "--url", self.url)
+        return result.exit_code, result.stdout, result.stderr
+
+
+@contextmanager
+def stub(*answers: tuple[int, object]) -> Iterator[Stub]:
+    """Answers one after the other; the last again and again."""
+    found = Stub(answers=list(answers))
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            size = int(self.headers.get("content-length", 0))
+            body = self.rfile.read(size)
+            found.asked.append((self.command, self.path, json.loads(body) if body else None))
+            code, answer = found.answers.pop(0) if len(found.answers) > 1 else found.answers[0]
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+        do_GET = do_PATCH = answer  # noqa: N815 - as the library asks for them
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        found.url = f"http://127.0.0.1:{server.server_port}"
+        yield found
+        server.shutdown()
+        thread.join()
+
+
+# ---------------------------------------------------------------------- what is shown
+
+
+def test_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    odd = {**TOPIC, "name": "[red]a&b"}
+    first, rest = {"topics": [odd], "more": True}, {"topics": [TOPIC], "more": False}
+    with stub((200, first), (200, rest)) as server:
+        code, shown, _ = server.run("list")
+    assert code == 0
+    for each in ("[red]a&b", "orders", "1,200", "off", "none,kafka", "policy"):
+        assert each in shown, each
+    assert server.asked == [
+        ("GET", "/v1/topics?after=", None),
+        ("GET", "/v1/topics?after=%5Bred%5Da%26b", None),
+    ]
+    with stub((200, first), (200, rest)) as server:
+        code, shown, _ = server.run("list", "--json")
+    assert (code, json.loads(shown)) == (0, [odd, TOPIC])
+    with stub((200, {"topics": [], "more": True})) as server:
+        assert server.run("list")[0] == 0, "no end of nothing"
+
+
+def test_show() -> None:
+    with stub((200, TOPIC)) as server:
+        code, shown, _ = server.run("show", "orders")
+        assert (code, server.asked) == (0, [("GET", "/v1/topics/orders", None)])
+        lines = shown.splitlines()
+        assert lines[0].startswith("orders, 1,200 partitions")
+        for said in (
+            ("pidlease.deduplication", "off", "the topic"),
+            ("pidlease.policies", "none,kafka", "all topics"),
+            ("retention.ms", "86400000", "the server's start"),
+            ("pidlease.initial", "policy", "nobody"),
+        ):
+            assert any(all(each in line for each in said) for line in lines), said
+        assert json.loads(server.run("show", "orders", "--json")[1]) == TOPIC
+    with stub((200, {"settings": SETTINGS})) as server:
+        code, shown, _ = server.run("show", "--all")
+        assert (code, server.asked) == (0, [("GET", "/v1/topic-defaults", None)])
+        assert "all topics" in shown.splitlines()[0]
+        assert json.loads(server.run("show", "--all", "--json")[1]) == {"settings": SETTINGS}
+
+
+# ---------------------------------------------------------------------- what is changed
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "change"),
+    [
+        (["set", "orders", "pidlease.initial=zero"], "orders", {"pidlease.initial": "zero"}),
+        (
+            ["set", "a.b", "retention.ms=-1", "pidlease.policies=none,kafka", "x=y=z", "v="],
+            "a.b",
+            {"retention.ms": "-1", "pidlease.policies": "none,kafka", "x": "y=z", "v": ""},
+        ),
+        (["set", "--all", "pidlease.initial=zero"], "", {"pidlease.initial": "zero"}),
+        (["set", "pidlease.initial=zero", "--all"], "", {"pidlease.initial": "zero"}),
+        (["unset", "orders", "a", "b"], "orders", {"a": None, "b": None}),
+        (["unset", "--all", "pidlease.initial"], "", {"pidlease.initial": None}),
+    ],
+)
+def test_changes(words: list[str], path: str, change: dict[str, str | None]) -> None:
+    answer = TOPIC if path else {"settings": SETTINGS}
+    with stub((200, answer)) as server:
+        code, shown, said = server.run(*words)
+        assert (code, said) == (0, "")
+        assert "pidlease.deduplication" in shown
+        where = f"/v1/topics/{path}/settings" if path else "/v1/topic-defaults"
+        assert server.asked == [("PATCH", where, change)]
+        assert json.loads(server.run(*words, "--json")[1]) == answer
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["set", "orders"], "name a topic"),
+        (["set", "pidlease.initial=zero"], "--all"),
+        (["set", "pidlease.initial=zero", "a=b"], "--all"),
+        (["set", "orders", "pidlease.initial"], "'pidlease.initial' is not NAME=VALUE"),
+        (["set", "orders", "=zero"], "'=zero' is not NAME=VALUE"),
+        (["set", "orders", "a=b", "a=c"], "a is given twice"),
+        (["set", "--all", "orders", "a=b"], "'orders' is not NAME=VALUE"),
+        (["set", "or/ders", "a=b"], "ASCII"),
+        (["set", "..", "a=b"], "'..'"),
+        (["set", "", "a=b"], "empty"),
+        (["unset", "orders"], "name a topic"),
+        (["unset", "orders", "a=b"], "'a=b' is no name"),
+        (["unset", "--all", ""], "no name"),
+        (["show"], "name a topic, or say --all"),
+        (["show", "orders", "--all"], "name a topic, or say --all"),
+        (["show", "x" * 250], "249"),
+        (["set"], ""),
+        (["show", "a", "b"], ""),
+        (["list", "a"], ""),
+    ],
+)
+def test_what_cannot_be_meant_is_not_asked(words: list[str], said: str) -> None:
+    with stub((200, TOPIC)) as server:
+        code, shown, complaint = server.run(*words)
+    assert (code, shown, server.asked) == (2, "", [])
+    assert said in complaint
+    if said:
+        assert complaint.count("\n") == 1
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "exit_code", "said"),
+    [
+        (404, {"error": "there is no topic orders", "field": "topic"}, 1, "no topic orders"),
+        (400, {"error": "a.b is [red]wrong", "field": "a.b"}, 1, "a.b is [red]wrong"),
+        (503, {"error": "the server recovers", "field": None}, 2, "the server recovers"),
+        (404, {"error": "Not Found", "field": None}, 2, "is no pidlease (404"),
+        (404, b"<html>", 2, "is no pidlease (404"),
+        (400, {"detail": "x"}, 2, "is no pidlease (400"),
+        (500, {"error": "x", "field": "y"}, 2, "is no pidlease (500"),
+        (200, b"<html>", 2, "no pidlease answers at"),
+        (200, [], 2, "no pidlease of this version"),
+        (200, {"name": "orders"}, 2, "no pidlease of this version"),
+    ],
+)
+def test_what_a_server_refuses(code: int, answer: object, exit_code: int, said: str) -> None:
+    for words in (["show", "orders"], ["unset", "orders", "a.b"]):
+        with stub((code, answer)) as server:
+            found, shown, complaint = server.run(*words)
+        assert (found, shown) == (exit_code, "")
+        if not (words[0] == "unset" and answer == b"<html>" and code == 200):
+            assert said in complaint
+        assert complaint.startswith("pidlease: ")
+        assert complaint.count("\n") == 1
+
+
+def test_nobody_there() -> None:
+    url = f"http://127.0.0.1:{free_ports(1)[0]}"
+    for words in (["list"], ["show", "--all"], ["set", "orders", "a=b"], ["unset", "--all", "a"]):
+        result = run("topics", *words, "--url", url)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"no pidlease answers at {url}" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_who_gets_no_answer_to_a_change_is_told_to_look() -> None:
+    with stub((200, b"")) as server:
+        code, _, complaint = server.run("set", "orders", "a=b")
+    assert code == 2
+    assert "look whether it was changed" in complaint
