@@ -31,6 +31,10 @@ class LeaseRequest(_Message):
     pid: Annotated[
         int, Field(ge=NO_PID, le=_JSON_MAX, description="-1: a new one; or one that was leased")
     ] = NO_PID
+    generation: Annotated[
+        int,
+        Field(ge=-1, description="with name, pid and renew: renew only what was granted so"),
+    ] = -1
     name: Annotated[
         str | None,
         Field(min_length=1, max_length=256, description="the producer's: what it is known by"),

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from deploy.demo.leased.story import run_leased
 from deploy.demo.proxy_process import DemoError
 from deploy.demo.story import run_demo
 
@@ -23,7 +24,10 @@ def main(
         Path, typer.Option(help="Data and logs; what an earlier run left is removed.")
     ] = _DIRECTORY,
 ) -> None:
-    """Send 20,894 real rows through a server that is killed six times, and count them all."""
+    """Send 20,894 real rows through a server that is killed six times, and count them all.
+
+    Then 10,000 records by a producer that remembers nothing but its name, and is killed as well.
+    """
     console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     code = 1
     try:
@@ -41,7 +45,8 @@ async def _until_stopped(console: Console, directory: Path, seconds: float) -> i
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await run_demo(console, directory, seconds)
+    code = await run_demo(console, directory, seconds)
+    return await run_leased(console, directory / "leased") or code
 
 
 if __name__ == "__main__":

@@ -44,9 +44,11 @@ class Proxy:
 
     Parameters:
         directory: its data and its log go there.
+        arguments: more for its command line.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self._arguments = arguments
         self.log_path = directory / "proxy.log"
         self.data_dir = directory / "data"
         self.bootstrap = f"{_LOOPBACK}:{free_port()}"
@@ -54,6 +56,11 @@ class Proxy:
         self.life = 0
         self._life_begins = 0
         self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def http_url(self) -> str:
+        """Where its HTTP door is."""
+        return f"http://{_LOOPBACK}:{self.http_port}"
 
     @property
     def pid(self) -> int:
@@ -78,6 +85,7 @@ class Proxy:
                 *(sys.executable, "-m", "proxy", "serve", "--data-dir", str(self.data_dir)),
                 *("--kafka-listen", self.bootstrap, "--fsync", "batch"),
                 *("--http-listen", f"{_LOOPBACK}:{self.http_port}"),
+                *self._arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

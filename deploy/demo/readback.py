@@ -1,6 +1,7 @@
 """Reads everything back, as any consumer would."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,10 +27,16 @@ class Stored:
 
 
 def read_back(bootstrap: str) -> list[Stored]:
+    """All records of the first part; see `read_topics`."""
+    return read_topics(bootstrap, dict.fromkeys(TOPICS, PARTITIONS))
+
+
+def read_topics(bootstrap: str, topics: Mapping[str, int]) -> list[Stored]:
     """All records of all partitions, each partition's in its order. Blocks.
 
     Parameters:
         bootstrap: HOST:PORT of the server.
+        topics: with how many partitions each has.
 
     Raises:
         DemoError: the end was not reached in time.
@@ -38,16 +45,16 @@ def read_back(bootstrap: str) -> list[Stored]:
         {"bootstrap.servers": bootstrap, "group.id": "demo", "enable.auto.commit": False}
     )
     try:
-        return _read(consumer)
+        return _read(consumer, topics)
     finally:
         consumer.close()
 
 
-def _read(consumer: Consumer) -> list[Stored]:
+def _read(consumer: Consumer, topics: Mapping[str, int]) -> list[Stored]:
     places = [
         TopicPartition(topic, number, OFFSET_BEGINNING)
-        for topic in TOPICS
-        for number in range(PARTITIONS)
+        for topic, partitions in topics.items()
+        for number in range(partitions)
     ]
     ends = {
         (place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)

@@ -5,7 +5,7 @@ policy epoch, which no sequence reaches, mean nothing outside of the process, an
 for another string.
 """
 
-import threading
+from itertools import count
 from typing import Final
 
 from pidlease.core.pid import POLICY_SHIFT, Policy
@@ -20,13 +20,15 @@ def is_stand_in(pid: int) -> bool:
 
 
 class ProducerNames:
-    """The producer ids that are known. Safe for threads: a replay uses several."""
+    """The producer ids that are known.
+
+    A replay takes them in several threads: each step is one that the interpreter does as a whole.
+    """
 
     def __init__(self) -> None:
         self._pids: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._next = _FIRST
-        self._lock = threading.Lock()
+        self._numbers = count(_FIRST)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -37,14 +39,12 @@ class ProducerNames:
 
     def take(self, name: str) -> int:
         """The number that stands for a producer id, which is known from now on."""
-        with self._lock:
-            pid = self._pids.get(name)
-            if pid is None:
-                pid = self._next
-                self._next += 1
-                self._pids[name] = pid
-                self._names[pid] = name
-            return pid
+        pid = self._pids.get(name)
+        if pid is None:
+            # Two that come at once agree on the first one's number; the other's is never used.
+            pid = self._pids.setdefault(name, next(self._numbers))
+            self._names[pid] = name
+        return pid
 
     def name(self, pid: int) -> str:
         """The producer id that a number stands for; empty: for none, or for none any more."""
@@ -52,7 +52,6 @@ class ProducerNames:
 
     def drop(self, pid: int) -> None:
         """Forget a producer id."""
-        with self._lock:
-            name = self._names.pop(pid, None)
-            if name is not None:
-                del self._pids[name]
+        name = self._names.pop(pid, None)
+        if name is not None:
+            del self._pids[name]

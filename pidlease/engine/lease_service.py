@@ -13,7 +13,7 @@ from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.engine import Engine
 from pidlease.engine.leasing import NoPidError
-from pidlease.engine.naming import FENCED_FOR_EVER, GENERATION_START_MAX, NameGrant
+from pidlease.engine.naming import FENCED_FOR_EVER, GENERATION_START_MAX, Held, NameGrant
 from pidlease.engine.partition import Partition
 from pidlease.engine.topics import UnknownTopicError
 
@@ -49,6 +49,7 @@ class Ask(NamedTuple):
         topic: the topic that it is to write to,
         partition: and the partition.
         pid: one that was leased before; -1: a new one, or the name's.
+        generation: with a name to renew, the one that was granted with the PID.
         name: the producer's; empty: it has none.
         assign_name: whether it is to be given a name.
         policy: what a new PID is judged by: strict or monotonic.
@@ -58,6 +59,7 @@ class Ask(NamedTuple):
     topic: str
     partition: int
     pid: int = -1
+    generation: int = -1
     name: str = ""
     assign_name: bool = False
     policy: Policy = Policy.STRICT
@@ -123,6 +125,7 @@ class LeaseService:
             UnknownPidError: the PID was never leased, or its lease has ended.
             NameNeededError: a PID of policy monotonic has a name; a PID is asked for by one only.
             BadNameError: the name is too long, or no text.
+            NameTakenError: the name to renew was granted to another one since.
             NameConflictError: the name has a PID of another policy.
             NameBusyError: the name cannot be granted now; try again.
             NamesError: bindings of names cannot be read or changed now; try again.
@@ -130,9 +133,9 @@ class LeaseService:
         """
         partition = partition_of(self._engine, ask.topic, ask.partition)
         name = self._name(ask)
-        if ask.pid >= 0:
+        if ask.pid >= 0 and not (name and ask.renew):
             if name:
-                raise NameNeededError("ask by pid, or by name; not by both")
+                raise NameNeededError("ask by pid, or by name; both are for renew")
             return self._known(partition, ask.pid)
         if name:
             return await self._named(partition, name, ask)
@@ -169,7 +172,8 @@ class LeaseService:
         grant = self._grants.get(key)
         if grant is None:
             naming = self._engine.naming
-            grant = await naming.grant(name, ask.policy, self._fresh, renew=ask.renew)
+            held = Held(ask.pid, ask.generation) if ask.pid >= 0 else None
+            grant = await naming.grant(name, ask.policy, self._fresh, renew=ask.renew, held=held)
             self._grants[key] = grant
         sequence, resume_at = _next(partition, grant.pid, grant.former)
         expire_ms = self._engine.leases.expire_ms(grant.pid)

@@ -56,8 +56,19 @@ class UnknownNameError(Exception):
     """Nothing is bound to a name."""
 
 
+class NameTakenError(Exception):
+    """Another one was granted the name since."""
+
+
 class NameBusyError(Exception):
     """A name cannot be granted now; try again."""
+
+
+class Held(NamedTuple):
+    """What a producer was granted before."""
+
+    pid: int
+    generation: int
 
 
 class NameGrant(NamedTuple):
@@ -115,7 +126,13 @@ class NamedLeases:
     # ------------------------------------------------------------------ granting
 
     async def grant(
-        self, name: str, policy: Policy, lease: LeaseFresh, *, renew: bool = False
+        self,
+        name: str,
+        policy: Policy,
+        lease: LeaseFresh,
+        *,
+        renew: bool = False,
+        held: Held | None = None,
     ) -> NameGrant:
         """Grant a lease to a name. Nothing of its PID is in flight when this returns.
 
@@ -125,8 +142,11 @@ class NamedLeases:
             lease: leases a fresh PID, for a name that has none.
             renew: whether the lease is about to end: a fresh PID, unless the last one has come
                 that way and the one before it still lasts.
+            held: what the caller was granted before; None: it takes the name over from whoever
+                has it.
 
         Raises:
+            NameTakenError: the name is not the caller's any more.
             NameConflictError: the name has a PID of another policy.
             NameBusyError: others are granted the name again and again, or what is in flight does
                 not land.
@@ -134,7 +154,7 @@ class NamedLeases:
             NoPidError: there is no PID to be had.
         """
         async with self._alone(name):
-            binding = await self._raise(name, policy, lease, renew=renew)
+            binding = await self._raise(name, policy, lease, renew, held)
             self._note(name, binding)
             await self._landed(binding)
             return NameGrant(*binding)
@@ -167,10 +187,19 @@ class NamedLeases:
         binding = await self._pool.run(lambda: self._bindings.get(name))
         return None if binding is None or binding.generation == RELEASED else binding
 
-    async def _raise(self, name: str, policy: Policy, lease: LeaseFresh, *, renew: bool) -> Binding:
+    async def _raise(
+        self,
+        name: str,
+        policy: Policy,
+        lease: LeaseFresh,
+        renew: bool,  # noqa: FBT001 - as `grant` has it
+        held: Held | None,
+    ) -> Binding:
         fresh = -1
         for _ in range(_ATTEMPTS_MAX):
             binding = await self._pool.run(lambda: self._bindings.get(name))
+            if held is not None and (binding is None or held != binding[:2]):
+                raise NameTakenError(f"another one was granted the name {name!r} since")
             if binding is not None and self._goes_on(binding, renew=renew):
                 if policy_of(binding.pid) is not policy:
                     raise NameConflictError(_conflict(name, binding.pid, policy))

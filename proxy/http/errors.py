@@ -19,7 +19,12 @@ from pidlease.engine.lease_service import (
     WrongPolicyError,
 )
 from pidlease.engine.leasing import NoPidError
-from pidlease.engine.naming import NameBusyError, NameConflictError, UnknownNameError
+from pidlease.engine.naming import (
+    NameBusyError,
+    NameConflictError,
+    NameTakenError,
+    UnknownNameError,
+)
 
 #: How long who is refused for now should wait, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
@@ -32,6 +37,7 @@ _KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
     BadNameError: (400, "name"),
     NameNeededError: (400, "name"),
     NameConflictError: (409, "policy"),
+    NameTakenError: (409, "generation"),
     UnknownNameError: (404, "name"),
     NameBusyError: (503, "name"),
     NamesError: (503, None),

@@ -66,6 +66,7 @@ async def _lease(service: LeaseService, request: LeaseRequest) -> LeaseAnswer:
             request.topic,
             request.partition,
             request.pid,
+            request.generation,
             request.name or "",
             request.assign_name,
             Policy[request.policy.upper()],

@@ -76,12 +76,12 @@ class Door(NamedTuple):
         response = await self.client.post(path_of(), content=content, headers=_headers(pairs))
         return response.status_code, response.json()
 
-    async def read(self, partition: object = 0, topic: str = "t", **query: object) -> Answer:
-        response = await self.client.get(path_of(topic, partition), params=query)  # type: ignore[arg-type]
+    async def read(self, partition: object = 0, topic: str = "t", **query: Any) -> Answer:
+        response = await self.client.get(path_of(topic, partition), params=query)
         return response.status_code, response.json()
 
     async def records(self, partition: int = 0, **query: object) -> RecordsAnswer:
-        response = await self.client.get(path_of("t", partition), params=query)  # type: ignore[arg-type]
+        response = await self.client.get(path_of("t", partition), params=query)
         assert response.status_code == 200, response.text
         return RecordsAnswer.model_validate_json(response.content)
 

@@ -265,3 +265,20 @@ async def test_another_server_grants_the_same_name_at_once(
         again = await door.lease(name="a")
         assert [each.generation for each in others] == [first["generation"] + 1]
         assert again["generation"] == first["generation"] + 2
+
+
+async def test_only_who_has_the_name_renews_it_so(tmp_path: Path) -> None:
+    """Else the renewal of one that was fenced would take the name away again."""
+    async with http(tmp_path) as door:
+        await ready(door)
+        first = await door.lease(name="a")
+        assert (await send(door, first, 0, 4)).code == 0
+        second = await door.lease(name="a")
+        mine = {"topic": "t", "partition": 0, "name": "a", "renew": True, "pid": first["pid"]}
+        status, answer = await door.post("/v1/leases", {**mine, "generation": first["generation"]})
+        assert (status, answer["field"]) == (409, "generation")
+        assert (await send(door, second, 5, 5)).code == 0, "nothing has changed"
+        renewed = await door.lease(**{**mine, "generation": second["generation"]})
+        assert (renewed["pid"] != second["pid"], renewed["resume_at"]) == (True, 6)
+        status, answer = await door.post("/v1/leases", {**mine, "name": "never", "generation": 0})
+        assert (status, answer["field"]) == (409, "generation")

@@ -273,9 +273,8 @@ async def test_a_failed_append_is_told_and_leaves_nothing(tmp_path: Path) -> Non
 async def test_a_refusal_for_now_says_when_to_come_again(tmp_path: Path) -> None:
     async with door(tmp_path, Wanted(engine=EngineConfig(ring_capacity=1))) as here:
         assert (await here.raw(b"a", producer("p", 0, 0)))[0] == 200
-        response = await here.client.post(
-            path_of(), content=b"a", headers={**RAW, **producer("q", 0, 0)}
-        )
+        headers: Any = {**RAW, **producer("q", 0, 0)}
+        response = await here.client.post(path_of(), content=b"a", headers=headers)
         assert response.status_code == 503
         assert int(response.headers["retry-after"]) > 0
         assert "slots" in response.json()["error"]

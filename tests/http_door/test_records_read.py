@@ -34,7 +34,7 @@ async def produced(here: Door, *batches: bytes) -> None:
             assert (await client.produce("t", each)).code == 0
 
 
-async def all_values(here: Door, offset: int = 0, **query: object) -> list[bytes | None]:
+async def all_values(here: Door, offset: int = 0, **query: int) -> list[bytes | None]:
     """Everything from an offset on, page by page, as a reader does it."""
     found: list[bytes | None] = []
     while True:

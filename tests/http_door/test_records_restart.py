@@ -1,13 +1,15 @@
 """What is known of HTTP's producers outlives the server: by replay, by snapshot, and by both."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
 from tests.crash.lives import server_in
 from tests.crash.readback import check_directory
-from tests.http_door.appending import producer
+from tests.http_door.appending import path_of, producer
 from tests.http_door.lives import append, make_topic, read_back
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.ports import LOOPBACK
 
 #: No snapshot but at a clean stop.
 SETTINGS = {"snapshot_batches": "1000000", "snapshot_seconds": "100000", "log_level": "warning"}
@@ -88,6 +90,8 @@ def test_a_stop_does_not_wait_for_readers(tmp_path: Path) -> None:
         make_topic(server)
         waiting = [poll(server) for _ in range(3)]
         slow = half_a_request(server)
+        for _ in range(5):  # by then those before are under way
+            read_back(server)
         assert server.stop(20) == 0
         for each in waiting:
             data = b""
@@ -98,19 +102,16 @@ def test_a_stop_does_not_wait_for_readers(tmp_path: Path) -> None:
         slow.close()
 
 
-def poll(server: PidleaseServer) -> Any:
-    return speak(server, b"GET /v1/topics/t/partitions/0/records?wait_ms=60000 HTTP/1.1\r\n"
-                 b"Host: x\r\n\r\n")  # fmt: skip
+def poll(server: PidleaseServer) -> socket.socket:
+    return speak(server, b"GET %s?wait_ms=60000 HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
-def half_a_request(server: PidleaseServer) -> Any:
-    return speak(server, b"POST /v1/topics/t/partitions/0/records HTTP/1.1\r\nHost: x\r\n"
-                 b"Content-Type: application/octet-stream\r\nContent-Length: 10\r\n\r\nhalf")  # fmt: skip
+def half_a_request(server: PidleaseServer) -> socket.socket:
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+    return speak(server, head + b"Content-Length: 10\r\n\r\nhalf")
 
 
-def speak(server: PidleaseServer, data: bytes) -> Any:
-    import socket
-
-    connection = socket.create_connection(("127.0.0.1", server.http_port), 20)
-    connection.sendall(data)
+def speak(server: PidleaseServer, data: bytes) -> socket.socket:
+    connection = socket.create_connection((LOOPBACK, server.http_port), 20)
+    connection.sendall(data % path_of().encode())
     return connection

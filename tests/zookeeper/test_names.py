@@ -8,7 +8,8 @@ from kazoo.client import KazooClient
 
 from pidlease.coordination.names import Binding, BindingConflictError, NamesError
 from pidlease.coordination.zookeeper.names import ZooKeeperNames
-from tests.servers.zookeeper import ZooKeeperServer, needs_zookeeper
+from tests.servers.zookeeper import ZooKeeperServer
+from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 
 pytestmark = [needs_zookeeper, pytest.mark.timeout(120)]

@@ -18,7 +18,8 @@ from pidlease.coordination.zookeeper.connection import (
 from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
 from pidlease.core.blocks import BlockAges, PidBlock
 from tests.crash.seeds import new_random
-from tests.servers.zookeeper import ZooKeeperServer, needs_zookeeper
+from tests.servers.zookeeper import ZooKeeperServer
+from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 
 pytestmark = [needs_zookeeper, pytest.mark.timeout(120)]

@@ -12,7 +12,8 @@ from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
 from pidlease.core.pid import Policy, make_pid, number_of
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.zookeeper import ZooKeeperServer, needs_zookeeper
+from tests.servers.zookeeper import ZooKeeperServer
+from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.wire.batches import batch
 from tests.wire.client import INIT, WireClient
 from tests.wire.messages import INIT_PRODUCER_ID

@@ -11,7 +11,8 @@ import pytest
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperConfig, ZooKeeperError
 from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
 from tests.servers.ports import LOOPBACK, free_ports
-from tests.servers.zookeeper import ZooKeeperServer, needs_zookeeper
+from tests.servers.zookeeper import ZooKeeperServer
+from tests.servers.zookeeper.marks import needs_zookeeper
 
 pytestmark = [
     needs_zookeeper,

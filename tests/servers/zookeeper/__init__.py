@@ -1,5 +1,5 @@
-"""A real Apache ZooKeeper, fetched by its Maven coordinates."""
+"""A real Apache ZooKeeper, fetched by its Maven coordinates. Without pytest: the demo has one, too."""
 
-from tests.servers.zookeeper.server import ZooKeeperServer, needs_zookeeper, unavailable_reason
+from tests.servers.zookeeper.server import ZooKeeperServer, unavailable_reason
 
-__all__ = ["ZooKeeperServer", "needs_zookeeper", "unavailable_reason"]
+__all__ = ["ZooKeeperServer", "unavailable_reason"]

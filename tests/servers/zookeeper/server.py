@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-import pytest
-
 from tests.servers.java import Jars
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerProcess
@@ -37,10 +35,6 @@ _ANSWER_S = 2
 def unavailable_reason() -> str | None:
     """Why no ZooKeeper can be started on this machine; None if one can."""
     return _JARS.unavailable_reason()
-
-
-_REASON = unavailable_reason()
-needs_zookeeper = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
 
 class ZooKeeperServer:
