@@ -134,4 +134,4 @@ def _content(place: Partition, page: Page) -> bytes:
     start = place.log.start_offset
     end = max(place.readable_end, page.next_offset)
     numbers = f'"next_offset":{page.next_offset},"log_start":{start},"log_end":{end}'
-    return f'{{"records":[{",".join(page.records)}],{numbers}}}'.encode()
+    return b"".join((b'{"records":[', page.records, b"],", numbers.encode(), b"}"))

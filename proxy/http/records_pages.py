@@ -66,11 +66,11 @@ class Page(NamedTuple):
     """Some records.
 
     Attributes:
-        records: each as JSON.
+        records: each as JSON, with commas in between.
         next_offset: behind the last one.
     """
 
-    records: list[str]
+    records: bytes
     next_offset: int
 
 
@@ -93,7 +93,7 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
                 if at < offset:
                     continue
                 if left <= 0:
-                    return Page(records, offset)
+                    return _page(records, offset)
                 text, size = _told(at, record)
                 records.append(text)
                 offset = at + 1
@@ -105,7 +105,11 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
         offset = header.last_offset + 1
         if left <= 0:
             break
-    return Page(records, offset)
+    return _page(records, offset)
+
+
+def _page(records: list[str], next_offset: int) -> Page:
+    return Page(",".join(records).encode(), next_offset)
 
 
 class _CannotError(Exception):

@@ -61,7 +61,7 @@ class Reads:
         if not start <= offset <= end:
             raise OffsetRangeError(offset, start, end)
         if offset == end:
-            return Page([], offset)
+            return Page(b"", offset)
         async with self._reading:
             try:
                 data = await partition.log.read(offset, query.max_bytes)

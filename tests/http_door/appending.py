@@ -80,7 +80,7 @@ class Door(NamedTuple):
         response = await self.client.get(path_of(topic, partition), params=query)
         return response.status_code, response.json()
 
-    async def records(self, partition: int = 0, **query: object) -> RecordsAnswer:
+    async def records(self, partition: int = 0, **query: int) -> RecordsAnswer:
         response = await self.client.get(path_of("t", partition), params=query)
         assert response.status_code == 200, response.text
         return RecordsAnswer.model_validate_json(response.content)
@@ -123,7 +123,8 @@ async def door(
 @asynccontextmanager
 async def listening(app: FastAPI) -> AsyncIterator[int]:
     """The port of a real HTTP server in front of a door."""
-    listener = socket.socket()
+    # With its protocol said, or asyncio does not know it for TCP, and waits to fill packets.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind((LOOPBACK, 0))
     listener.listen()
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")

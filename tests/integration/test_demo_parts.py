@@ -10,9 +10,11 @@ from deploy.demo import crashes
 from deploy.demo.clients import Client
 from deploy.demo.crashes import AFTER_FSYNC, KILL, Crasher
 from deploy.demo.duplicates import DuplicateCounter, duplicates_in
+from deploy.demo.leased.verdict import Verdict
 from deploy.demo.ledger import Ledger
 from deploy.demo.pace import Pace
 from deploy.demo.proxy_process import DemoError, Proxy
+from deploy.demo.readback import Stored
 from deploy.demo.rows import CLIENTS, PARTITIONS, ROWS, TOPICS, Record, deal, load_records
 
 
@@ -182,3 +184,46 @@ async def test_kills_that_keep_missing_end_the_demo(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(DemoError, match="keep missing"):
         await crasher.run()
+
+
+def verdict(*values: bytes, count: int = 3, **other: Any) -> Verdict:
+    stored = [Stored("leased", 0, offset, b"", value) for offset, value in enumerate(values)]
+    given: dict[str, Any] = {
+        "source": "a file",
+        "counts": [count],
+        "stored": stored,
+        "lives": 3,
+        "producer_kills": 2,
+        "proxy_kills": 1,
+        "pids": frozenset([7]),
+        "resumed": [0, 2],
+        "zombie": "fenced",
+        "fenced": True,
+    }
+    return Verdict(**{**given, **other})
+
+
+ALL = (b"0/0", b"0/1", b"0/2")
+
+
+def test_the_second_part_s_verdict() -> None:
+    good = verdict(*ALL)
+    assert good.problems() == []
+    assert "sent 3, stored 3" in good.summary()
+    assert "lost 0, doubled 0, out of order 0" in good.summary()
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (verdict(b"0/0", b"0/2"), "1 lost"),
+        (verdict(*ALL, b"0/1"), "1 doubled"),
+        (verdict(b"0/1", b"0/0", b"0/2"), "1 out of order"),
+        (verdict(*ALL, fenced=False, zombie="done"), "not fenced: done"),
+        (verdict(*ALL, pids=frozenset([7, 8])), "2 PIDs"),
+        (verdict(*ALL, resumed=[0, 0]), "proved nothing"),
+    ],
+)
+def test_the_second_part_s_verdict_can_fail(bad: Verdict, text: str) -> None:
+    assert len(bad.problems()) == 1
+    assert text in bad.problems()[0]

@@ -1,4 +1,4 @@
-"""A real Apache ZooKeeper, fetched by its Maven coordinates. Without pytest: the demo has one, too."""
+"""A real Apache ZooKeeper, fetched by its Maven coordinates. No pytest: the demo has one, too."""
 
 from tests.servers.zookeeper.server import ZooKeeperServer, unavailable_reason
 
