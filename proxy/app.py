@@ -51,6 +51,9 @@ from proxy.settings import Settings, split_address
 #: is unanswered.
 _HTTP_STOP_SECONDS = 5
 
+#: Threads that wait for the coordinator.
+_ASKING_THREADS = 4
+
 _log = structlog.get_logger(__name__)
 
 
@@ -78,6 +81,7 @@ class App:
         self._offsets: OffsetStore | None = None
         self._coordinator: Coordinator | None = None
         self._pool: IoPool | None = None
+        self._asking: IoPool | None = None
         self._http: uvicorn.Server | None = None
         self._http_task: asyncio.Task[None] | None = None
         self._end_reads: Callable[[], None] | None = None
@@ -121,12 +125,17 @@ class App:
         check_exposure(self._settings)
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
+        self._asking = IoPool(asyncio.get_running_loop(), _ASKING_THREADS)
         engine = await self._pool.run(partial(self._build, self._pool))
         folder, offsets = self._folder, self._offsets
         if folder is None or offsets is None:
             raise AssertionError("the folder is built before the engine")
         self._engine = Engine(
-            folder, engine[0], engine[1], self._pool, engine_config(self._settings)
+            folder,
+            engine[0],
+            engine[1]._replace(pool=self._asking),
+            self._pool,
+            engine_config(self._settings),
         )
         await self._engine.start(_tell_progress)
         gc.freeze()
@@ -207,8 +216,9 @@ class App:
             await self._engine.stop()
         if self._coordinator is not None:
             await asyncio.to_thread(self._coordinator.close)
-        if self._pool is not None:
-            self._pool.close()
+        for pool in (self._asking, self._pool):
+            if pool is not None:
+                pool.close()
         await self._stop_http()
         _log.info("stopped")
 

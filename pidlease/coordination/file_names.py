@@ -2,7 +2,7 @@
 
 One line for each change, appended and fsynced before it counts:
 
-    {"former":-1,"generation":3,"name":"orders","pid":281474976710663} 8d2f3a11
+    {"former":-1,"generation":3,"granted_ms":17...,"name":"orders","pid":281474976710663} 8d2f3a11
     {"name":"orders"} 1c0d9a44
 
 with a CRC-32C of the JSON behind it; the last line of a name counts, and one without a PID lets go
@@ -119,7 +119,7 @@ class FileNames:
         for number, line in enumerate(lines[:-1], 1):
             change = parse_line(line)
             if change is None:
-                if any(map(parse_line, lines[number:])):
+                if any(map(parse_line, lines[number:])) or b"\0" not in line:
                     raise NamesError(
                         f"{self._path}: line {number} is damaged; take the file from a backup"
                     )
@@ -154,4 +154,4 @@ def parse_line(line: bytes) -> tuple[str, Binding | None] | None:
     pid = fields.get("pid")
     if pid is None:
         return fields["name"], None
-    return fields["name"], Binding(pid, fields["generation"], fields.get("former", -1))
+    return fields["name"], Binding(**{name: fields[name] for name in Binding._fields})

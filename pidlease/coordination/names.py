@@ -20,11 +20,15 @@ class Binding(NamedTuple):
         pid: the PID.
         generation: the last one that was granted; `RELEASED`: nobody may write under it any more.
         former: the PID before it, whose lease had not ended then; -1: none.
+        granted_ms: when the PID was leased, in ms since 1970: where nothing else is known of its
+            lease, because a crash came before the next snapshot, or another server granted it, this
+            says how long it lasts.
     """
 
     pid: int
     generation: int
     former: int = -1
+    granted_ms: int = -1
 
 
 class NamesError(Exception):

@@ -4,6 +4,7 @@ from typing import Final, NamedTuple, Protocol
 
 from pidlease.coordination.names import NameBindings
 from pidlease.core.blocks import PidBlock
+from pidlease.storage.io_pool import IoPool
 
 #: The file beside that of the sequence which says that PIDs come from ZooKeeper, and which it is.
 ZOOKEEPER_MARK: Final = "zookeeper"
@@ -14,10 +15,16 @@ class SequenceError(Exception):
 
 
 class Coordination(NamedTuple):
-    """All that servers may share: the PID sequence, and the bindings of names."""
+    """All that servers may share: the PID sequence, and the bindings of names.
+
+    Attributes:
+        pool: threads of its own, for who waits for a coordinator is not to hold up the log; None:
+            those of the log will do.
+    """
 
     sequence: "PidSequence"
     names: NameBindings
+    pool: IoPool | None = None
 
 
 class PidSequence(Protocol):

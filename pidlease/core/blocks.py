@@ -1,6 +1,6 @@
 """PID blocks: what the sequence hands out, and how old the block of a PID is."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -54,6 +54,10 @@ class BlockAges:
     def end(self) -> int:
         """The first number behind all recorded blocks."""
         return self._blocks[-1].end if self._blocks else 1
+
+    def newest(self, first: int) -> list[PidBlock]:
+        """The blocks that begin at a number, or behind it."""
+        return self._blocks[bisect_left(self._firsts, first) :]
 
     def add(self, block: PidBlock) -> None:
         """Record a block.

@@ -94,6 +94,10 @@ def judge(
     # be let in as the first ever seen, and its successor's record would pass for a duplicate.
     if batch.generation < granted:
         return Verdict(Kind.FENCED, generation=granted)
+    if 0 <= granted < batch.generation:
+        # Nobody was granted it: let in, it would fence the one who was granted the last.
+        reason = f"generation {batch.generation} was not granted; the last one was {granted}"
+        return Verdict(Kind.MALFORMED, generation=granted, reason=reason)
     if state is None:
         return _judge_first(rules, batch, age)
     if batch.generation == state.generation:

@@ -142,7 +142,7 @@ def fold_packed(
                 return front + packed[_NARROW_HEAD:_NARROW_KEPT]
         else:
             known, lowest = _WIDE_FOLDED.unpack_from(packed)
-            if generation == known:
+            if generation == known and first:  # 0 may be a beginning
                 front = WIDE.newest.pack(arrival_ms, known, lowest, first, last, offset, crc)
                 return front + packed[_WIDE_HEAD:_WIDE_KEPT]
     state = None if packed is None else unpack(rules, packed)

@@ -6,7 +6,7 @@ dictionary, and what the log has acknowledged stays as it is while judging looks
 
 from typing import Final, NamedTuple
 
-from pidlease.core.rules import Rules
+from pidlease.core.rules import Rules, Start
 
 #: How many batches a producer may have in flight and still get its offset back on a retry
 #: (KIP-98; max.in.flight.requests.per.connection of an idempotent Kafka producer is at most 5).
@@ -82,7 +82,9 @@ def fold(
     """Apply a batch that stands in the log. Never judges: the log is the truth.
 
     The generation is the highest seen, and within it the last batch wins; a batch of a lower
-    generation changes nothing.
+    generation changes nothing. Where who was forgotten begins at 0 again within its generation
+    (policy epoch), that stands in the log: what was kept is not what the producer goes on from,
+    and its next requests are no duplicates of the ones before.
 
     Parameters:
         rules: the policy's row.
@@ -97,6 +99,8 @@ def fold(
     if batch.generation < state.generation:
         return state
     kept = state.batches
+    if batch.first == 0 and rules.start_old is Start.AT_ZERO:
+        return ProducerState(batch.generation, batch.last, 0, (appended,), arrival_ms)
     if len(kept) >= BATCHES_KEPT:
         kept = kept[1 - BATCHES_KEPT :]
     lowest = keep_low(rules, state.lowest, batch.last) if rules.wraps else state.lowest

@@ -76,7 +76,8 @@ class Engine:
         store: the logs.
         snapshots: the snapshots.
         coordination: the PID sequence, and the bindings of names.
-        pool: the threads for blocking work.
+        pool: the threads for blocking work; those for the coordination are its own, where it has
+            some: whoever shares one with others may wait for them, and the log must not.
         config: how it works.
         clock_ms: the time, in ms since 1970.
     """
@@ -94,15 +95,16 @@ class Engine:
         self.counts: Final = Counts()
         #: The producer ids of policy epoch that are known.
         self.names: Final = snapshots.names
+        asking = coordination.pool or pool
         self.leases: Final = Leases(
             coordination.sequence,
-            pool,
+            asking,
             clock_ms,
             lease_ms=config.lease_ms,
             capacity=config.ring_capacity,
             names=self.names,
         )
-        self.naming: Final = NamedLeases(coordination.names, pool, self.leases)
+        self.naming: Final = NamedLeases(coordination.names, asking, self.leases)
         self._store = store
         self._snapshots = snapshots
         #: The threads for blocking work.

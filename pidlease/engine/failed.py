@@ -7,6 +7,7 @@ the failed one would then be refused for ever. So they get the failed one's erro
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from pidlease.core.judge import Kind, Verdict
@@ -15,6 +16,10 @@ from pidlease.core.state import Batch
 #: How long successors are held off. What was on the wire has come by then, or been given up
 #: (Kafka's delivery.timeout.ms).
 FAILED_HOLD_MS: Final = 120_000
+#: Producers of a partition that are remembered so.
+_KEPT_MAX: Final = 10_000
+#: How many are looked at with each that is added.
+_SWEPT: Final = 4
 
 
 class _Failed(NamedTuple):
@@ -44,8 +49,18 @@ class FailedFirsts:
         """Take note of a batch that failed; the first of the highest generation counts."""
         failed = self._by_pid.get(pid)
         if failed is None or batch.generation > failed.generation:
-            until_ms = self._clock_ms() + FAILED_HOLD_MS
+            now_ms = self._clock_ms()
+            self._sweep(now_ms)
+            self._by_pid.pop(pid, None)  # so that the oldest stay in front
+            until_ms = now_ms + FAILED_HOLD_MS
             self._by_pid[pid] = _Failed(batch.generation, batch.first, until_ms)
+
+    def _sweep(self, now_ms: int) -> None:
+        """Let go of what nobody has asked for in time; and of the oldest, where there are many."""
+        for pid, failed in list(islice(self._by_pid.items(), _SWEPT)):
+            if now_ms < failed.until_ms and len(self._by_pid) < _KEPT_MAX:
+                return
+            del self._by_pid[pid]
 
     def holds(self, pid: int, batch: Batch, verdict: Verdict) -> bool:
         """Whether a batch that would be admitted, or is a gap, is held off for now.

@@ -6,6 +6,7 @@ No lease changes what is known of a producer: only batches in the log do.
 import random
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pidlease.coordination.names import check_name
@@ -13,7 +14,14 @@ from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.engine import Engine
 from pidlease.engine.leasing import NoPidError
-from pidlease.engine.naming import FENCED_FOR_EVER, GENERATION_START_MAX, Held, NameGrant
+from pidlease.engine.naming import (
+    GENERATION_START_MAX,
+    Held,
+    NameBusyError,
+    NameGrant,
+    Wanted,
+)
+from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.engine.partition import Partition
 from pidlease.engine.topics import UnknownTopicError
 
@@ -107,12 +115,14 @@ class LeaseService:
 
     Parameters:
         engine: the engine.
+        asks: all that the request asks for, where it is more than one.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, asks: Sequence[Ask] = ()) -> None:
         self._engine = engine
+        self._asks = asks
         self._random = random.SystemRandom()
-        self._grants: dict[tuple[str, Policy, bool], NameGrant] = {}
+        self._grants: dict[Wanted, NameGrant | Exception] = {}
         self._assigned = ""
 
     async def lease(self, ask: Ask) -> Granted:
@@ -168,16 +178,33 @@ class LeaseService:
                     raise
 
     async def _named(self, partition: Partition, name: str, ask: Ask) -> Granted:
-        key = (name, ask.policy, ask.renew)
-        grant = self._grants.get(key)
-        if grant is None:
-            naming = self._engine.naming
-            held = Held(ask.pid, ask.generation) if ask.pid >= 0 else None
-            grant = await naming.grant(name, ask.policy, self._fresh, renew=ask.renew, held=held)
-            self._grants[key] = grant
+        grant = await self._grant(name, ask)
         sequence, resume_at = _next(partition, grant.pid, grant.former)
         expire_ms = self._engine.leases.expire_ms(grant.pid)
         return Granted(grant.pid, grant.generation, sequence, expire_ms, resume_at, name)
+
+    async def _grant(self, name: str, ask: Ask) -> NameGrant:
+        """The one grant of all asks under this name; also where it was refused."""
+        held = Held(ask.pid, ask.generation) if ask.pid >= 0 else None
+        key = Wanted(name, ask.policy, ask.renew, held)
+        found = self._grants.get(key)
+        if found is None:
+            wanted = key._replace(places=self._places(ask))
+            try:
+                found = await self._engine.naming.grant(wanted, self._fresh)
+            except Exception as error:
+                self._grants[key] = error
+                raise
+            self._grants[key] = found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _places(self, ask: Ask) -> list[Partition]:
+        """The partitions that are asked for together with one."""
+        same = (each for each in (self._asks or (ask,)) if each[2:] == ask[2:])
+        found = (self._engine.partition(each.topic, each.partition) for each in same)
+        return [each for each in found if each is not None]
 
     def _random_generation(self) -> int:
         return self._random.randrange(GENERATION_START_MAX)
@@ -187,10 +214,14 @@ class LeaseService:
         if policy_of(pid) not in (Policy.STRICT, Policy.MONOTONIC):
             raise WrongPolicyError(f"PID {pid} is none of those that are leased here")
         state, fence = partition.producer(pid), leases.fences.get(pid, -1)
-        ended = state is None and leases.age(pid, partition.hole_ms) is not Age.YOUNG
-        if ended or fence == FENCED_FOR_EVER:
+        if fence == FENCED_FOR_EVER:
+            raise UnknownPidError(f"PID {pid} is its name's no more; lease by the name")
+        if state is None and leases.age(pid, partition.hole_ms) is not Age.YOUNG:
+            if leases.unsure(pid):
+                raise NameBusyError(f"who leased PID {pid} is being looked up; try again")
             raise UnknownPidError(
-                f"PID {pid} was never leased, or its lease has ended; lease a new one with pid -1"
+                f"PID {pid} was never leased, or its lease has ended; lease a new one with pid -1,"
+                " or by the name"
             )
         sequence, resume_at = _next(partition, pid, naming.former(pid))
         if fence >= 0:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 from pidlease.core.packed import Packed
-from pidlease.core.pid import BLOCK_SIZE, N_MASK, number_of
+from pidlease.core.pid import BLOCK_SIZE, N_MASK, POLICY_SHIFT, number_of
 
 #: A place in a block that holds no lease. (-1 is a lease that was not kept since its grant.)
 _NONE: Final = -2
@@ -41,12 +41,14 @@ class Lease(NamedTuple):
 
 
 class _Block:
-    __slots__ = ("first_ms", "granted_ms", "leases", "partitions")
+    __slots__ = ("first_ms", "granted_ms", "leases", "partitions", "policies")
 
     def __init__(self) -> None:
         self.leases = 0
         self.granted_ms = array("q", [_NONE] * BLOCK_SIZE)
         self.first_ms = array("q", [_NONE] * BLOCK_SIZE)
+        #: By number alone a PID is not told from one of another policy.
+        self.policies = bytearray(BLOCK_SIZE)
         # None, a partition, or a list of several: nearly all write to one only.
         self.partitions: list[Any] = [None] * BLOCK_SIZE
 
@@ -72,6 +74,14 @@ class LeaseTable:
             return None
         return Lease(block.granted_ms[place], block.first_ms[place])
 
+    def is_other(self, pid: int) -> bool:
+        """Whether the number of a PID is that of a lease of another policy."""
+        number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+        block = self._blocks.get(number)
+        if block is None or block.granted_ms[place] == _NONE:
+            return False
+        return block.policies[place] != pid >> POLICY_SHIFT
+
     def put(self, pid: int, granted_ms: int, first_ms: int = -1) -> None:
         """Begin a lease of a PID that has none, or set its times."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
@@ -83,6 +93,7 @@ class LeaseTable:
             self._leases += 1
         block.granted_ms[place] = granted_ms
         block.first_ms[place] = first_ms
+        block.policies[place] = pid >> POLICY_SHIFT
 
     def pop(self, pid: int) -> tuple[LeasedPartition, ...]:
         """End a lease; the partitions that the PID wrote to."""
@@ -148,6 +159,7 @@ class LeaseTable:
                 partitions[place] = [there, partition]
             if block.granted_ms[place] == _NONE:
                 block.granted_ms[place] = -1
+                block.policies[place] = pid >> POLICY_SHIFT
                 block.leases += 1
                 self._leases += 1
                 yield pid

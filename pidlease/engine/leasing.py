@@ -14,7 +14,7 @@ import structlog
 from pidlease.coordination.ports import PidSequence
 from pidlease.core.judge import Age
 from pidlease.core.packed import arrival_of
-from pidlease.core.pid import Policy, make_pid, number_of, policy_of
+from pidlease.core.pid import POLICY_SHIFT, Policy, make_pid, number_of, policy_of
 from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.core.ring import LeaseRing, RingFullError
 from pidlease.engine.lease_table import LeasedPartition, LeaseTable
@@ -22,6 +22,8 @@ from pidlease.engine.pid_blocks import PidBlocks
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
+#: Numbers from here on are not the sequence's: they stand for producer ids.
+_NUMBERS_MAX: Final = 1 << (POLICY_SHIFT - 1)
 #: PIDs that are looked at before others get their turn.
 _AT_ONCE: Final = 500
 
@@ -77,8 +79,9 @@ class Leases:
         Raises:
             SequenceError: there is none to be had.
         """
-        leased = (number_of(pid) for pid, _ in self.ring if not is_stand_in(pid))
-        self.blocks.first(max(leased, default=0))
+        leased = (number_of(pid) for pid, _ in self.ring)
+        # What no sequence comes to was never handed out, whoever let it into the log.
+        self.blocks.first(max((n for n in leased if n < _NUMBERS_MAX), default=0))
 
     # ------------------------------------------------------------------ leasing
 
@@ -116,6 +119,12 @@ class Leases:
         begin on another partition.
         """
         lease = self._table.get(pid)
+        if self._table.is_other(pid):
+            return Age.NEVER
+        if policy_of(pid) is Policy.MONOTONIC and pid not in self.fences:
+            # They all have names. One that no name is bound to is the one before, whose state has
+            # ended: to let it begin anywhere would store for a second time what its successor has.
+            return Age.NEVER
         if lease is not None and lease.granted_ms > hole_ms:
             return Age.YOUNG
         young_after_ms = max(self._clock_ms() - self.lease_ms, hole_ms, self._forgotten_ms)
@@ -124,6 +133,25 @@ class Leases:
     def unsure(self, pid: int) -> bool:
         """See `partition.LeaseBook`."""
         return self.blocks.unsure(pid)
+
+    def now_ms(self) -> int:
+        """The time by which leases end, in ms since 1970."""
+        return self._clock_ms()
+
+    def hold(self, pid: int, granted_ms: int) -> None:
+        """Keep a lease that stands in a name's binding, unless it is kept since its grant.
+
+        Parameters:
+            pid: the PID.
+            granted_ms: when it was granted, in ms since 1970: less than a lease length ago, so that
+                nothing of it can have ended.
+        """
+        lease = self._table.get(pid)
+        if lease is None:
+            self._table.put(pid, granted_ms)
+            self.ring.restore(pid, granted_ms + self.lease_ms)
+        elif lease.granted_ms < 0:
+            self._table.put(pid, granted_ms, lease.first_ms)
 
     def adopt(self, pid: int, partition: LeasedPartition) -> bool:
         """See `partition.LeaseBook`."""

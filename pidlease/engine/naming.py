@@ -14,7 +14,7 @@ that stands there for it would pass for a duplicate (the model's named-race).
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -25,22 +25,29 @@ from pidlease.coordination.names import (
     Binding,
     BindingConflictError,
     NameBindings,
+    NamesError,
 )
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.leasing import Leases
+from pidlease.engine.outcome import FENCED_FOR_EVER
+from pidlease.engine.partition import Partition
 from pidlease.storage.io_pool import IoPool
 
 #: A generation begins below this, at random: who guesses one, or remembers one of another PID,
 #: is fenced or refused, not taken for its successor.
 GENERATION_START_MAX: Final = 2**30
-#: Fences every generation that a batch can have.
-FENCED_FOR_EVER: Final = RELEASED
 #: How long a grant waits for what is in flight, in seconds.
 _LANDING_SECONDS: Final = 10.0
 _LANDING_POLL_SECONDS: Final = 0.002
 #: How often a binding that others change at the same time is looked at again.
 _ATTEMPTS_MAX: Final = 20
+#: Who waits for a grant, or a release, at once.
+_WAITING_MAX: Final = 1000
+#: PIDs of grants that came to nothing, kept for the next try.
+_SPARE_MAX: Final = 1000
+#: Names that were let go of and have ended, unbound at a start.
+_UNBOUND_MAX: Final = 200
 
 _log = structlog.get_logger(__name__)
 
@@ -85,12 +92,31 @@ class NameGrant(NamedTuple):
     former: int
 
 
+class Wanted(NamedTuple):
+    """What is to be granted.
+
+    Attributes:
+        name: the name, checked.
+        policy: what its PID is judged by.
+        renew: whether the lease is about to end: a fresh PID, unless the last one has come that
+            way and the one before it still lasts.
+        held: what the caller was granted before; None: it takes the name over from whoever has it.
+        places: the partitions that it is for.
+    """
+
+    name: str
+    policy: Policy
+    renew: bool = False
+    held: Held | None = None
+    places: Sequence[Partition] = ()
+
+
 class NamedLeases:
     """Grants leases to names.
 
     Parameters:
         bindings: which PID each name has.
-        pool: the threads for it.
+        pool: the threads for it; not those of the log, for a coordinator may take its time.
         leases: all leases; told whom to fence.
     """
 
@@ -100,7 +126,9 @@ class NamedLeases:
         self._leases = leases
         self._random = random.SystemRandom()
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-        #: Names, and the PIDs before, of PIDs that are bound; as far as they were seen here.
+        self._waiting = 0
+        self._spare: dict[str, int] = {}
+        #: Names, and the PIDs before, of PIDs that are bound and whose leases are kept here.
         self.names: dict[int, str] = {}
         self._former: dict[int, int] = {}
         leases.on_ended.append(self._forget)
@@ -111,13 +139,25 @@ class NamedLeases:
         Raises:
             NamesError: it cannot be known.
         """
+        ended = []
         for number, (name, binding) in enumerate(
             (await self._pool.run(self._bindings.all)).items()
         ):
-            if self._lasts(binding.pid) or self._lasts(binding.former):
+            if self._lasts(binding):
                 self._note(name, binding)
+            elif binding.generation == RELEASED:
+                ended.append((name, binding))
             if number % 1000 == 0:
                 await asyncio.sleep(0)
+        for name, binding in ended[:_UNBOUND_MAX]:
+            await self._unbind(name, binding)
+
+    async def _unbind(self, name: str, binding: Binding) -> None:
+        """Forget a name that was let go of: nobody is left whom it would fence."""
+        try:
+            await self._pool.run(lambda: self._bindings.change(name, binding, None))
+        except (BindingConflictError, NamesError) as error:
+            _log.warning("a name that was let go of stays bound", name=name, reason=str(error))
 
     def former(self, pid: int) -> int:
         """The PID that the name of a PID had before; -1: none."""
@@ -125,46 +165,35 @@ class NamedLeases:
 
     # ------------------------------------------------------------------ granting
 
-    async def grant(
-        self,
-        name: str,
-        policy: Policy,
-        lease: LeaseFresh,
-        *,
-        renew: bool = False,
-        held: Held | None = None,
-    ) -> NameGrant:
+    async def grant(self, wanted: Wanted, lease: LeaseFresh) -> NameGrant:
         """Grant a lease to a name. Nothing of its PID is in flight when this returns.
 
         Parameters:
-            name: the name, checked.
-            policy: what its PID is judged by.
+            wanted: what is to be granted.
             lease: leases a fresh PID, for a name that has none.
-            renew: whether the lease is about to end: a fresh PID, unless the last one has come
-                that way and the one before it still lasts.
-            held: what the caller was granted before; None: it takes the name over from whoever
-                has it.
 
         Raises:
             NameTakenError: the name is not the caller's any more.
             NameConflictError: the name has a PID of another policy.
-            NameBusyError: others are granted the name again and again, or what is in flight does
-                not land.
+            NameBusyError: others are granted the name again and again, too many wait, or what is in
+                flight does not land.
             NamesError: the binding cannot be changed now, or it is not known whether it was.
             NoPidError: there is no PID to be had.
         """
-        async with self._alone(name):
-            binding = await self._raise(name, policy, lease, renew, held)
-            self._note(name, binding)
+        async with self._alone(wanted.name):
+            binding = await self._raise(wanted, lease)
+            self._note(wanted.name, binding)
             await self._landed(binding)
-            return NameGrant(*binding)
+            if binding.pid not in self._leases:
+                raise NameBusyError("its lease has ended meanwhile; try again")
+            return NameGrant(binding.pid, binding.generation, binding.former)
 
     async def release(self, name: str) -> None:
         """Let go of a name: who writes under it is fenced, and who asks for it is new.
 
         Raises:
             UnknownNameError: it has no PID.
-            NameBusyError: it is being granted again and again.
+            NameBusyError: it is being granted again and again, or too many wait.
             NamesError: it cannot be changed now, or it is not known whether it was.
         """
         async with self._alone(name):
@@ -187,48 +216,61 @@ class NamedLeases:
         binding = await self._pool.run(lambda: self._bindings.get(name))
         return None if binding is None or binding.generation == RELEASED else binding
 
-    async def _raise(
-        self,
-        name: str,
-        policy: Policy,
-        lease: LeaseFresh,
-        renew: bool,  # noqa: FBT001 - as `grant` has it
-        held: Held | None,
-    ) -> Binding:
-        fresh = -1
+    async def _raise(self, wanted: Wanted, lease: LeaseFresh) -> Binding:
+        name, policy, _, held, _ = wanted
         for _ in range(_ATTEMPTS_MAX):
-            binding = await self._pool.run(lambda: self._bindings.get(name))
-            if held is not None and (binding is None or held != binding[:2]):
+            bound = await self._pool.run(lambda: self._bindings.get(name))
+            if held is not None and (bound is None or held != bound[:2]):
                 raise NameTakenError(f"another one was granted the name {name!r} since")
-            if binding is not None and self._goes_on(binding, renew=renew):
-                if policy_of(binding.pid) is not policy:
-                    raise NameConflictError(_conflict(name, binding.pid, policy))
-                new = binding._replace(generation=binding.generation + 1)
+            last = bound if bound is not None and self._lasts(bound) else None
+            if last is not None and last.generation != RELEASED:
+                _check_policy(name, last.pid, policy)
+            if last is not None and self._goes_on(last, wanted):
+                new = last._replace(generation=last.generation + 1)
             else:
-                fresh = fresh if fresh >= 0 else await lease(policy)
-                new = self._fresh(binding, fresh)
-                if new.former >= 0 and policy_of(new.former) is not policy:
-                    raise NameConflictError(_conflict(name, new.former, policy))
-            if await self._change(name, binding, new):
+                new = await self._fresh(bound, wanted, lease)
+            if await self._change(name, bound, new):
+                self._spare.pop(name, None)
                 return new
         raise NameBusyError(f"the name {name!r} is being granted to others; try again")
 
-    def _goes_on(self, binding: Binding, *, renew: bool) -> bool:
-        """Whether a name keeps its PID."""
-        if binding.generation == RELEASED or not self._lasts(binding.pid):
+    def _goes_on(self, binding: Binding, wanted: Wanted) -> bool:
+        """Whether a name keeps its PID, whose lease has not ended."""
+        if binding.generation == RELEASED or (wanted.renew and binding.former not in self._leases):
             return False
-        return not renew or self._lasts(binding.former)
+        # Where history is missing since it was leased, it could not begin; another one can.
+        return wanted.policy is not Policy.STRICT or all(
+            place.producer(binding.pid) is not None
+            or self._leases.age(binding.pid, place.hole_ms) is Age.YOUNG
+            for place in wanted.places
+        )
 
-    def _fresh(self, binding: Binding | None, pid: int) -> Binding:
+    async def _fresh(self, bound: Binding | None, wanted: Wanted, lease: LeaseFresh) -> Binding:
         """A binding to a fresh PID; the one before is remembered as long as it lasts."""
+        pid = self._spare.pop(wanted.name, -1)
+        if pid not in self._leases or policy_of(pid) is not wanted.policy:
+            pid = await lease(wanted.policy)
+        while len(self._spare) >= _SPARE_MAX:
+            self._spare.pop(next(iter(self._spare)))
+        # Should the change fail, or not be known, the next try for this name takes the same one.
+        self._spare[wanted.name] = pid
         generation = self._random.randrange(GENERATION_START_MAX)
-        last = binding is not None and binding.generation != RELEASED
-        former = binding.pid if binding is not None and last and self._lasts(binding.pid) else -1
-        return Binding(pid, generation, former)
+        former = -1
+        if bound is not None and bound.generation != RELEASED:
+            # One that never wrote may be gone while the one before it has the numbers.
+            former = next((p for p in (bound.pid, bound.former) if p in self._leases), -1)
+        return Binding(pid, generation, former, self._leases.now_ms())
 
-    def _lasts(self, pid: int) -> bool:
-        """Whether the lease of a PID has not ended, as far as is known here."""
-        return pid >= 0 and (pid in self._leases or self._leases.age(pid, -1) is Age.YOUNG)
+    def _lasts(self, binding: Binding) -> bool:
+        """Whether the lease of a name's PID has not ended; from then on it is kept here.
+
+        Where it is not kept, because a crash came before the next snapshot, or another server
+        granted it, the binding says when that was.
+        """
+        if binding.granted_ms + self._leases.lease_ms <= self._leases.now_ms():
+            return binding.pid in self._leases
+        self._leases.hold(binding.pid, binding.granted_ms)
+        return True
 
     async def _change(self, name: str, expected: Binding | None, new: Binding) -> bool:
         """Change a binding; False: it is not what it was taken for."""
@@ -241,12 +283,15 @@ class NamedLeases:
     # ------------------------------------------------------------------ fencing
 
     def _note(self, name: str, binding: Binding) -> None:
+        """Fence who had the name before: PIDs whose leases are kept, so that it ends with them."""
         fences = self._leases.fences
-        fences[binding.pid] = max(binding.generation, fences.get(binding.pid, -1))
-        self.names[binding.pid] = name
-        if binding.former >= 0:
+        if binding.pid in self._leases:
+            fences[binding.pid] = max(binding.generation, fences.get(binding.pid, -1))
+            self.names[binding.pid] = name
+            if binding.former >= 0:
+                self._former[binding.pid] = binding.former
+        if binding.former in self._leases:
             fences[binding.former] = FENCED_FOR_EVER
-            self._former[binding.pid] = binding.former
 
     def _forget(self, pid: int) -> None:
         self.names.pop(pid, None)
@@ -262,12 +307,16 @@ class NamedLeases:
     @asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[None]:
         """One at a time for each name; conditional writes settle it between servers."""
+        if self._waiting >= _WAITING_MAX:
+            raise NameBusyError("too many wait for the coordinator; try again")
         lock, waiting = self._locks.get(name, (asyncio.Lock(), 0))
         self._locks[name] = (lock, waiting + 1)
+        self._waiting += 1
         try:
             async with lock:
                 yield
         finally:
+            self._waiting -= 1
             lock, waiting = self._locks[name]
             if waiting == 1:
                 del self._locks[name]
@@ -275,7 +324,10 @@ class NamedLeases:
                 self._locks[name] = (lock, waiting - 1)
 
 
-def _conflict(name: str, pid: int, policy: Policy) -> str:
+def _check_policy(name: str, pid: int, policy: Policy) -> None:
     known = policy_of(pid)
-    other = known.name.lower() if known is not None else "no policy"
-    return f"the name {name!r} has a PID of policy {other}, not {policy.name.lower()}"
+    if known is not policy:
+        other = known.name.lower() if known is not None else "no policy"
+        raise NameConflictError(
+            f"the name {name!r} has a PID of policy {other}, not {policy.name.lower()}"
+        )

@@ -4,7 +4,10 @@ import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from pidlease.core.judge import Kind
+from pidlease.core.judge import Kind, Verdict
+
+#: Fences every generation that a batch can have.
+FENCED_FOR_EVER: Final = 2**63
 
 
 @enum.unique
@@ -61,3 +64,14 @@ STATUS_OF: Final = {
     Kind.MALFORMED: Status.MALFORMED,
     Kind.UNKNOWN: Status.UNKNOWN,
 }
+
+
+def told_as(verdict: Verdict) -> Outcome:
+    """A verdict that is no admission, with what to do about it."""
+    kind, offset, expected, generation, _, reason = verdict
+    if kind is Kind.FENCED and generation >= FENCED_FOR_EVER:
+        reason = "fenced: its name has another PID now, or none; lease by the name"
+        return Outcome(Status.FENCED, reason=reason)
+    if kind is Kind.UNKNOWN:
+        reason = "this PID was never leased, or its lease has ended; lease again"
+    return Outcome(STATUS_OF[kind], offset, expected, generation, reason)

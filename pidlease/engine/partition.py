@@ -16,18 +16,18 @@ from typing import Protocol
 
 import structlog
 
-from pidlease.core.judge import ADMIT, Age, Kind, Verdict, judge, malformed
+from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, malformed
 from pidlease.core.packed import Packed, fold_packed, judge_packed
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.producer_names import ProducerNames
-from pidlease.core.rules import Rules, rules_of
+from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch
 from pidlease.core.topic_policy import TopicPolicy
 from pidlease.engine.counts import Counts
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.flight import Pending, behind_failed, next_group, original, tell
 from pidlease.engine.known import KnownProducers
-from pidlease.engine.outcome import STATUS_OF, Done, Outcome, Status
+from pidlease.engine.outcome import Done, Outcome, Status, told_as
 from pidlease.engine.whose import no_policy
 from pidlease.storage.errors import LogStoppedError, OffsetRangeError
 from pidlease.storage.ports import NewBatch, PartitionLog
@@ -182,8 +182,7 @@ class Partition(KnownProducers):
 
     def _judge(self, rules: Rules, pid: int, state: Packed | None, batch: Batch) -> Verdict:
         if not self._policy.deduplication:
-            reason = malformed(rules, batch)
-            return Verdict(Kind.MALFORMED, reason=reason) if reason else ADMIT
+            return self._let_through(rules, pid, state, batch)
         granted = self._fences.get(pid, -1) if self._fences else -1
         if state is not None:
             return judge_packed(rules, state, batch, granted)
@@ -191,6 +190,16 @@ class Partition(KnownProducers):
         if verdict.kind is Kind.ADMIT and self._policy.starts_at_zero and batch.first:
             return Verdict(Kind.GAP, expected=0)
         return verdict
+
+    def _let_through(self, rules: Rules, pid: int, state: Packed | None, batch: Batch) -> Verdict:
+        """Nothing is judged; but of what makes no sense, or nobody leased, nothing can be known."""
+        reason = malformed(rules, batch)
+        if reason:
+            return Verdict(Kind.MALFORMED, reason=reason)
+        if state is None and rules.start_old is not Start.AT_ZERO:
+            never = self._leases.age(pid, self.hole_ms) is Age.NEVER
+            return UNKNOWN if never else ADMIT
+        return ADMIT
 
     def _no_slot(self, pid: int, rules: Rules, pending: Pending) -> None:
         """The first batch of a producer for whom the ring has no slot."""
@@ -217,6 +226,11 @@ class Partition(KnownProducers):
         """Answer a batch that is not admitted, unless the answer hangs on one in flight."""
         kind = verdict.kind
         flying = self._flying.get(pid)
+        if flying and rules.holes and kind is Kind.OVERLAP:
+            # To wait would let what is behind it pass: nothing here tells that it must not.
+            reason = "what it straddles is not acknowledged yet; connect again, and send it again"
+            done(self._outcome(rules.policy, Outcome(Status.FAILED, reason=reason)))
+            return
         if flying and kind in (Kind.DUPLICATE, Kind.OVERLAP):
             durable = self.producers.get(pid)
             verdict = judge_packed(rules, durable, batch) if durable is not None else verdict
@@ -234,8 +248,7 @@ class Partition(KnownProducers):
             self._counts.differing += 1
             _log.warning("a duplicate by its numbers has other bytes", pid=pid, batch=batch,
                          partition=str(self.name))  # fmt: skip
-        offset, expected, generation = verdict.offset, verdict.expected, verdict.generation
-        outcome = Outcome(STATUS_OF[kind], offset, expected, generation, verdict.reason)
+        outcome = told_as(verdict)
         done(self._outcome(rules.policy, outcome))
 
     def _outcome(self, policy: Policy | None, outcome: Outcome) -> Outcome:

@@ -16,6 +16,8 @@ from pidlease.storage.io_pool import IoPool
 _PREFETCH_AT: Final = 50
 #: For how long it is believed that no other server has taken a block since it was looked.
 _LOOKED_SECONDS: Final = 1.0
+#: Blocks from which on it is worth it to merge those that are older than a lease.
+_MERGE_LEAST: Final = 200
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +46,7 @@ class PidBlocks:
         self._next: PidBlock | None = None
         self._fetching = False
         self._came = asyncio.Event()
+        self._merge_at = _MERGE_LEAST
         self._looking = False
         #: When (monotonic, s) the blocks that others have taken were last looked at.
         self._looked_at = float("-inf")
@@ -111,6 +114,9 @@ class PidBlocks:
 
     def _use(self, block: PidBlock) -> None:
         self.ages.note(block)
+        if len(self.ages) >= self._merge_at:
+            self._merged(self.ages)
+            self._merge_at = 2 * len(self.ages) + _MERGE_LEAST
         self._numbers = iter(range(block.first, block.end))
         self._left = block.count
 
@@ -151,19 +157,20 @@ class PidBlocks:
         self._looking = True
         began = time.monotonic()
 
-        def done(result: list[PidBlock] | Exception) -> None:
+        def read() -> BlockAges:
+            return self._merged(BlockAges(self._sequence.blocks()))
+
+        def done(ages: BlockAges | Exception) -> None:
             self._looking = False
-            if isinstance(result, Exception):
-                _log.error("blocks of other servers cannot be read", error=str(result))
+            if isinstance(ages, Exception):
+                _log.error("blocks of other servers cannot be read", error=str(ages))
                 return
-            ages = BlockAges(result)
-            for block in self.ages.blocks():
-                if block.first >= ages.end:
-                    ages.add(block)  # used since it was looked
-            self.ages = self._merged(ages)
+            for block in self.ages.newest(ages.end):
+                ages.add(block)  # used since it was looked
+            self.ages = ages
             self._looked_at = began
 
-        self._pool.submit(self._sequence.blocks, done)
+        self._pool.submit(read, done)
 
     def _merged(self, ages: BlockAges) -> BlockAges:
         ages.merge_older(self._clock_ms() - self._lease_ms)

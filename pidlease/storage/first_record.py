@@ -5,6 +5,7 @@ some kilobytes unpack to is bounded by nothing else.
 """
 
 import struct
+import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -30,6 +31,10 @@ _FIRST_TRY: Final = 8 << 10
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_FRONT: Final = 16
 _BLOCK: Final = struct.Struct(">i")
+#: What a part of a compressed batch holds at least, where it has many.
+_PART_BYTES: Final = 512
+#: zlib's word for gzip's framing.
+_GZIP: Final = 16 + zlib.MAX_WBITS
 
 _Unpack = Callable[[Buffer, bytearray], Any]
 
@@ -81,13 +86,14 @@ def _unpack(codec: str, records: memoryview, size: int, limit: int) -> Buffer:
     try:
         if codec == "snappy":
             return _unpack_snappy(records, size, limit)
+        if codec == "gzip":
+            return _unpack_gzip(records, size, limit)
         return _unpack_into(_INTO[codec], records, size)
-    except cramjam.DecompressionError as error:
+    except (cramjam.DecompressionError, zlib.error) as error:
         raise IdentityError(f"the records are no {codec}: {error}") from None
 
 
 _INTO: Final[dict[str, _Unpack]] = {
-    "gzip": cramjam.gzip.decompress_into,
     "lz4": cramjam.lz4.decompress_into,
     "zstd": cramjam.zstd.decompress_into,
 }
@@ -104,19 +110,39 @@ def _unpack_into(unpack: _Unpack, records: Buffer, size: int) -> Buffer:
     return memoryview(out)[:count]
 
 
+def _unpack_gzip(records: memoryview, size: int, limit: int) -> Buffer:
+    """By zlib: gzip may have any number of members, of nothing each, and these are counted."""
+    out = b""
+    rest: Buffer = records
+    for _ in range(_parts_max(limit)):
+        unpacker = zlib.decompressobj(_GZIP)
+        out += unpacker.decompress(rest, size - len(out))
+        rest = memoryview(rest)[len(rest) - len(unpacker.unused_data) :]
+        if len(out) >= size or not unpacker.eof or not len(rest):
+            return out
+    raise TooLongError(f"more than {_parts_max(limit)} gzip members before the first record ends")
+
+
+def _parts_max(limit: int) -> int:
+    """How many members, or blocks, may come before the first record ends."""
+    return max(limit // _PART_BYTES, 1)
+
+
 def _unpack_snappy(records: memoryview, size: int, limit: int) -> Buffer:
     if bytes(records[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _unpack_block(records, limit)
     out = bytearray()
     at = _XERIAL_FRONT
-    while len(out) < size and at + _BLOCK.size <= len(records):
+    for _ in range(_parts_max(limit)):
+        if len(out) >= size or at + _BLOCK.size > len(records):
+            return out
         (length,) = _BLOCK.unpack_from(records, at)
         at += _BLOCK.size
         if not 0 < length <= len(records) - at:
             raise IdentityError(f"a snappy block of {length} bytes, where {len(records) - at} are")
         out += _unpack_block(records[at : at + length], limit)
         at += length
-    return out
+    raise TooLongError(f"more than {_parts_max(limit)} snappy blocks before the first record ends")
 
 
 def _unpack_block(block: memoryview, limit: int) -> Buffer:

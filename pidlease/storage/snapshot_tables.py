@@ -260,9 +260,10 @@ def producer_batches(
                 states = [state for state in states if len(state) == size]
             for start in range(0, len(pids), ROWS_AT_ONCE):
                 group = groups.setdefault(size, _SameSize(size))
-                group.ids |= ids
                 end = start + ROWS_AT_ONCE
                 group.add(partition, pids[start:end], states[start:end])
+                if ids:
+                    group.ids |= {pid: ids[pid] for pid in pids[start:end] if pid in ids}
                 if len(group.pids) >= ROWS_AT_ONCE:
                     yield groups.pop(size).batch()
     for group in groups.values():

@@ -24,23 +24,25 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
     """
     router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
-    def service() -> LeaseService:
+    def service(asks: list[Ask]) -> LeaseService:
         current = engine()
         if current is None or not current.ready:
             raise NotReadyError("the server recovers, or stops; try again")
-        return LeaseService(current)
+        return LeaseService(current, asks)
 
     @router.post("")
     async def lease(request: LeaseRequest) -> LeaseAnswer:
         """Lease a PID for a partition, or ask where one that was leased goes on."""
-        return await _lease(service(), request)
+        ask = _ask(request)
+        return await _lease(service([ask]), ask)
 
     @router.post("/batch")
     async def lease_batch(request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Several leases at once. Each is granted or refused for itself; the status is 200."""
-        leases = service()
+        asks = [_ask(each) for each in request.leases]
+        leases = service(asks)
         answers = []
-        for number, each in enumerate(request.leases):
+        for number, each in enumerate(asks):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
@@ -60,22 +62,24 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
     return router
 
 
-async def _lease(service: LeaseService, request: LeaseRequest) -> LeaseAnswer:
-    granted = await service.lease(
-        Ask(
-            request.topic,
-            request.partition,
-            request.pid,
-            request.generation,
-            request.name or "",
-            request.assign_name,
-            Policy[request.policy.upper()],
-            request.renew,
-        )
+def _ask(request: LeaseRequest) -> Ask:
+    return Ask(
+        request.topic,
+        request.partition,
+        request.pid,
+        request.generation,
+        request.name or "",
+        request.assign_name,
+        Policy[request.policy.upper()],
+        request.renew,
     )
+
+
+async def _lease(service: LeaseService, ask: Ask) -> LeaseAnswer:
+    granted = await service.lease(ask)
     return LeaseAnswer(
-        topic=request.topic,
-        partition=request.partition,
+        topic=ask.topic,
+        partition=ask.partition,
         pid=granted.pid,
         generation=granted.generation,
         sequence_number=granted.sequence_number,

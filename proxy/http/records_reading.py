@@ -10,7 +10,7 @@ from starlette.requests import Request
 from pidlease.contract_records import ReadQuery
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
-from pidlease.storage.errors import LogError, OffsetRangeError
+from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.record_batch import HEADER_BYTES, read_header
 from proxy.http.records_pages import Page, page_of
@@ -57,10 +57,7 @@ class Reads:
         if offset == partition.readable_end and query.wait_ms and not self._closing:
             await self._wait(request, partition, offset, query.wait_ms / 1000)
         _check_there(partition)
-        start, end = partition.log.start_offset, partition.readable_end
-        if not start <= offset <= end:
-            raise OffsetRangeError(offset, start, end)
-        if offset == end:
+        if offset == partition.readable_end:
             return Page(b"", offset)
         async with self._reading:
             try:

@@ -106,8 +106,6 @@ def _leased(pid: int, generation: int, first: int, last: int | None, records: in
             raise WhoError("first_sequence", f"{records} records from it on go beyond {_INT64_MAX}")
     # What stands in the log is read by every start after this: nothing there may make no sense,
     # also where nothing is judged.
-    if last < first:
-        raise WhoError("last_sequence", f"{last} is below first_sequence {first}")
     if records > last - first + 1:
         raise WhoError("last_sequence", f"{records} records do not fit sequences {first}..{last}")
     return Identity(pid, "", generation, first, last)

@@ -6,7 +6,6 @@ behind on the same connection then waits, for the order on a connection is the p
 """
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,7 +19,7 @@ from pidlease.engine.whose import identified
 from pidlease.storage.first_record import TooLongError, find_identity
 from pidlease.storage.identity import Identity, IdentityError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader, read_header
 from pidlease.storage.writer import under_writer
 from proxy.kafka.connection import KafkaConnection
 
@@ -35,10 +34,17 @@ _log = structlog.get_logger(__name__)
 class Sent(NamedTuple):
     """A batch, where it goes, and who is told."""
 
+    place: "Place"
     partition: Partition
     header: BatchHeader
     data: memoryview
     done: Done
+
+
+#: A topic's name, and a partition's number.
+Place = tuple[str, int]
+#: In the place of a PID: of all, for whose it was cannot be read.
+_ANYBODY: Final = -1
 
 
 class _Session:
@@ -46,14 +52,15 @@ class _Session:
 
     Attributes:
         waiting: batches behind the one that is looked into, which is the first.
-        ended: producers of policy monotonic that had an error on this connection, by partition.
+        ended: producers of policy monotonic that had an error on this connection, by partition. By
+            its name: a topic that is made again is the same to them.
     """
 
     __slots__ = ("ended", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Sent] = deque()
-        self.ended: set[tuple[int, Partition]] = set()
+        self.ended: set[tuple[int, Place]] = set()
 
 
 class IdentifiedBatches:
@@ -74,15 +81,37 @@ class IdentifiedBatches:
             connection: that it came on.
             sent: the batch, checked.
         """
+        session = self._session(connection)
+        if session.waiting:
+            session.waiting.append(sent)
+            return
+        self._look(session, sent)
+
+    def refused(
+        self, connection: KafkaConnection, place: Place, data: memoryview, *, intact: bool
+    ) -> None:
+        """Take note of a batch that the door refused by itself: an error like any other.
+
+        Parameters:
+            connection: that it came on.
+            place: where it was to go.
+            data: the batch, or what was sent as one.
+            intact: whether its PID can be believed, as far as it matters here.
+        """
+        if len(data) >= HEADER_BYTES and intact:
+            pid = read_header(data).producer_id
+            if policy_of(pid) is Policy.MONOTONIC:
+                self._session(connection).ended.add((pid, place))
+        else:
+            self._session(connection).ended.add((_ANYBODY, place))
+
+    def _session(self, connection: KafkaConnection) -> _Session:
         session = self._sessions.get(connection)
         if session is None:
             session = self._sessions[connection] = _Session()
         if len(session.ended) >= _ENDED_MAX:
             connection.close()
-        if session.waiting:
-            session.waiting.append(sent)
-            return
-        self._look(session, sent)
+        return session
 
     def _look(self, session: _Session, sent: Sent) -> bool:
         """Look into a batch; False: that goes on in a thread."""
@@ -105,14 +134,13 @@ class IdentifiedBatches:
             pass
 
     def _bring(self, session: _Session, sent: Sent, found: Identity | Exception | None) -> None:
-        partition, header, data, done = sent
+        place, partition, header, data, done = sent
         pid = header.producer_id
         if policy_of(pid) is Policy.MONOTONIC:
-            place = (pid, partition)
-            if place in session.ended:
+            if (pid, place) in session.ended or (_ANYBODY, place) in session.ended:
                 done(_ENDED)
                 return
-            done = partial(_end_on_error, session, place, done)
+            done = partial(_end_on_error, session, (pid, place), done)
         if isinstance(found, Exception) and not isinstance(found, IdentityError):
             _log.error("a batch could not be looked into", exc_info=found)
             done(Outcome(Status.FAILED, reason="the server could not look into the batch"))
@@ -131,16 +159,13 @@ def _why(pid: int, found: Identity | Exception | None) -> str:
     return f"its header pidlease speaks of {found.name or found.pid!r}, its batch header of {pid}"
 
 
-def _end_on_error(
-    session: _Session, place: tuple[int, Partition], done: Callable[[Outcome], None],
-    outcome: Outcome,
-) -> None:  # fmt: skip
+def _end_on_error(session: _Session, who: tuple[int, Place], done: Done, outcome: Outcome) -> None:
     """A producer of policy monotonic has no density that would protect it.
 
     What is behind a batch that was not stored would pass it by, and its retry be a duplicate.
     """
     if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
-        session.ended.add(place)
+        session.ended.add(who)
     done(outcome)
 
 

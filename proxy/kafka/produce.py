@@ -144,7 +144,8 @@ class ProduceApi:
         reply = _Reply(slot, header.version, request)
         if request.acks not in (-1, 0, 1) or request.transactional:
             refusal = _refusal(request)
-            for place in range(len(request.parts)):
+            for place, part in enumerate(request.parts):
+                self._refused(reply, part, intact=True)
                 reply.put(place, refusal)
             return
         for place, part in enumerate(request.parts):
@@ -156,6 +157,7 @@ class ProduceApi:
         if partition is None:
             code = ErrorCode.unknown_topic_or_partition.value
             message = f"{topic}-{index} does not exist"
+            self._refused(reply, part, intact=True)
             reply.put(place, PartitionResult(code, message=message))
             return
         log_start = partition.log.start_offset
@@ -163,19 +165,25 @@ class ProduceApi:
             header = self._check(data)
         except _RefusedError as error:
             result = PartitionResult(error.code.value, -1, log_start, str(error))
+            self._refused(reply, part, intact=error.code is not ErrorCode.corrupt_message)
             reply.put(place, result)
             return
         pid = header.producer_id
         policy = None if pid in NO_PIDS else policy_of(pid)
         if policy in _IDENTIFIED:
             done = partial(reply.tell_leased, place, header, log_start)
-            self._identified.produce(reply.connection, Sent(partition, header, data, done))
+            sent = Sent((topic, index), partition, header, data, done)
+            self._identified.produce(reply.connection, sent)
             return
         done = partial(reply.tell, place, header, log_start)
         if policy is not Policy.KAFKA and pid not in NO_PIDS:
             partition.refuse(pid, _foreign(pid), done)
             return
         partition.produce(pid, header, data, batch_of(header), done)
+
+    def _refused(self, reply: _Reply, part: PartitionData, *, intact: bool) -> None:
+        place = (part.topic, part.number)
+        self._identified.refused(reply.connection, place, part.data, intact=intact)
 
     def _check(self, data: memoryview) -> BatchHeader:
         if len(data) > self._batch_bytes_max:

@@ -10,7 +10,7 @@ from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.names import Binding
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.engine import EngineConfig
-from pidlease.engine.naming import FENCED_FOR_EVER
+from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.storage.identity import Identity
 from pidlease.storage.ports import AppendDone
 from pidlease.storage.topics import Topic

@@ -4,10 +4,12 @@ import asyncio
 import base64
 import json
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pidlease.contract_records import RECORDS_MAX
 from pidlease.core.pid import Policy
@@ -17,6 +19,7 @@ from pidlease.storage.ports import FsyncPolicy
 from pidlease.storage.writer import WRITER_PID
 from proxy.http import records_room
 from proxy.http.records import RecordLimits
+from proxy.http.records_batch import BatchMaker
 from tests.http_door.appending import JSON, RAW, Answer, Door, door, path_of, producer, values
 from tests.wire.batches import batches_of, identified, records_of
 from tests.wire.harness import Wanted
@@ -373,27 +376,36 @@ async def test_a_body_that_stops_coming(tmp_path: Path, monkeypatch: pytest.Monk
         assert (await here.records()).log_end == 0
 
 
-async def test_a_large_body_holds_nobody_up(tmp_path: Path) -> None:
-    """Neither is the loop blocked while it is made into a batch, nor do they come all at once."""
+async def test_a_large_body_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made into a batch in a thread, one at a time."""
+    at_once = most = 0
+    places = set()
+    main = threading.current_thread()
+    build = BatchMaker._build
+
+    def watched(*given: Any) -> bytearray:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        places.add(threading.current_thread())
+        try:
+            return build(*given)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(BatchMaker, "_build", watched)
     body = {"records": [{"value": "x" * 50, "key": str(n)} for n in range(RECORDS_MAX)]}
     content = json.dumps(body).encode()
     assert len(content) < 1 << 20
     async with door(tmp_path) as here:
-        turns = 0
-        over = False
-
-        async def others() -> None:
-            nonlocal turns
-            while not over:
-                turns += 1
-                await asyncio.sleep(0)
-
-        watching = asyncio.create_task(others())
-        answers = await asyncio.gather(*(here.raw(content, JSON) for _ in range(3)))
-        over = True
-        await watching
-        assert [answer["offset"] for _, answer in answers] == [0, RECORDS_MAX, 2 * RECORDS_MAX]
-        assert turns > 50, "the loop turned on"
+        answers = await asyncio.gather(*(here.raw(content, JSON) for _ in range(4)))
+        assert [answer["offset"] for _, answer in answers] == [n * RECORDS_MAX for n in range(4)]
+        assert most == 1
+        assert main not in places
+        await here.append(values("small"))
+        assert main in places
         data = await here.partition.log.read(0, 1)
         assert len(batches_of(data)) == 1, "all or none: one batch"
 
@@ -406,7 +418,9 @@ async def test_who_goes_away_is_not_waited_for_but_stored(tmp_path: Path) -> Non
         await something_in_flight(here)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert await here.raw(b"a", producer("p", 0, 0)) == kept(0, duplicate=True)
+        with capture_logs() as told:
+            assert await here.raw(b"a", producer("p", 0, 0)) == kept(0, duplicate=True)
+        assert told == []
         assert await here.raw(b"b", producer("p", 0, 1)) == kept(1)
 
 

@@ -5,6 +5,7 @@ import json
 import random
 import socket
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -385,11 +386,14 @@ async def test_large_pages_are_made_in_a_thread_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = most = 0
+    places = set()
+    main = threading.current_thread()
 
     def counted(data: bytes, offset: int, bytes_max: int) -> Page:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
+        places.add(threading.current_thread())
         try:
             return page_of(data, offset, bytes_max)
         finally:
@@ -401,6 +405,10 @@ async def test_large_pages_are_made_in_a_thread_few_at_a_time(
         pages = await asyncio.gather(*(here.records() for _ in range(10)))
         assert {len(page.records) for page in pages} == {5000}
         assert 1 <= most <= 2
+        assert main not in places
+        await here.append(values("small"))
+        assert len((await here.records(offset=5000)).records) == 1
+        assert main in places
 
 
 async def test_many_tiny_records_come_to_an_end(tmp_path: Path) -> None:
@@ -441,6 +449,13 @@ async def until(here: Door, wanted: int) -> Answer:
             if answer[0] == wanted:
                 return answer
             await asyncio.sleep(0.01)
+
+
+def test_markers_are_passed_over() -> None:
+    marker = changed(batch([b"x"] * 2), attributes=0x20)
+    page = page_of(marker + changed(batch([b"a"]), base_offset=2), 0, 1000)
+    assert json.loads(page.records)["offset"] == 2
+    assert page_of(marker, 0, 1000) == Page(b"", 2)
 
 
 def test_json_is_what_the_contract_says() -> None:

@@ -105,6 +105,8 @@ class Oracle:
             return Answer("malformed")
         if sent.generation < self.granted:
             return Answer("fenced", generation=self.granted)
+        if 0 <= self.granted < sent.generation:
+            return Answer("malformed", generation=self.granted)
         if not self.accepted:
             return self._first_ever(sent)
         if sent.generation < self.generation:

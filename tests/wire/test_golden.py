@@ -63,6 +63,8 @@ def _pid(server: Server, history: History) -> int:
     pid = server.engine.leases.lease(policy)
     if history.age == "old":
         server.let_leases_end()
+    if policy is Policy.MONOTONIC:
+        server.engine.leases.fences[pid] = -1  # a name is bound to it
     return pid
 
 

@@ -32,6 +32,8 @@ class Player:
         self.partition = partition
         self.name = "web" if policy == "epoch" else ""
         self.pid = -1 if self.name else server.engine.leases.lease(Policy[policy.upper()])
+        if policy == "monotonic":
+            server.engine.leases.fences[self.pid] = -1  # a name is bound to it
         self.client: WireClient | None = None
         self.lock = asyncio.Lock()
         self.sent: deque[str] = deque()

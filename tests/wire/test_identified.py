@@ -1,6 +1,7 @@
 """Batches of leased PIDs: who sent them stands in the first record, in any compression."""
 
 import asyncio
+import gzip
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,12 @@ from tests.wire.harness import Server, serving
 
 CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MALFORMED, ENDED = 87, 13
+
+
+def monotonic(server: Server) -> int:
+    pid = server.engine.leases.lease(Policy.MONOTONIC)
+    server.engine.leases.fences[pid] = -1  # a name is bound to it
+    return pid
 
 
 def strict(server: Server) -> int:
@@ -204,7 +211,7 @@ async def test_a_first_record_beyond_the_limit(
 
 async def test_an_error_ends_the_session_there_only(server: Server, client: WireClient) -> None:
     await client.create("t", 2)
-    pid, other = (server.engine.leases.lease(Policy.MONOTONIC) for _ in range(2))
+    pid, other = monotonic(server), monotonic(server)
 
     async def send(on: WireClient, who: int, sequence: int, part: int = 0) -> int:
         data = identified([b"%d" % sequence], one(who, sequence))
@@ -228,9 +235,114 @@ async def test_a_connection_on_which_too_many_ended(
     async with serving(tmp_path) as server, await server.connect() as client:
         await client.create("t")
         for _ in range(3):
-            pid = server.engine.leases.lease(Policy.MONOTONIC)
+            pid = monotonic(server)
             assert (await client.produce("t", with_headers(pid, []))).code == MALFORMED
         client.send_produce("t", batch([b"x"]))
-        pid = server.engine.leases.lease(Policy.MONOTONIC)
+        pid = monotonic(server)
         client.send_produce("t", identified([b"x"], one(pid, 0)))
         assert await client.is_closed()
+
+
+# ---------------------------------------------------------------------- monotonic: nothing passes
+
+
+async def test_what_the_door_refuses_by_itself_ends_the_session(
+    server: Server, client: WireClient
+) -> None:
+    """Once a bug: 2 was let in behind a corrupt 1, and the retry of 1 passed for a duplicate."""
+    await client.create("t")
+    pid = monotonic(server)
+    corrupt = changed(identified([b"1"], one(pid, 1)), fix_crc=False, max_timestamp=5)
+    assert (await client.produce("t", corrupt)).code == 2
+    assert (await client.produce("t", identified([b"2"], one(pid, 2)))).code == ENDED
+    async with await server.connect() as again:
+        for sequence in (1, 2):
+            data = identified([b"x"], one(pid, sequence))
+            assert (await again.produce("t", data)).code == 0
+
+
+async def test_a_topic_that_is_not_there_ends_it_too(server: Server, client: WireClient) -> None:
+    pid = monotonic(server)
+    assert (await client.produce("t", identified([b"1"], one(pid, 1)))).code == 3
+    await client.create("t")
+    assert (await client.produce("t", identified([b"2"], one(pid, 2)))).code == ENDED
+
+
+async def test_an_ended_session_stays_so_over_a_topic_made_again(
+    server: Server, client: WireClient
+) -> None:
+    await client.create("t")
+    pid = monotonic(server)
+    partition = server.engine.partition("t", 0)
+    assert partition is not None
+    partition.log.stop("a test")
+    assert (await client.produce("t", identified([b"1"], one(pid, 1)))).code == 56
+    await server.engine.delete_topic("t")
+    await client.create("t")
+    assert (await client.produce("t", identified([b"2"], one(pid, 2)))).code == ENDED
+
+
+async def test_an_overlap_does_not_wait_where_what_is_behind_could_pass(
+    server: Server, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a bug: 1..3 waited for 1..2, 4..5 came in behind it, and 3 was called a duplicate."""
+    await client.create("t")
+    pid = monotonic(server)
+
+    def span(first: int, last: int) -> bytes:
+        values = [b"%d" % each for each in range(first, last + 1)]
+        return identified(values, Identity(pid, "", 7, first, last))
+
+    partition = server.engine.partition("t", 0)
+    assert partition is not None
+    append, held = partition.log.append, list[Any]()
+
+    def hold(*given: object) -> None:
+        held.append(given)
+
+    monkeypatch.setattr(partition.log, "append", hold)
+    async with await server.connect() as other:
+        client.send_produce("t", span(1, 2))
+        while not held:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        other.send_produce("t", span(1, 3))
+        other.send_produce("t", span(4, 5))
+        assert (await other.receive_produce()).code == 19
+        assert (await other.receive_produce()).code == ENDED
+        monkeypatch.setattr(partition.log, "append", append)
+        append(*held[0])
+        assert (await client.receive_produce()).code == 0
+    async with await server.connect() as again:
+        answer = await again.produce("t", span(1, 3))
+        assert (answer.code, (answer.message or "")[-19:]) == (45, "expected sequence 3")
+
+
+# ---------------------------------------------------------------------- what holds the loop up
+
+
+@pytest.mark.parametrize("codec", [1, 2], ids=["gzip", "snappy"])
+async def test_parts_of_nothing_are_counted(
+    server: Server, client: WireClient, codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a bug: a megabyte of them held the loop for a third of a second."""
+    await client.create("t")
+    pid = strict(server)
+    if codec == 2:
+        part, front = b"\0\0\0\1\0", b"\x82SNAPPY\0" + bytes(8)
+    else:
+        part, front = gzip.compress(b""), b""
+    content = front + part * (1_000_000 // len(part))
+    base = identified([b"x"], one(pid, 0))
+    data = changed(base[:61] + content, batch_length=61 + len(content) - 12, attributes=codec)
+    threads: list[object] = []
+    submit = server.engine.pool.submit
+
+    def count(work: Any, done: Any) -> None:
+        threads.append(work)
+        submit(work, done)
+
+    monkeypatch.setattr(server.engine.pool, "submit", count)
+    answer = await client.produce("t", data)
+    assert answer.code == MALFORMED
+    assert threads, "not on the loop"
+    assert (await client.produce("t", base)).code == 0

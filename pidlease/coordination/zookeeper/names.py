@@ -1,6 +1,6 @@
 """Bindings of names in ZooKeeper: a node for each, written at the version it was read at.
 
-    names/3f/3f9a...   {"name": ..., "pid": ..., "generation": ..., "former": ...}
+    names/3f/3f9a...   {"name": ..., "pid": ..., "generation": ..., "former": ..., ...}
 
 By the SHA-256 of the name, which may hold what a node's name may not, in 256 folders.
 """
@@ -150,8 +150,7 @@ def _ask_all(paths: list[str], client: KazooClient) -> _Answers:
 def _parse(path: str, data: bytes) -> tuple[str, Binding]:
     try:
         fields = json.loads(data)
-        pid, generation = int(fields["pid"]), int(fields["generation"])
-        return str(fields["name"]), Binding(pid, generation, int(fields.get("former", -1)))
+        return str(fields["name"]), Binding(*(int(fields[name]) for name in Binding._fields))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"ZooKeeper's {path} is no binding: {error}") from error
 

@@ -8,6 +8,7 @@ import pytest
 from pidlease.coordination import file_names as module
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.names import Binding, BindingConflictError, NamesError, check_name
+from pidlease.storage.files import read_file, write_aside
 from tests.sim.files import SimFiles
 from tests.sim.gate import SimulatedCrash
 
@@ -132,3 +133,19 @@ def test_a_torn_line_is_left_out() -> None:
     assert again.get("a") == FIRST
     again.change("a", FIRST, SECOND)
     assert names_in(files).get("a") == SECOND
+
+
+def test_a_damaged_last_line_is_not_taken_for_a_torn_one() -> None:
+    """Once a bug: the generation that was told last would be told again."""
+    files = SimFiles()
+    names = names_in(files)
+    names.change("a", None, FIRST)
+    names.change("a", FIRST, SECOND)
+    content = bytearray(read_file(files, PATH))
+    content[-20] ^= 1
+    write_aside(files, PATH, [bytes(content)])
+    with pytest.raises(NamesError, match="line 2 is damaged"):
+        names_in(files)
+    torn = bytes(content[:-30]) + bytes(29) + b"\n"
+    write_aside(files, PATH, [torn])
+    assert names_in(files).get("a") == FIRST, "a write that reached the disk in part"

@@ -169,12 +169,13 @@ def test_kafka_distances_do_not_depend_on_where_the_wrap_is(sequence: int) -> No
 # --- Where the core and the words of the design part -------------------------------------------
 
 
-@pytest.mark.parametrize("rules", ALL, ids=[r.policy.name.lower() for r in ALL])
+@pytest.mark.parametrize("rules", [r for r in ALL if r is not EPOCH], ids=lambda r: r.policy.name)
 def test_an_exact_one_of_the_last_five_is_a_duplicate_even_where_it_would_be_next(
     rules: Rules,
 ) -> None:
     """Rule 5 asks for the last five first. It shows where the fold ("the last batch wins") moved
-    H back: a log that holds a batch twice already would get its successor twice as well."""
+    H back: a log that holds a batch twice already would get its successor twice as well. (But for
+    policy epoch, whose producers begin at 0 again when they were forgotten.)"""
     state = state_after(rules, send(0, 0, 4), send(0, 5, 9), send(0, 0, 4))
     assert state.high == 4
     assert judge(rules, state, send(0, 5, 9)) == Verdict(Kind.DUPLICATE, offset=1)

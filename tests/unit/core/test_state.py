@@ -160,3 +160,17 @@ def test_nobody_elses_low_mark_moves(rules: Rules) -> None:
     for first in (50, 2**31, 2**52):
         state = fold(rules, state, send(0, first, first + 9), 1, 0)
         assert state.lowest == 40
+
+
+def test_who_was_forgotten_begins_anew() -> None:
+    """Once a bug: after a lease's end and a crash, seq 1 passed for the one of the life before."""
+    state: ProducerState | None = None
+    for offset, seq in enumerate([0, 1, 2, 3, 4, 0]):
+        state = fold(EPOCH, state, send(7, seq, seq), offset, 0)
+    assert state == ProducerState(7, 0, 0, (Appended(0, 0, 5, 0),), 0)
+    for rules in (STRICT, KAFKA, MONOTONIC):
+        state = None
+        for offset, first in enumerate([0, 1, 0]):
+            state = fold(rules, state, send(7, first, first), offset, 0)
+        assert state is not None
+        assert len(state.batches) == 3, "they do not begin again under the same generation"
