@@ -62,7 +62,7 @@ def find_identity(
         return None if value is None else decode_identity(value)
     size = min(_FIRST_TRY, unpacked_max)
     while True:
-        beginning = _unpack(header.codec, records, size, unpacked_max)
+        beginning = unpack(header.codec, records, size, unpacked_max)
         try:
             value = identity_header(beginning)
         except CutOffError:
@@ -81,8 +81,23 @@ class TooLongError(IdentityError):
     """More would have to be unpacked than is allowed."""
 
 
-def _unpack(codec: str, records: memoryview, size: int, limit: int) -> Buffer:
-    """The first `size` bytes of what was compressed, or more; less where there is no more."""
+def unpack(codec: str, records: memoryview, size: int, limit: int) -> Buffer:
+    """The beginning of what was compressed.
+
+    Parameters:
+        codec: how: see `record_batch.CODECS`.
+        records: what was compressed.
+        size: how much of it is wanted, in bytes.
+        limit: how much may be unpacked at once, in bytes.
+
+    Returns:
+        At least `size` bytes, of which nothing tells how many were there where the rest is broken;
+        less where there is no more.
+
+    Raises:
+        TooLongError: more than `limit` would have to be unpacked.
+        IdentityError: it was not compressed so.
+    """
     try:
         if codec == "snappy":
             return _unpack_snappy(records, size, limit)

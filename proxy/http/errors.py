@@ -28,6 +28,8 @@ from pidlease.engine.naming import (
 
 #: How long who is refused for now should wait, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
+#: How much of a name is told back.
+_SHOWN: Final = 100
 #: What is said of each error: the HTTP status, and the field that it is about.
 _KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
     UnknownTopicError: (404, "topic"),
@@ -70,7 +72,8 @@ def add_handlers(app: FastAPI) -> None:
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         # The first part says where it was looked for: body, query or path.
-        place = ".".join(map(str, first["loc"][1:])) or str(first["loc"][0])
+        # A field that is not known has the client's own name, of any length.
+        place = ".".join(str(each)[:_SHOWN] for each in first["loc"][1:]) or str(first["loc"][0])
         if first["type"] == "json_invalid":
             return refusal(400, "the body is no JSON", "body")
         return refusal(400, f"{place}: {first['msg']}", place)

@@ -148,7 +148,7 @@ def _records(header: BatchHeader, batch: memoryview) -> Iterator[Any]:
 
 def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
     """A batch as it would be without compression (its CRC is left as it was)."""
-    records = _unpack(header.codec, batch[HEADER_BYTES:])
+    records = _whole(header.codec, batch[HEADER_BYTES:])
     plain = bytearray(batch[:HEADER_BYTES])
     plain += records
     plain += _PADDING
@@ -158,11 +158,11 @@ def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
     return memoryview(plain)[:size]
 
 
-def _unpack(codec: str, records: memoryview) -> Buffer:
+def _whole(codec: str, records: memoryview) -> Buffer:
     size = _FIRST_TRY
     while True:
         # One byte more than may be: so what just fits is told from what does not.
-        found = first_record._unpack(codec, records, min(size, UNPACKED_MAX) + 1, UNPACKED_MAX)
+        found = first_record.unpack(codec, records, min(size, UNPACKED_MAX) + 1, UNPACKED_MAX)
         if len(found) <= min(size, UNPACKED_MAX):
             return found
         if size >= UNPACKED_MAX:
