@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.benchmarks.contenders import Contender, Servers
 from tests.benchmarks.load import Load, LoadProcess, Timing
+from tests.servers.pidlease import PidleaseServer
 
 ROUNDS_MIN = 5
 
@@ -108,19 +109,28 @@ class _Side:
         server = servers.get(contender)
         self._process = server.process
         self._timings: list[Timing] = []
-        self._cpu_before_s = 0.0
-        self.producer = LoadProcess(comparison.load, server.bootstrap, comparison.name)
+        self._server_cpu_s = 0.0
+        # Two clients of one server write to topics of their own.
+        topic, client = comparison.name, contender.client
+        self.producer = LoadProcess(
+            comparison.load,
+            server.bootstrap,
+            topic if client == "librdkafka" else f"{topic}-{client}",
+            client=client,
+            leases=server.http_url if isinstance(server, PidleaseServer) else "",
+        )
 
     def begin_round(self) -> None:
         self._timings = []
-        self._cpu_before_s = self._process.cpu_s()
+        self._server_cpu_s = 0.0
 
     def take_turn(self) -> None:
+        before_s = self._process.cpu_s()
         self._timings.append(self.producer.burst(self._comparison.load.records))
+        self._server_cpu_s += self._process.cpu_s() - before_s
 
     def end_round(self) -> Sample:
         """What the round says, once all its records are proven to be stored."""
-        server_cpu_s = self._process.cpu_s() - self._cpu_before_s
         self.producer.verify()
         self._servers.settle(self._contender)
         bursts_s = tuple(timing.elapsed_s for timing in self._timings)
@@ -128,7 +138,7 @@ class _Side:
             speed=_speed(self._comparison, statistics.mean(bursts_s)),
             bursts_s=bursts_s,
             client_cpu_s=sum(timing.client_cpu_s for timing in self._timings),
-            server_cpu_s=server_cpu_s,
+            server_cpu_s=self._server_cpu_s,
         )
 
 

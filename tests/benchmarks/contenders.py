@@ -1,10 +1,13 @@
-"""The servers that are compared, started on first use and kept up while they are needed."""
+"""The servers that are compared, started on first use and kept up while they are needed.
+
+Where clients are compared, both use the same server.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -28,11 +31,18 @@ class Contender:
     fsync: Fsync
     judging: bool = True
     twin: str = ""  # tells two servers of the same settings apart
+    client: str = "librdkafka"  # "aiokafka" or "LeasedProducer": see python_producer
 
     def __str__(self) -> str:
         """The name in tables and folders."""
         judging = "" if self.judging else ", judging off"
-        return f"{self.kind}{self.twin} (fsync {self.fsync.value}{judging})"
+        server = f"{self.kind}{self.twin} (fsync {self.fsync.value}{judging})"
+        return server if self.client == "librdkafka" else f"{self.client}, {server}"
+
+    @property
+    def server(self) -> Contender:
+        """The same but for the client: contenders that are equal in this use one server."""
+        return replace(self, client="librdkafka")
 
 
 Server = KafkaServer | PidleaseServer
@@ -54,15 +64,15 @@ class Servers:
 
     def get(self, contender: Contender) -> Server:
         """The running server of a contender, started if it is the first time."""
-        if contender not in self._running:
+        if contender.server not in self._running:
             server = self._build(contender)
             server.start()
-            self._running[contender] = server
-        return self._running[contender]
+            self._running[contender.server] = server
+        return self._running[contender.server]
 
     def keep_only(self, needed: Iterable[Contender]) -> None:
         """Stop all that is not needed any more: even an idle JVM takes some of two cores."""
-        wanted = set(needed)
+        wanted = {contender.server for contender in needed}
         for contender in [one for one in self._running if one not in wanted]:
             self._running.pop(contender).stop()
 

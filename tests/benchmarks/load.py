@@ -17,7 +17,7 @@ _STOP_TIMEOUT_S = 30
 
 @dataclass(frozen=True)
 class Load:
-    """What a producer sends; `settings` are librdkafka's, on top of its defaults.
+    """What a producer sends; `settings` are the client's, on top of its defaults.
 
     A round is `bursts` turns of each contender. Bursts are short (some 0.1 to 0.3 s), so that
     whatever else the machine does in that second hits both contenders alike.
@@ -54,13 +54,26 @@ class LoadProcess:
     whole comparison, because starting it takes longer than a burst.
     """
 
-    def __init__(self, load: Load, bootstrap: str, topic: str) -> None:
+    def __init__(
+        self,
+        load: Load,
+        bootstrap: str,
+        topic: str,
+        *,
+        client: str = "librdkafka",
+        leases: str = "",
+    ) -> None:
+        """`leases` is where the client asks for them, if it does."""
         self._where = f"{topic} at {bootstrap}"
         self._acknowledged = 0
         self._load = load
-        start = {**dataclasses.asdict(load), "bootstrap": bootstrap, "topic": topic}
+        start = {
+            **dataclasses.asdict(load),
+            "bootstrap": bootstrap, "topic": topic, "client": client, "leases": leases,
+        }  # fmt: skip
+        module = "producer" if client == "librdkafka" else "python_producer"
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.producer", json.dumps(start)],
+            [sys.executable, "-m", f"tests.benchmarks.{module}", json.dumps(start)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

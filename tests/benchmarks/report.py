@@ -18,7 +18,7 @@ from rich.table import Table
 from tests.benchmarks.comparison import Result, Sample, Spread
 from tests.servers.kafka import kafka_version
 
-_PACKAGES = ("pidlease", "confluent-kafka", "uvloop")
+_PACKAGES = ("pidlease", "confluent-kafka", "aiokafka", "uvloop")
 
 
 def _cpu_model() -> str:

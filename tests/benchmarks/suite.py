@@ -19,9 +19,16 @@ _SINGLE = Load(records=1_000, record_bytes=100, bursts=20, settings=_SINGLE_SETT
 # With an fsync for each request the same burst would take seconds.
 _SINGLE_FSYNC = Load(records=300, record_bytes=100, bursts=10, settings=_SINGLE_SETTINGS)
 
+# Two clients in Python at one server; aiokafka's default for both.
+_PYTHON: dict[str, str | int | float | bool] = {"max_batch_size": 16_384}
+_PYTHON_1K = Load(records=10_000, record_bytes=1_000, bursts=8, settings=_PYTHON)
+_PYTHON_100 = Load(records=30_000, record_bytes=100, bursts=8, settings=_PYTHON)
+
 _OURS = Contender("pidlease", Fsync.NEVER)
 _OURS_BATCH = Contender("pidlease", Fsync.BATCH)
 _OURS_UNJUDGED = Contender("pidlease", Fsync.NEVER, judging=False)
+_OUR_CLIENT = Contender("pidlease", Fsync.NEVER, client="LeasedProducer")
+_AIOKAFKA = Contender("pidlease", Fsync.NEVER, client="aiokafka")
 _KAFKA = Contender("kafka", Fsync.NEVER)
 _KAFKA_BATCH = Contender("kafka", Fsync.BATCH)
 _KAFKA_TWIN = Contender("kafka", Fsync.NEVER, twin=" twin")
@@ -49,6 +56,8 @@ SUITE = (
     Comparison(
         "judging-single", _OURS, _OURS_UNJUDGED, _SINGLE, "records/s", 0.98, rounds_factor=2
     ),
+    Comparison("client-1k", _OUR_CLIENT, _AIOKAFKA, _PYTHON_1K, "MB/s", 1.0),
+    Comparison("client-100b", _OUR_CLIENT, _AIOKAFKA, _PYTHON_100, "records/s", 1.0),
     Comparison("produce-1k-fsync", _OURS_BATCH, _KAFKA_BATCH, _BULK, "MB/s", 0.9),
     Comparison("single-record-fsync", _OURS_BATCH, _KAFKA_BATCH, _SINGLE_FSYNC, "records/s", 1.2),
 )

@@ -7,6 +7,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -58,22 +59,24 @@ class HttpClient:
         self._writer.close()
 
 
-async def _post_all(port: int, path: str, body: bytes, clients: int) -> tuple[float, list[float]]:
+async def _post_all(
+    port: int, path: str, bodies: Callable[[int], bytes], clients: int
+) -> tuple[float, list[float]]:
     """Post for some seconds; how many a second, and how long each took (s)."""
     took: list[float] = []
     end = time.perf_counter() + _SECONDS
 
-    async def one() -> None:
+    async def one(number: int) -> None:
         client = await HttpClient.connect(port)
         while (began := time.perf_counter()) < end:
-            answer = await client.post(path, body)
+            answer = await client.post(path, bodies(number))
             took.append(time.perf_counter() - began)
             if b'"status":503' in answer:
                 raise RuntimeError("no PID was to be had")
         client.close()
 
     began = time.perf_counter()
-    await asyncio.gather(*(one() for _ in range(clients)))
+    await asyncio.gather(*(one(number) for number in range(clients)))
     return len(took) / (time.perf_counter() - began), took
 
 
@@ -95,10 +98,19 @@ def measure(folder: Path) -> list[Figure]:
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
         admin.create_topics([NewTopic(_TOPIC, 1)])[_TOPIC].result(30)
         batch = json.dumps({"leases": [lease] * LEASES_MAX}).encode()
-        batches, _ = asyncio.run(_post_all(server.http_port, "/v1/leases/batch", batch, _BATCHING))
+        port = server.http_port
+        batches, _ = asyncio.run(_post_all(port, "/v1/leases/batch", lambda _: batch, _BATCHING))
         single = json.dumps(lease).encode()
-        singles, took = asyncio.run(_post_all(server.http_port, "/v1/leases", single, _SINGLE))
+        singles, took = asyncio.run(_post_all(port, "/v1/leases", lambda _: single, _SINGLE))
+        named = [
+            json.dumps({**lease, "name": f"producer {number}"}).encode()
+            for number in range(_SINGLE)
+        ]
+        names, named_took = asyncio.run(
+            _post_all(port, "/v1/leases", lambda number: named[number], _SINGLE)
+        )
     percentiles = statistics.quantiles(took, n=100)
+    named_percentiles = statistics.quantiles(named_took, n=100)
     return [
         Figure("leases, 1,000 at once", batches * LEASES_MAX, "a second", BATCH_MIN, "at least"),
         Figure(
@@ -106,4 +118,7 @@ def measure(folder: Path) -> list[Figure]:
         ),
         Figure("  a lease takes, p50", percentiles[49] * 1000, "ms"),
         Figure("  a lease takes, p99", percentiles[98] * 1000, "ms"),
+        Figure(f"leases by name, {_SINGLE} clients of a name each", names, "a second"),
+        Figure("  a lease by name takes, p50", named_percentiles[49] * 1000, "ms"),
+        Figure("  a lease by name takes, p99", named_percentiles[98] * 1000, "ms"),
     ]

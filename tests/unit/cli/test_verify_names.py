@@ -11,6 +11,7 @@ from pidlease.core.pid import Policy, make_pid
 from tests.unit.cli.datadir import DataDir, filled
 
 PID = make_pid(Policy.STRICT, 3)
+REST = b'"former":-1,"generation":0,"granted_ms":1'
 
 
 def with_names(path: Path, *, closed: bool = True) -> DataDir:
@@ -61,8 +62,8 @@ def test_a_torn_line_is_no_damage_after_a_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        (b'{"former":-1,"generation":0,"name":"k","pid":562949953421313}', "no name can have"),
-        (b'{"former":-1,"generation":0,"name":"","pid":281474976710657}', "1 to 256 bytes"),
+        (b'{%s,"name":"k","pid":562949953421313}' % REST, "no name can have"),
+        (b'{%s,"name":"","pid":281474976710657}' % REST, "1 to 256 bytes"),
         (b'{"pid":281474976710657}', "is no binding"),
         (b"[]", "is no binding"),
     ],

@@ -1,0 +1,36 @@
+"""The Python client: leases PIDs, and sends records exactly once under them."""
+
+from pidlease.client.batch import Sent
+from pidlease.client.blocking import BlockingProducer
+from pidlease.client.errors import (
+    DeliveryTimeoutError,
+    FencedError,
+    LeaseRefusedError,
+    LeaseUnavailableError,
+    OutcomeUnknownError,
+    ProducerClosedError,
+    ProducerError,
+    SessionEndedError,
+)
+from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
+from pidlease.client.metrics import ProducerCollector, ProducerMetrics
+from pidlease.client.producer import LeasedProducer
+
+__all__ = [
+    "BlockingProducer",
+    "DeliveryTimeoutError",
+    "FencedError",
+    "Lease",
+    "LeaseClient",
+    "LeaseRefusedError",
+    "LeaseUnavailableError",
+    "LeaseWanted",
+    "LeasedProducer",
+    "OutcomeUnknownError",
+    "ProducerClosedError",
+    "ProducerCollector",
+    "ProducerError",
+    "ProducerMetrics",
+    "Sent",
+    "SessionEndedError",
+]

@@ -1,0 +1,119 @@
+"""Asks for leases until there is an answer."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
+from pidlease.client.host import Host
+from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
+from pidlease.client.partition import PartitionQueue
+from pidlease.contract import NO_PID
+
+_log = logging.getLogger(__name__)
+
+TAKEN: Final = 409
+GONE: Final = 410
+NOT_FOUND: Final = 404
+
+Answer = Lease | LeaseRefusedError | LeaseUnavailableError
+
+
+class Held(NamedTuple):
+    """What a name was granted last, as far as this producer knows."""
+
+    pid: int
+    generation: int
+
+
+class TakenError(Exception):
+    """The name was granted to somebody else since."""
+
+
+class Asking:
+    """Asks in a producer's name.
+
+    Parameters:
+        host: the producer.
+        leases: who is asked.
+    """
+
+    def __init__(self, host: Host, leases: LeaseClient) -> None:
+        self._host: Final = host
+        self._leases: Final = leases
+        self._name: Final = host.settings.name
+        self._policy: Final = host.settings.policy
+
+    async def lease(self, pid: int, partitions: Sequence[PartitionQueue]) -> Sequence[Answer]:
+        """Lease for partitions.
+
+        Parameters:
+            pid: the PID; -1: a new one, or the name's under its next generation.
+        """
+        name = self._name if pid == NO_PID else None
+        answers, _ = await self._ask(
+            [
+                LeaseWanted(each.topic, each.partition, pid, name, self._policy)
+                for each in partitions
+            ]
+        )
+        return answers
+
+    async def renew(self, held: Held, partitions: Sequence[PartitionQueue]) -> Sequence[Answer]:
+        """Lease the name's next PID.
+
+        Raises:
+            TakenError: somebody else has the name by now.
+        """
+        wanted = [
+            LeaseWanted(
+                each.topic, each.partition, held.pid, self._name, self._policy, renew=True,
+                generation=held.generation,
+            )
+            for each in partitions
+        ]  # fmt: skip
+        answers, doubtful = await self._ask(wanted)
+        if not any(_is(each, TAKEN) for each in answers):
+            return answers
+        if not (doubtful and await self._was_renewed(held, partitions[0])):
+            raise TakenError
+        wanted = [replace(each, pid=NO_PID, generation=-1, renew=False) for each in wanted]
+        answers, _ = await self._ask(wanted)
+        return answers
+
+    async def _was_renewed(self, held: Held, partition: PartitionQueue) -> bool:
+        """Whether it is ourselves who have the name: the answer to a renewal was lost.
+
+        Who takes a name over gets the same PID, and a higher generation of it; only a renewal
+        leaves the PID to nobody.
+        """
+        wanted = LeaseWanted(partition.topic, partition.partition, held.pid)
+        (answer,), _ = await self._ask([wanted])
+        return _is(answer, GONE)
+
+    async def _ask(self, wanted: Sequence[LeaseWanted]) -> tuple[Sequence[Answer], bool]:
+        """Ask until there is an answer for at least one of them.
+
+        Returns:
+            The answers, and whether something may have been granted before whose answer was lost.
+        """
+        failures = 0
+        while True:
+            answers: Sequence[Answer] = []
+            try:
+                answers = await self._leases.lease_pids(wanted)
+            except LeaseRefusedError as error:
+                answers = [error] * len(wanted)
+            except LeaseUnavailableError as error:
+                _log.info("%s", error)
+            unavailable = sum(isinstance(each, LeaseUnavailableError) for each in answers)
+            if unavailable < len(answers):
+                return answers, failures > 0 or unavailable > 0
+            failures += 1
+            await asyncio.sleep(self._host.backoff(failures))
+
+
+def _is(answer: Answer, status: int) -> bool:
+    return isinstance(answer, LeaseRefusedError) and answer.status == status

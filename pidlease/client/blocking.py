@@ -1,0 +1,251 @@
+"""The producer for scripts and threads: it runs an event loop of its own beside them."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
+
+from pidlease.client.batch import Sent
+from pidlease.client.errors import ProducerClosedError
+from pidlease.client.metrics import ProducerMetrics
+from pidlease.client.producer import LeasedProducer
+from pidlease.client.settings import ProducerOptions, RecordOptions
+
+_T = TypeVar("_T")
+
+#: Records handed over and not yet taken by the loop; then `send` blocks.
+_HANDED_OVER_MAX: Final = 1_000
+
+
+class _Record(NamedTuple):
+    """A record on its way to the loop."""
+
+    topic: str
+    value: bytes | None
+    options: RecordOptions
+    future: "Future[Sent]"
+
+
+class BlockingProducer:
+    """`LeasedProducer` without asyncio; any number of threads may use it.
+
+        with BlockingProducer(bootstrap_servers="127.0.0.1:9092",
+                              leases="http://127.0.0.1:8080") as producer:
+            for line in sys.stdin.buffer:
+                producer.send("lines", line)
+            producer.flush()
+
+    Records of one thread keep their order.
+
+    Parameters:
+        options: as for `LeasedProducer`.
+
+    Raises:
+        ValueError: an option makes no sense.
+    """
+
+    def __init__(self, **options: Unpack[ProducerOptions]) -> None:
+        self._producer: Final = LeasedProducer(**options)
+        self._loop: Final = asyncio.new_event_loop()
+        self._thread: Final = threading.Thread(
+            target=self._loop.run_forever, name="pidlease-producer", daemon=True
+        )
+        self._handed_over: Final[deque[_Record]] = deque()
+        #: Guards the state and what was handed over.
+        self._room: Final = threading.Condition()
+        self._state = "new"
+        self._awake: Final = asyncio.Event()
+        self._idle: Final = asyncio.Event()
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """See `LeasedProducer.start`."""
+        with self._room:
+            if self._state != "new":
+                raise ProducerClosedError("a producer is started once")
+            self._state = "open"
+        self._thread.start()
+        try:
+            self._do(self._start())
+        except BaseException:
+            self._end()
+            raise
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """See `LeasedProducer.stop`."""
+        with self._room:
+            if self._state != "open":
+                return
+            self._state = "stopping"
+            self._room.notify_all()
+        try:
+            self._do(self._stop(timeout_s))
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------------ records
+
+    def send(
+        self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]
+    ) -> "Future[Sent]":
+        """Take a record; see `LeasedProducer.send`. Blocks only while the buffer is full.
+
+        Returns:
+            A future, which also says what is wrong with the record.
+
+        Raises:
+            ProducerClosedError: the producer was stopped, or was not started.
+        """
+        future: Future[Sent] = Future()
+        with self._room:
+            while self._state == "open" and len(self._handed_over) >= _HANDED_OVER_MAX:
+                self._room.wait()
+            if self._state != "open":
+                raise ProducerClosedError("the producer was stopped, or was not started")
+            self._handed_over.append(_Record(topic, value, options, future))
+            if len(self._handed_over) == 1:
+                self._loop.call_soon_threadsafe(self._awake.set)
+        return future
+
+    def send_and_wait(
+        self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]
+    ) -> Sent:
+        """Send a record and wait until it stands in the log; see `LeasedProducer.send`."""
+        return self.send(topic, value, **options).result()
+
+    def flush(self) -> None:
+        """See `LeasedProducer.flush`."""
+        self._do(self._flush())
+
+    # ------------------------------------------------------------------ what is known
+
+    def lease(self, topic: str, partition: int) -> None:
+        """See `LeasedProducer.lease`."""
+        self._do(self._producer.lease(topic, partition))
+
+    def last_sequence_id(self, topic: str, partition: int) -> int:
+        """See `LeasedProducer.last_sequence_id`."""
+        return self._producer.last_sequence_id(topic, partition)
+
+    @property
+    def producer_name(self) -> str | None:
+        """See `LeasedProducer.producer_name`."""
+        return self._producer.producer_name
+
+    @property
+    def pid(self) -> int:
+        """See `LeasedProducer.pid`."""
+        return self._producer.pid
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        """See `LeasedProducer.metrics`."""
+        return self._producer.metrics
+
+    # ------------------------------------------------------------------ in the loop's thread
+
+    async def _start(self) -> None:
+        await self._producer.start()
+        self._taker = asyncio.create_task(self._take_all())  # kept, or it would be collected
+
+    async def _take_all(self) -> None:
+        """Bring what is handed over to the producer, in its order."""
+        while True:
+            with self._room:
+                records = list(self._handed_over)
+                self._handed_over.clear()
+                self._room.notify_all()
+                if records:
+                    self._idle.clear()
+                else:
+                    self._awake.clear()
+                    self._idle.set()
+            for record in records:
+                await self._bring(record)
+            await self._awake.wait()
+
+    async def _bring(self, record: _Record) -> None:
+        topic, value, options, future = record
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            sent = await self._producer.send(topic, value, **options)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            future.set_exception(error)
+        else:
+            sent.add_done_callback(partial(_tell, future))
+
+    async def _taken(self) -> None:
+        """Wait until the producer has got all that was handed over."""
+        while self._handed_over or not self._idle.is_set():
+            self._awake.set()
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def _flush(self) -> None:
+        await self._taken()
+        await self._producer.flush()
+
+    async def _stop(self, timeout_s: float | None) -> None:
+        give_up = None if timeout_s is None else self._loop.time() + timeout_s
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._taken(), timeout_s)
+        left = None if give_up is None else max(give_up - self._loop.time(), 0)
+        await self._producer.stop(left)
+        # What was not taken in time is refused now.
+        await self._taken()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
+        with self._room:
+            if self._state not in ("open", "stopping"):
+                work.close()
+                raise ProducerClosedError("the producer was stopped, or was not started")
+            done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result()
+        except CancelledError:
+            raise ProducerClosedError("the producer was stopped meanwhile") from None
+
+    def _end(self) -> None:
+        with self._room:
+            self._state = "closed"
+            self._room.notify_all()
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    """Nobody is to wait for a loop that has stopped."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _tell(future: "Future[Sent]", sent: "asyncio.Future[Sent]") -> None:
+    if (error := sent.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(sent.result())

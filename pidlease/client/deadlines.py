@@ -1,0 +1,66 @@
+"""When batches are due: the linger time, and the delivery time, after which nothing is sent."""
+
+import time
+from asyncio import TimerHandle
+from typing import Final
+
+from pidlease.client.batch import Batch
+from pidlease.client.errors import DeliveryTimeoutError, OutcomeUnknownError, SessionEndedError
+from pidlease.client.host import Host
+from pidlease.client.partition import PartitionQueue
+
+
+class Deadlines:
+    """One timer for each partition that has something.
+
+    Parameters:
+        host: the producer.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host: Final = host
+        self._delivery_s: Final = host.settings.delivery_timeout_ms / 1000
+        self._linger_s: Final = host.settings.linger_ms / 1000
+        self._timers: dict[PartitionQueue, TimerHandle] = {}
+
+    def close(self) -> None:
+        """Nothing is due any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def began(self, partition: PartitionQueue) -> None:
+        """A batch was begun."""
+        if partition not in self._timers:
+            self._watch(partition, self._delivery_s)
+        if self._linger_s:
+            self._host.loop.call_later(self._linger_s, self._host.wake, partition)
+        elif not partition.flight.open:  # otherwise the next answer does it
+            self._host.wake(partition)
+
+    def _watch(self, partition: PartitionQueue, seconds: float) -> None:
+        self._timers[partition] = self._host.loop.call_later(seconds, self._due, partition)
+
+    def _due(self, partition: PartitionQueue) -> None:
+        del self._timers[partition]
+        while (oldest := partition.oldest) is not None:
+            left = oldest.made_at + self._delivery_s - time.monotonic()
+            if left > 0:
+                self._watch(partition, left)
+                return
+            self._overdue(partition, oldest)
+
+    def _overdue(self, partition: PartitionQueue, batch: Batch) -> None:
+        late = f"not delivered within {self._host.settings.delivery_timeout_ms:g} ms"
+        never = DeliveryTimeoutError(f"{partition}: never sent, {late}")
+        if batch.span is None and not batch.ids:
+            partition.fail_unsent(never, 1)
+            return
+        # Its numbers are taken, or its own ids will not come again: nothing may go behind it.
+        if batch.span is None:
+            partition.fail_unsent(never)
+        partition.fail_sent(OutcomeUnknownError(f"{partition}: sent, {late}; never sent again"))
+        ended = SessionEndedError(f"{partition}: a record was {late}")
+        partition.end(ended)
+        self._host.refuse(ended)
+        self._host.resolved(partition)

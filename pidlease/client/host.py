@@ -1,0 +1,66 @@
+"""What the parts of a producer see of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+    from collections.abc import Coroutine, Mapping
+
+    from pidlease.client.errors import ProducerError
+    from pidlease.client.memory import Memory
+    from pidlease.client.metrics import ProducerMetrics
+    from pidlease.client.partition import PartitionQueue
+    from pidlease.client.settings import Settings
+
+
+class Host(Protocol):
+    """A producer.
+
+    Attributes:
+        unresolved: batches that were sent at least once and have no answer for good.
+    """
+
+    loop: AbstractEventLoop
+    unresolved: int
+
+    @property
+    def settings(self) -> Settings:
+        """What it was told."""
+
+    @property
+    def memory(self) -> Memory:
+        """What all its partitions share."""
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        """Its counters."""
+
+    @property
+    def partitions(self) -> Mapping[tuple[str, int], PartitionQueue]:
+        """Those that were written to."""
+
+    def began(self, partition: PartitionQueue) -> None:
+        """A batch was begun."""
+
+    def filled(self, partition: PartitionQueue) -> None:
+        """A batch is full."""
+
+    def resolved(self, partition: PartitionQueue) -> None:
+        """Something that was sent has its answer for good, or is given up."""
+
+    def wake(self, partition: PartitionQueue) -> None:
+        """A partition may have something to send now."""
+
+    def backoff(self, failures: int) -> float:
+        """How many seconds to wait after so many failures in a row."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+        """Do something beside; where it breaks, the session is over."""
+
+    def end(self, sent: ProducerError, unsent: ProducerError) -> None:
+        """The session is over: fail what was sent, and what never was."""
+
+    def refuse(self, error: ProducerError) -> None:
+        """Take no more records."""

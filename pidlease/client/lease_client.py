@@ -1,0 +1,236 @@
+"""lease_pid over HTTP."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
+from pidlease.contract import LEASES_MAX, NO_PID
+
+_TOO_MANY: Final = 429
+_SERVER_ERRORS: Final = range(500, 600)
+#: The Date of an answer says whole seconds.
+_DATE_STEP_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWanted:
+    """What is asked for.
+
+    Attributes:
+        pid: -1: a new one, or the name's; or one that was leased.
+        name: of the producer; None: it has none, or the PID says it.
+        policy: strict or monotonic.
+        renew: the name's lease is about to end: lease a new PID.
+        generation: with name, pid and renew: renew only if they are still what the name was
+            granted last; -1: take the name over from whoever has it.
+    """
+
+    topic: str
+    partition: int
+    pid: int = NO_PID
+    name: str | None = None
+    policy: str = "strict"
+    renew: bool = False
+    generation: int = -1
+
+    def body(self) -> dict[str, Any]:
+        """As it is asked for: what is left out has the meaning of its default."""
+        body: dict[str, Any] = {"topic": self.topic, "partition": self.partition, "pid": self.pid}
+        if self.name is not None:
+            body |= {"name": self.name, "policy": self.policy, "renew": self.renew}
+        if self.generation >= 0:
+            body["generation"] = self.generation
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease on a partition.
+
+    Attributes:
+        generation: the one to use.
+        sequence_number: where the range of the first batch begins.
+        resume_at: the number of the first record; beyond sequence_number only where the name has
+            got a new PID since.
+        expire_ms: when it ends, in ms since 1970 by the server's clock; -1: not known.
+        ends_at: the same by this process's monotonic clock, in seconds; infinite: not known.
+    """
+
+    topic: str
+    partition: int
+    pid: int
+    generation: int
+    sequence_number: int
+    resume_at: int
+    expire_ms: int
+    ends_at: float
+    name: str | None = None
+
+
+class LeaseClient:
+    """Asks for leases.
+
+    Parameters:
+        url: of the HTTP port, `http://HOST:PORT`.
+        timeout_s: of a request.
+        transport: for tests; None: the network.
+    """
+
+    def __init__(
+        self, url: str, *, timeout_s: float = 30, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._http: Final = httpx.AsyncClient(
+            base_url=url, timeout=timeout_s, transport=transport, trust_env=False
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def lease_pid(self, topic: str, partition: int, pid: int = NO_PID) -> Lease:
+        """Lease a PID for a partition, or ask where a known one goes on.
+
+        Parameters:
+            topic: what is to be written to,
+            partition: and its partition.
+            pid: one that was leased before; -1: a new one.
+
+        Raises:
+            LeaseRefusedError: there is no such lease.
+            LeaseUnavailableError: not now; try again.
+        """
+        return await self._one(LeaseWanted(topic, partition, pid))
+
+    async def lease_named(
+        self,
+        topic: str,
+        partition: int,
+        name: str,
+        *,
+        policy: str = "strict",
+        renew: bool = False,
+    ) -> Lease:
+        """Lease a name's PID under its next generation: older ones are fenced from then on.
+
+        Parameters:
+            topic: what is to be written to,
+            partition: and its partition.
+            name: of the producer, 1 to 256 bytes.
+            policy: strict or monotonic.
+            renew: its lease is about to end, and nothing is in flight: lease a new PID.
+
+        Raises:
+            LeaseRefusedError: there is no such lease.
+            LeaseUnavailableError: not now; try again.
+        """
+        return await self._one(LeaseWanted(topic, partition, NO_PID, name, policy, renew))
+
+    async def _one(self, wanted: LeaseWanted) -> Lease:
+        (answer,) = await self.lease_pids([wanted])
+        if isinstance(answer, Lease):
+            return answer
+        raise answer
+
+    async def lease_pids(
+        self, wanted: Sequence[LeaseWanted]
+    ) -> list[Lease | LeaseRefusedError | LeaseUnavailableError]:
+        """Several leases at once; each is granted or refused for itself.
+
+        Parameters:
+            wanted: at most 1000. Those of one name get one generation.
+
+        Raises:
+            LeaseRefusedError: the request as a whole is refused.
+            LeaseUnavailableError: not now; try again.
+        """
+        if not 1 <= len(wanted) <= LEASES_MAX:
+            raise ValueError(f"{len(wanted)} leases at once; 1 to {LEASES_MAX}")
+        bodies = [each.body() for each in wanted]
+        single = len(wanted) == 1
+        path, body = ("", bodies[0]) if single else ("/batch", {"leases": bodies})
+        try:
+            response = await self._http.post("/v1/leases" + path, json=body)
+            return _answers(response, len(wanted))
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+            text = f"no lease from {self._http.base_url}: {error!r}"
+            raise LeaseUnavailableError(text) from None
+
+
+_Answer = Lease | LeaseRefusedError | LeaseUnavailableError
+
+
+def _answers(response: httpx.Response, count: int) -> list[_Answer]:
+    """What an answer says, for as many as were asked for.
+
+    Raises:
+        LeaseRefusedError, LeaseUnavailableError: of the request as a whole.
+        ValueError, KeyError, TypeError, AttributeError: it is no such answer.
+    """
+    body = response.json()
+    if response.status_code != httpx.codes.OK:
+        raise _refusal(str(body["error"]), response.status_code, body.get("field"))
+    rows = [body] if count == 1 else body["leases"]
+    if len(rows) != count:
+        raise ValueError(f"{len(rows)} answers where {count} are due")
+    now, server_ms = time.monotonic(), _server_ms(response)
+    return [_lease(row, now, server_ms) for row in rows]
+
+
+def _refusal(
+    text: str, status: int, field: str | None = None
+) -> LeaseRefusedError | LeaseUnavailableError:
+    if status == _TOO_MANY or status in _SERVER_ERRORS:
+        return LeaseUnavailableError(f"{text} (HTTP {status})")
+    return LeaseRefusedError(text, status, field)
+
+
+def _lease(row: dict[str, Any], now: float, server_ms: float) -> _Answer:
+    if row.get("error"):
+        return _refusal(row["error"], row["status"])
+    expire_ms = row["expire_ms"]
+    ends_at = now + (expire_ms - server_ms) / 1000 if expire_ms >= 0 else float("inf")
+    sequence = row["sequence_number"]
+    return Lease(
+        topic=row["topic"],
+        partition=row["partition"],
+        pid=row["pid"],
+        generation=row["generation"],
+        sequence_number=sequence,
+        resume_at=row.get("resume_at", sequence),
+        expire_ms=expire_ms,
+        ends_at=ends_at,
+        name=row.get("name") or None,
+    )
+
+
+def _server_ms(response: httpx.Response) -> float:
+    """The server's time of an answer, in ms since 1970.
+
+    By this machine's clock where that agrees with the answer's Date, which says whole seconds
+    only; otherwise by the Date.
+    """
+    here = time.time()
+    try:
+        there = parsedate_to_datetime(response.headers["Date"]).timestamp()
+    except (KeyError, ValueError):
+        return here * 1000
+    if there - _DATE_STEP_S <= here <= there + 2 * _DATE_STEP_S:
+        return here * 1000
+    return (there + _DATE_STEP_S) * 1000

@@ -1,0 +1,90 @@
+"""What a producer counts, in plain numbers, and how Prometheus gets to see it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from pidlease.metrics import counter, gauge, labelled_counter
+
+
+@dataclass(slots=True)
+class ProducerMetrics:
+    """Counters since the producer was made.
+
+    Attributes:
+        records: acknowledged, duplicates included.
+        batches: acknowledged.
+        bytes: of those batches, as they went over the wire.
+        duplicates: records that had been in the log before.
+        retries: batches sent again.
+        requests: Produce requests.
+        reconnects: connections made where there had been one before.
+        leases: leases that were granted.
+        switches: PIDs that were replaced before their lease ended.
+        errors: records that failed, by the kind of error.
+        refusals: batches refused by the server, by Kafka's number of the error.
+        buffered_bytes: what waits now, with what is kept for it.
+    """
+
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    duplicates: int = 0
+    retries: int = 0
+    requests: int = 0
+    reconnects: int = 0
+    leases: int = 0
+    switches: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[int] = field(default_factory=Counter)
+    buffered_bytes: int = 0
+
+    def failed(self, error: Exception, records: int) -> None:
+        """Count records that failed."""
+        self.errors[type(error).__name__] += records
+
+
+_TEXTS = {
+    "records": "records acknowledged, duplicates included",
+    "batches": "batches acknowledged",
+    "bytes": "bytes of acknowledged batches",
+    "duplicates": "records that had been in the log before",
+    "retries": "batches sent again",
+    "requests": "Produce requests",
+    "reconnects": "connections made anew",
+    "leases": "leases granted",
+    "switches": "PIDs replaced before their lease ended",
+}
+
+
+class ProducerCollector(Collector):
+    """Tells a producer's metrics when it is scraped.
+
+    Parameters:
+        read: the numbers as they are: `lambda: producer.metrics`.
+    """
+
+    def __init__(self, read: Callable[[], ProducerMetrics]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """See prometheus_client."""
+        numbers = self._read()
+        for name, text in _TEXTS.items():
+            yield counter(f"pidlease_client_{name}", text, getattr(numbers, name))
+        yield gauge("pidlease_client_buffered_bytes", "bytes that wait", numbers.buffered_bytes)
+        yield labelled_counter(
+            "pidlease_client_errors",
+            "records that failed",
+            ("kind",),
+            [((kind,), count) for kind, count in sorted(numbers.errors.items())],
+        )
+        yield labelled_counter(
+            "pidlease_client_refusals",
+            "batches refused by the server",
+            ("code",),
+            [((str(code),), count) for code, count in sorted(numbers.refusals.items())],
+        )

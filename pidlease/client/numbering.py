@@ -1,0 +1,72 @@
+"""Under which PID and numbers a partition is written to, and what ids its records bring."""
+
+from typing import Final
+
+from pidlease.client.batch import Batch, Span
+
+_SEQUENCE_MAX: Final = 2**63 - 1
+
+
+class Numbers:
+    """What a lease begins with, and how far it has gone since.
+
+    Parameters:
+        pid: the PID,
+        generation: and the generation.
+        first: where the range of the next batch begins on the wire.
+        number: the number of the next record, where records bring none; beyond `first` only
+            where a name has got a new PID.
+    """
+
+    __slots__ = ("first", "generation", "number", "pid")
+
+    def __init__(self, pid: int, generation: int, first: int, number: int) -> None:
+        self.pid: Final = pid
+        self.generation: Final = generation
+        self.first = first
+        self.number = number
+
+    def span(self, batch: Batch, *, holes: bool) -> Span:
+        """The next batch's numbers; they are taken.
+
+        Parameters:
+            holes: whether numbers may be left out between batches.
+        """
+        number = batch.ids[0] if batch.ids else self.number
+        last = batch.ids[-1] if batch.ids else number + len(batch.futures) - 1
+        # An application that sends again what it sent before a crash begins behind `first`.
+        first = number if holes else min(self.first, number)
+        self.first = self.number = last + 1
+        return Span(self.pid, self.generation, first, last, number)
+
+
+class Ids:
+    """Numbers that an application gives its records itself: they rise, or there are none."""
+
+    __slots__ = ("_given", "_last")
+
+    def __init__(self) -> None:
+        self._given: bool | None = None
+        self._last = -1
+
+    def check(self, sequence_id: int | None) -> None:
+        """Whether a record may come next that brings this, or none.
+
+        Raises:
+            ValueError: it may not.
+        """
+        if self._given not in (None, sequence_id is not None):
+            raise ValueError("either all records bring a sequence_id, or none")
+        if sequence_id is not None and not self._last < sequence_id <= _SEQUENCE_MAX:
+            raise ValueError(f"sequence_id {sequence_id} does not rise: {self._last} was the last")
+
+    def note(self, sequence_id: int | None) -> None:
+        """A record has come."""
+        self._given = sequence_id is not None
+        if sequence_id is not None:
+            self._last = sequence_id
+
+    @property
+    def given(self) -> bool:
+        """Whether records are known to bring some."""
+        return self._given is True

@@ -1,0 +1,269 @@
+"""One partition's records on their way: gathered, numbered, sent, answered.
+
+No I/O: `Sender` asks for what may be sent, and tells what became of it.
+"""
+
+import time
+from asyncio import Future
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from pidlease.client.batch import Batch, Futures, Headers, Sent, Span, tell
+from pidlease.client.errors import ProducerError, copy_of
+from pidlease.client.flight import Flight
+from pidlease.client.host import Host
+from pidlease.client.numbering import Ids, Numbers
+
+#: What a record takes of the buffer beside its bytes: its future, and the answer.
+RECORD_OVERHEAD: Final = 256
+
+
+class PartitionQueue:
+    """A partition's batches.
+
+    Parameters:
+        topic: the topic,
+        partition: and the partition.
+        host: the producer.
+
+    Attributes:
+        numbers: None: to be leased.
+        leased_before: whether it had numbers before.
+        open: the batch that gathers records.
+        closed: those that are full and were never sent.
+        flight: those that were sent.
+        resting: it waits before it sends again.
+        failures: in a row.
+        ended: why it takes nothing more.
+        acknowledged: the highest number that stands in the log; -1: none is known to.
+    """
+
+    def __init__(self, topic: str, partition: int, host: Host) -> None:
+        self.topic: Final = topic
+        self.partition: Final = partition
+        self._host: Final = host
+        self._settings: Final = host.settings
+        self.numbers: Numbers | None = None
+        self.leased_before = False
+        self.open: Batch | None = None
+        self.closed: deque[Batch] = deque()
+        self.flight: Final = Flight()
+        self.resting = False
+        self.failures = 0
+        self.ended: ProducerError | None = None
+        self.acknowledged = -1
+        self._ids: Final = Ids()
+        self._lease_waiters: list[Future[None]] = []
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    # ------------------------------------------------------------------ records come
+
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int | None,
+        sequence_id: int | None,
+    ) -> Future[Sent]:
+        """Take a record.
+
+        Raises:
+            TypeError: key, value or a header is of another type.
+            ValueError: the id does not rise, or some records bring one and others do not.
+        """
+        if sequence_id is not None or self._ids.given:
+            self._ids.check(sequence_id)
+        before = batch = self.open
+        size = 0 if batch is None else batch.append(key, value, headers, timestamp_ms)
+        if batch is None or not size:
+            batch = Batch(self._settings.max_batch_size, time.monotonic())
+            size = batch.append(key, value, headers, timestamp_ms)
+            self.close_open()
+            self.open = batch
+            self._ids.note(sequence_id)
+        future: Future[Sent] = Future(loop=self._host.loop)
+        batch.futures.append(future)
+        if sequence_id is not None:
+            batch.ids.append(sequence_id)
+            self._ids.note(sequence_id)
+        cost = size + RECORD_OVERHEAD
+        batch.cost += cost
+        self._host.memory.used += cost
+        if batch is not before:
+            if before is not None:
+                self._host.filled(self)
+            self._host.began(self)
+        return future
+
+    def close_open(self) -> None:
+        """Let the batch that gathers records go as it is."""
+        if self.open is not None:
+            self.closed.append(self.open)
+            self.open = None
+
+    # ------------------------------------------------------------------ leases
+
+    def lease(self) -> Future[None]:
+        """Done when it has numbers; fails with what it fails with."""
+        waiter: Future[None] = Future(loop=self._host.loop)
+        if self.numbers is not None:
+            waiter.set_result(None)
+        elif self.ended is not None:
+            waiter.set_exception(copy_of(self.ended))
+        else:
+            self._lease_waiters.append(waiter)
+        return waiter
+
+    def leased(self, numbers: Numbers) -> None:
+        """From now on it is written to under these."""
+        self.numbers = numbers
+        self.leased_before = True
+        for waiter in self._lease_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._lease_waiters.clear()
+
+    def not_leased(self, error: ProducerError) -> None:
+        """There is no lease for it: fail whatever waits for one."""
+        for waiter in self._lease_waiters:
+            if not waiter.done():
+                waiter.set_exception(copy_of(error))
+        self._lease_waiters.clear()
+        self.fail_unsent(error)
+
+    # ------------------------------------------------------------------ batches go
+
+    @property
+    def can_send(self) -> bool:
+        """Whether it has something that may be sent now, as far as it knows by itself."""
+        flight = self.flight
+        if self.resting or flight.failed or self.ended is not None:
+            return False
+        if len(flight.open) >= self._settings.max_in_flight:
+            return False
+        return bool(flight.again) or self._has_new()
+
+    def _has_new(self) -> bool:
+        """Whether there is a batch that was never sent and need not wait for more records.
+
+        One that is not full goes only when nothing is under way: so a slow server gets fewer and
+        larger batches, and a fast one gets each at once.
+        """
+        if self.closed:
+            return True
+        if self.open is None or self.flight.open:
+            return False
+        linger_ms = self._settings.linger_ms
+        return not linger_ms or time.monotonic() >= self.open.made_at + linger_ms / 1000
+
+    def next_batch(self, *, new: bool) -> Batch | None:
+        """The next batch to be sent, which is in flight from now on; `can_send` was asked.
+
+        Parameters:
+            new: whether one may be taken that was never sent.
+        """
+        if self.flight.again:
+            batch = self.flight.again.popleft()
+        elif not new or self.numbers is None:
+            return None
+        else:
+            if not self.closed:
+                self.close_open()
+            batch = self.closed.popleft()
+            span = self.numbers.span(batch, holes=self._settings.monotonic)
+            batch.seal(span, self._settings.codec)
+            self._host.unresolved += 1
+        self.flight.begin(batch)
+        return batch
+
+    # ------------------------------------------------------------------ answers come
+
+    def succeeded(self, batch: Batch, offset: int, *, duplicate: bool) -> bool:
+        """A batch stands in the log.
+
+        Parameters:
+            offset: of its first record; -1: not told.
+            duplicate: it had been there before.
+
+        Returns:
+            Whether all that failed before may be sent again now.
+        """
+        self.failures = 0
+        metrics = self._host.metrics
+        metrics.batches += 1
+        metrics.bytes += len(batch.data)
+        self._tell(batch.futures, batch.numbers, batch.sealed, offset, duplicate=duplicate)
+        self.acknowledged = max(self.acknowledged, batch.sealed.last)
+        turned_back = self.flight.resolve(batch)
+        self._forget(batch)
+        self._host.resolved(self)
+        return turned_back
+
+    def cut(self, batch: Batch, expected: int) -> None:
+        """What comes before a number stands in the log; the rest of a batch is to be sent."""
+        numbers = batch.numbers
+        gone = batch.cut(expected, self._settings.codec, holes=self._settings.monotonic)
+        self._tell(gone, numbers, batch.sealed, -1, duplicate=True)
+
+    def _tell(
+        self, futures: Futures, numbers: Iterable[int], span: Span, offset: int, *, duplicate: bool
+    ) -> None:
+        told = Sent(self.topic, self.partition, offset, span.pid, span.generation, -1, duplicate)
+        tell(futures, numbers, told)
+        self._host.metrics.records += len(futures)
+        self._host.metrics.duplicates += len(futures) * duplicate
+
+    def _forget(self, batch: Batch) -> None:
+        self._host.unresolved -= 1
+        self._host.memory.release(batch.cost)
+
+    # ------------------------------------------------------------------ it ends
+
+    @property
+    def unsent(self) -> list[Batch]:
+        """Batches that were never sent, in their order."""
+        return [*self.closed, *([self.open] if self.open is not None else ())]
+
+    @property
+    def oldest(self) -> Batch | None:
+        """The batch that has waited longest."""
+        return next(iter(self.flight.all() or self.unsent), None)
+
+    def end(self, error: ProducerError) -> None:
+        """It takes nothing more, and sends nothing more: what it never sent fails with this."""
+        self.ended = error
+        self.not_leased(error)
+
+    def fail_refused(self, batch: Batch, error: ProducerError) -> None:
+        """Fail a batch that is in flight, and was refused for good."""
+        self._fail(batch, error)
+        self.flight.resolve(batch)
+        self._forget(batch)
+
+    def fail_sent(self, error: ProducerError) -> None:
+        """Fail all that was sent and is not resolved."""
+        for batch in self.flight.clear():
+            self._fail(batch, error)
+            self._forget(batch)
+
+    def fail_unsent(self, error: ProducerError, count: int | None = None) -> None:
+        """Fail what was never sent: all, or the first so many batches."""
+        for batch in self.unsent[:count]:
+            if self.closed:
+                self.closed.popleft()
+            else:
+                self.open = None
+            self._fail(batch, error)
+            self._host.memory.release(batch.cost)
+
+    def _fail(self, batch: Batch, error: ProducerError) -> None:
+        self._host.metrics.failed(error, len(batch.futures))
+        for future in batch.futures:
+            if not future.done():
+                future.set_exception(copy_of(error))
+                # Who does not look at it gets it from the next `send`.
+                future.exception()

@@ -1,0 +1,256 @@
+"""A producer's parts, put together: what records go through from `send` to their answers."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from itertools import islice
+from typing import Any, Final
+
+from aiokafka.errors import KafkaError
+
+from pidlease.client.batch import Sent
+from pidlease.client.deadlines import Deadlines
+from pidlease.client.errors import (
+    OutcomeUnknownError,
+    ProducerClosedError,
+    ProducerError,
+    SessionEndedError,
+    copy_of,
+)
+from pidlease.client.lease_client import LeaseClient
+from pidlease.client.links import Links
+from pidlease.client.memory import Memory
+from pidlease.client.metrics import ProducerMetrics
+from pidlease.client.partition import PartitionQueue
+from pidlease.client.partitioner import Partitioner
+from pidlease.client.sender import Sender
+from pidlease.client.session import Session
+from pidlease.client.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+#: A request for leases takes no longer than this, whatever others may.
+_LEASE_TIMEOUT_S: Final = 30.0
+
+
+class Pipeline:
+    """See the attributes; `Host` is what its parts see of it.
+
+    Parameters:
+        settings: the producer's.
+
+    Attributes:
+        partitions: those that were written to, by (topic, partition).
+        partitioners: by topic; emptied when the metadata changes.
+        unresolved: batches that were sent and have no answer for good.
+        refusal: why no record is taken; None: they are.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    session: Session
+    _links: Links
+    _sender: Sender
+    _deadlines: Deadlines
+    _leases: LeaseClient
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Final = settings
+        self.metrics: Final = ProducerMetrics()
+        self.memory: Final = Memory(settings.buffer_memory)
+        self.partitions: Final[dict[tuple[str, int], PartitionQueue]] = {}
+        self.partitioners: Final[dict[str, Partitioner]] = {}
+        self.unresolved = 0
+        self.refusal: ProducerError | None = ProducerClosedError("the producer was not started")
+        self._started = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """See `LeasedProducer.start`."""
+        if self._started:
+            raise ProducerError("a producer is started once")
+        self._started = True
+        self.loop = asyncio.get_running_loop()
+        self._links = Links(self)
+        self._leases = LeaseClient(self.settings.leases, timeout_s=_LEASE_TIMEOUT_S)
+        self.session = Session(self, self._leases)
+        self._sender = Sender(self, self.session, self._links)
+        self._deadlines = Deadlines(self)
+        try:
+            await self._links.start()
+        except BaseException:
+            await self._close()
+            raise
+        self._links.client.cluster.add_listener(lambda _: self.partitioners.clear())
+        self.session.start()
+        self.refusal = None
+
+    async def stop(self, timeout_s: float | None) -> None:
+        """See `LeasedProducer.stop`."""
+        if not self._started:
+            return
+        if self.refusal is None:
+            self.refusal = ProducerClosedError("the producer was stopped")
+        seconds = self.settings.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
+        try:
+            await asyncio.wait_for(self._delivered(), seconds)
+        except TimeoutError:
+            pass
+        finally:
+            text = "the producer was stopped"
+            self.end(OutcomeUnknownError(text), ProducerClosedError(text), quietly=True)
+            await self._close()
+
+    async def _close(self) -> None:
+        self.session.end()
+        self._sender.close()
+        self._deadlines.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._links.close()
+        await self._leases.close()
+
+    # ------------------------------------------------------------------ asked by the producer
+
+    async def topic(self, topic: str) -> Partitioner:
+        """How a topic's records are spread; waits for its first metadata.
+
+        Raises:
+            ProducerError: there is no such topic.
+        """
+        client = self._links.client
+        try:
+            # As aiokafka's producer does; it makes the topic where the server does that.
+            await client._wait_on_metadata(topic)
+        except KafkaError as error:
+            raise ProducerError(f"topic {topic}: {error!r}") from None
+        partitions = sorted(client.cluster.partitions_for_topic(topic) or ())
+        available = sorted(client.cluster.available_partitions_for_topic(topic) or ())
+        partitioner = Partitioner(partitions, available, self.settings.max_batch_size)
+        self.partitioners[topic] = partitioner
+        return partitioner
+
+    async def partition(self, topic: str, number: int) -> PartitionQueue:
+        """A partition's queue, made on first use.
+
+        Raises:
+            ValueError: there is no such partition.
+            ProducerError: there is no such topic.
+        """
+        known = self.partitions.get((topic, number))
+        if known is not None:
+            return known
+        partitions = (await self.topic(topic)).partitions
+        if number not in partitions:
+            raise ValueError(f"topic {topic} has no partition {number}; it has {len(partitions)}")
+        self._check()
+        place = topic, number
+        if place not in self.partitions:
+            self.partitions[place] = PartitionQueue(topic, number, self)
+        return self.partitions[place]
+
+    async def room(self) -> None:
+        """Wait for room in the buffer.
+
+        Raises:
+            ProducerError: no record is taken any more.
+        """
+        await self.memory.room()
+        self._check()
+
+    async def lease(self, partition: PartitionQueue) -> None:
+        """Wait until a partition has numbers."""
+        self._check()
+        waiter = partition.lease()
+        if not waiter.done():
+            self.session.want(partition)
+        await waiter
+
+    async def flush(self) -> None:
+        """See `LeasedProducer.flush`."""
+        await self._delivered()
+        self._check()
+
+    def read_metrics(self) -> ProducerMetrics:
+        """The counters, as they are now."""
+        self.metrics.buffered_bytes = self.memory.used
+        return self.metrics
+
+    def _check(self) -> None:
+        if self.refusal is not None:
+            raise copy_of(self.refusal)
+
+    async def _delivered(self) -> None:
+        """Wait for all that was taken so far."""
+        waiting: set[asyncio.Future[Sent]] = set()
+        for partition in self.partitions.values():
+            partition.close_open()
+            self.wake(partition)
+            for batch in (*partition.flight.all(), *partition.unsent):
+                # A batch's last record is told last: what is cut off is told before. Some may
+                # have been cancelled.
+                left = (each for each in reversed(batch.futures) if not each.done())
+                waiting.update(islice(left, 1))
+        if waiting:
+            await asyncio.wait(waiting)
+
+    # ------------------------------------------------------------------ asked by its parts
+
+    def began(self, partition: PartitionQueue) -> None:
+        """See `Host`."""
+        self._deadlines.began(partition)
+
+    def filled(self, partition: PartitionQueue) -> None:
+        """See `Host`."""
+        self._sender.push(partition)
+
+    def resolved(self, partition: PartitionQueue) -> None:
+        """See `Host`."""
+        if not self.unresolved and self.session.draining:
+            self.session.drained()
+        if partition.closed:
+            self._sender.push(partition)
+        elif partition.open is not None:
+            self._sender.wake(partition)
+
+    def wake(self, partition: PartitionQueue) -> None:
+        """See `Host`."""
+        self._sender.wake(partition)
+
+    def backoff(self, failures: int) -> float:
+        """See `Host`."""
+        return self._links.backoff(failures)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """See `Host`."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        _log.error("a producer broke", exc_info=error)
+        text = f"the producer broke: {error!r}"
+        self.end(OutcomeUnknownError(text), SessionEndedError(text))
+
+    def refuse(self, error: ProducerError) -> None:
+        """See `Host`."""
+        if self.refusal is None:
+            self.refusal = error
+            _log.warning("the producer takes no more records: %s: %s", type(error).__name__, error)
+
+    def end(self, sent: ProducerError, unsent: ProducerError, *, quietly: bool = False) -> None:
+        """See `Host`."""
+        if not quietly:
+            self.refuse(unsent)
+        self.session.end()
+        for partition in self.partitions.values():
+            partition.fail_sent(sent)
+            if partition.ended is None:
+                partition.end(unsent)

@@ -1,0 +1,218 @@
+"""The PID of a producer: leased on first use, replaced before its lease ends.
+
+One task asks for leases, so answers cannot overtake one another. It goes through these states:
+
+    no PID -> leased -> draining: nothing new is sent -> nothing is unresolved -> no PID, or the
+    name's next one
+
+and from each of them to its end, where what is unresolved stays so for ever.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+from pidlease.client.asking import GONE, NOT_FOUND, Answer, Asking, Held, TakenError
+from pidlease.client.errors import (
+    FencedError,
+    LeaseUnavailableError,
+    OutcomeUnknownError,
+    SessionEndedError,
+)
+from pidlease.client.host import Host
+from pidlease.client.lease_client import Lease, LeaseClient
+from pidlease.client.numbering import Numbers
+from pidlease.client.partition import PartitionQueue
+from pidlease.client.settings import Settings
+from pidlease.contract import LEASES_MAX, NO_PID
+
+_FOREVER: Final = float("inf")
+
+
+class Session:
+    """A producer's PID, and what its partitions' numbers begin with.
+
+    Parameters:
+        host: the producer.
+        leases: who is asked.
+
+    Attributes:
+        pid: the PID; -1: none.
+        generation: of a name: the one that was granted; -1: it has no name, or no lease yet.
+        draining: nothing new is sent, because the PID is about to be replaced.
+    """
+
+    def __init__(self, host: Host, leases: LeaseClient) -> None:
+        self._host: Final = host
+        self._asking: Final = Asking(host, leases)
+        self._settings: Final[Settings] = host.settings
+        self.pid = host.settings.pid or NO_PID
+        self.generation = -1
+        self.draining = False
+        self._own_pid = host.settings.pid is not None
+        self._ends_at = _FOREVER
+        self._wanted: dict[PartitionQueue, None] = {}
+        self._awake: Final = asyncio.Event()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+
+    def start(self) -> None:
+        """Begin to ask for what is wanted."""
+        self._task = self._host.spawn(self._run())
+
+    async def close(self) -> None:
+        """Ask for nothing more."""
+        self.end()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def end(self) -> None:
+        """The session is over: nothing is leased any more."""
+        self._over = True
+        self._stop_timers()
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    # ------------------------------------------------------------------ asked by the sender
+
+    def want(self, partition: PartitionQueue) -> None:
+        """Lease for a partition; it is woken when that is done."""
+        self._wanted[partition] = None
+        self._awake.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything may be sent at all under this PID."""
+        return time.monotonic() < self._ends_at
+
+    def drained(self) -> None:
+        """Nothing is unresolved."""
+        self._awake.set()
+
+    # ------------------------------------------------------------------ the task
+
+    async def _run(self) -> None:
+        while not self._over:
+            await self._awake.wait()
+            self._awake.clear()
+            if self.draining:
+                if self._host.unresolved:
+                    continue  # woken again by the last answer
+                await self._replace()
+            while self._wanted and not self.draining and not self._over:
+                await self._lease_some(list(self._wanted)[:LEASES_MAX])
+
+    async def _lease_some(self, partitions: list[PartitionQueue]) -> None:
+        named = self.pid == NO_PID and self._settings.name is not None
+        if self.pid == NO_PID and not named:
+            # One brings the PID; asked for together, each would get one of its own.
+            partitions = partitions[:1]
+        answers = await self._asking.lease(self.pid, partitions)
+        for partition, answer in zip(partitions, answers, strict=True):
+            self._take(partition, answer, named=named)
+
+    def _take(self, partition: PartitionQueue, answer: Answer, *, named: bool) -> None:
+        if self._over or isinstance(answer, LeaseUnavailableError):
+            return  # it stays wanted
+        self._wanted.pop(partition, None)
+        if isinstance(answer, Lease):
+            self._adopt(partition, answer, granted=named)
+        elif answer.status == NOT_FOUND:
+            partition.not_leased(answer)
+        elif answer.status == GONE:
+            self._lost(str(answer))
+        else:
+            self._host.end(OutcomeUnknownError(str(answer)), answer)
+
+    def _adopt(self, partition: PartitionQueue, lease: Lease, *, granted: bool) -> None:
+        """Take a lease's numbers."""
+        settings = self._settings
+        if settings.name is not None:
+            if granted:
+                self.generation = max(self.generation, lease.generation)
+            elif lease.generation != self.generation:
+                granted_since = f"generation {lease.generation} was granted to another producer"
+                self._fenced(f"{granted_since}; this one has")
+                return
+        self.pid = lease.pid
+        self._host.metrics.leases += 1
+        self._set_timers(lease)
+        first, number, generation = lease.sequence_number, lease.resume_at, lease.generation
+        if self._own_pid:
+            place = partition.topic, partition.partition
+            first = number = (settings.sequences or {}).get(place, first)
+            generation = generation if settings.generation is None else settings.generation
+        partition.acknowledged = max(partition.acknowledged, lease.resume_at - 1)
+        initial = settings.initial_sequence_id
+        if initial is not None and not partition.leased_before:
+            number = initial + 1
+        partition.leased(Numbers(lease.pid, generation, first, number))
+        self._host.wake(partition)
+
+    def _fenced(self, why: str) -> None:
+        error = FencedError(f"{self._settings.name}: {why}, generation {self.generation}")
+        self._host.end(error, error)
+
+    # ------------------------------------------------------------------ the lease ends
+
+    def _set_timers(self, lease: Lease) -> None:
+        """Replace the PID in time, and send nothing under it when it has ended."""
+        if lease.ends_at == _FOREVER or (self._timers and lease.ends_at <= self._ends_at):
+            return
+        self._stop_timers()
+        self._ends_at = lease.ends_at
+        left = max(lease.ends_at - time.monotonic(), 0)
+        loop = self._host.loop
+        self._timers = [
+            loop.call_later(left * (1 - self._settings.renew_before), self._drain),
+            loop.call_later(left, self._ended),
+        ]
+
+    def _drain(self) -> None:
+        self.draining = True
+        self._awake.set()
+
+    def _ended(self) -> None:
+        if self._host.unresolved:
+            self._lost(f"the lease of PID {self.pid} has ended")
+        else:
+            self._drain()
+
+    def _lost(self, text: str) -> None:
+        self._host.end(OutcomeUnknownError(text), SessionEndedError(text))
+
+    async def _replace(self) -> None:
+        """Lease the next PID; nothing is in flight."""
+        known = [each for each in self._host.partitions.values() if each.numbers is not None]
+        self._stop_timers()
+        self._ends_at = _FOREVER
+        before, self._own_pid = self.pid, False
+        self.pid = NO_PID
+        if self._settings.name is not None and known:
+            await self._renew(before, known[:LEASES_MAX])
+        if self._over:
+            return
+        for partition in known:
+            if partition.numbers is not None and partition.numbers.pid == before != self.pid:
+                partition.numbers = None
+        self._host.metrics.switches += 1
+        self.draining = False
+        for partition in self._host.partitions.values():
+            self._host.wake(partition)
+
+    async def _renew(self, pid: int, partitions: list[PartitionQueue]) -> None:
+        """Go on under the name's next PID, unless the name is somebody else's by now."""
+        try:
+            answers = await self._asking.renew(Held(pid, self.generation), partitions)
+        except TakenError:
+            self._fenced(f"the name was granted to another producer; PID {pid} was this one's")
+            return
+        self.generation = -1
+        for partition, answer in zip(partitions, answers, strict=True):
+            partition.numbers = None
+            self._take(partition, answer, named=True)

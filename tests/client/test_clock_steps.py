@@ -1,0 +1,124 @@
+"""Leases of seconds, and a server's clock that is put forward and back: nothing is doubled.
+
+A lease that ends too early by such a clock costs a session, never a record that was acknowledged.
+"""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pidlease.client import LeasedProducer, ProducerError
+from tests.crash.readback import consume
+from tests.crash.seeds import SOAK, new_random
+from tests.crash.stepped import SteppedServer
+from tests.wire.client import WireClient
+
+RUNS = 12 if SOAK else 2
+SECONDS = 8.0
+TOPIC = "t"
+#: The clock is put by as much at most, in seconds.
+STEP_MAX = 3600.0
+_KILLS_MAX = 2
+
+
+class Application:
+    """Sends numbers through one producer after the other, as sessions end."""
+
+    def __init__(self, server: SteppedServer, partition: int, name: str | None) -> None:
+        self.server = server
+        self.partition = partition
+        self.name = name
+        self.acknowledged: list[int] = []
+        self.unknown: set[int] = set()
+        self.sessions = 0
+        self.switches = 0
+        self._next = 0
+
+    async def run(self, until: asyncio.Event) -> None:
+        while not until.is_set():
+            self.sessions += 1
+            producer = LeasedProducer(
+                bootstrap_servers=self.server.bootstrap,
+                leases=self.server.http_url,
+                name=self.name,
+                retry_backoff_ms=10,
+                delivery_timeout_ms=20_000,
+            )
+            try:
+                async with producer:
+                    await self._session(producer, until)
+            except ProducerError:
+                await asyncio.sleep(0.05)
+            self.switches += producer.metrics.switches
+
+    async def _session(self, producer: LeasedProducer, until: asyncio.Event) -> None:
+        while not until.is_set():
+            futures = []
+            for _ in range(5):
+                value = b"%d/%d" % (self.partition, self._next)
+                futures.append(
+                    (self._next, await producer.send(TOPIC, value, partition=self.partition))
+                )
+                self._next += 1
+            await asyncio.gather(*(future for _, future in futures), return_exceptions=True)
+            for number, future in futures:
+                if future.exception() is None:
+                    self.acknowledged.append(number)
+                else:
+                    self.unknown.add(number)  # this application gives it up
+            await asyncio.sleep(0.002)
+
+
+async def _steps(server: SteppedServer, random: Random, until: asyncio.Event) -> dict[str, int]:
+    done = {"forward": 0, "back": 0, "kills": 0}
+    at = 0.0
+    loop = asyncio.get_running_loop()
+    end = loop.time() + SECONDS
+    while loop.time() < end:
+        await asyncio.sleep(random.uniform(0.05, 0.6))
+        if random.random() < 0.15 and done["kills"] < _KILLS_MAX:
+            done["kills"] += 1
+            await asyncio.to_thread(server.kill9)
+            await asyncio.to_thread(server.restart)
+            continue
+        before, at = at, random.uniform(-STEP_MAX, STEP_MAX) * random.choice((0.001, 0.01, 1))
+        done["forward" if at > before else "back"] += 1
+        server.step(at)
+    until.set()
+    return done
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("run", range(RUNS))
+def test_clock_steps(tmp_path: Path, run: int) -> None:
+    random = new_random(f"clock-{run}")
+
+    async def play(server: SteppedServer) -> tuple[list[Application], dict[str, int]]:
+        async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:
+            await client.create(TOPIC, 3)
+        names = [None, "a", "b/c"]
+        apps = [Application(server, each, name) for each, name in enumerate(names)]
+        until = asyncio.Event()
+        running = [asyncio.create_task(app.run(until)) for app in apps]
+        done = await _steps(server, random, until)
+        await asyncio.gather(*running)
+        return apps, done
+
+    settings = {"lease_seconds": "2", "fsync": "never"}
+    with SteppedServer(tmp_path, settings=settings) as server:
+        apps, done = asyncio.run(play(server))
+        server.step(0)
+        stored = consume(server.bootstrap, TOPIC, 3)
+    print(done, [(app.sessions, app.switches, len(app.acknowledged)) for app in apps])
+    assert done["forward"] > 1
+    assert done["back"] > 1
+    assert sum(app.sessions for app in apps) > len(apps), "no session was ended by a step"
+    for app in apps:
+        mine = [each.value for each in stored if each.partition == app.partition]
+        numbers = [int(value.partition(b"/")[2]) for value in mine]
+        assert numbers == sorted(set(numbers)), "doubled, or out of order"
+        assert set(app.acknowledged) <= set(numbers), "an acknowledged record is lost"
+        assert set(numbers) <= set(app.acknowledged) | app.unknown
+        assert len(app.acknowledged) > 100
