@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
@@ -53,16 +52,15 @@ class Asking:
             pid: the PID; -1: a new one, or the name's under its next generation.
         """
         name = self._name if pid == NO_PID else None
-        answers, _ = await self._ask(
+        return await self._ask(
             [
                 LeaseWanted(each.topic, each.partition, pid, name, self._policy)
                 for each in partitions
             ]
         )
-        return answers
 
     async def renew(self, held: Held, partitions: Sequence[PartitionQueue]) -> Sequence[Answer]:
-        """Lease the name's next PID.
+        """Lease the name's next PID; where that was granted already, and its answer lost, the same.
 
         Raises:
             TakenError: somebody else has the name by now.
@@ -74,31 +72,13 @@ class Asking:
             )
             for each in partitions
         ]  # fmt: skip
-        answers, doubtful = await self._ask(wanted)
-        if not any(_is(each, TAKEN) for each in answers):
-            return answers
-        if not (doubtful and await self._was_renewed(held, partitions[0])):
+        answers = await self._ask(wanted)
+        if any(_is(each, TAKEN) for each in answers):
             raise TakenError
-        wanted = [replace(each, pid=NO_PID, generation=-1, renew=False) for each in wanted]
-        answers, _ = await self._ask(wanted)
         return answers
 
-    async def _was_renewed(self, held: Held, partition: PartitionQueue) -> bool:
-        """Whether it is ourselves who have the name: the answer to a renewal was lost.
-
-        Who takes a name over gets the same PID, and a higher generation of it; only a renewal
-        leaves the PID to nobody.
-        """
-        wanted = LeaseWanted(partition.topic, partition.partition, held.pid)
-        (answer,), _ = await self._ask([wanted])
-        return _is(answer, GONE)
-
-    async def _ask(self, wanted: Sequence[LeaseWanted]) -> tuple[Sequence[Answer], bool]:
-        """Ask until there is an answer for at least one of them.
-
-        Returns:
-            The answers, and whether something may have been granted before whose answer was lost.
-        """
+    async def _ask(self, wanted: Sequence[LeaseWanted]) -> Sequence[Answer]:
+        """Ask until there is an answer for at least one of them."""
         failures = 0
         while True:
             answers: Sequence[Answer] = []
@@ -110,7 +90,7 @@ class Asking:
                 _log.info("%s", error)
             unavailable = sum(isinstance(each, LeaseUnavailableError) for each in answers)
             if unavailable < len(answers):
-                return answers, failures > 0 or unavailable > 0
+                return answers
             failures += 1
             await asyncio.sleep(self._host.backoff(failures))
 

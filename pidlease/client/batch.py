@@ -153,6 +153,30 @@ class Batch:
         self.span = span
         self.data = data
 
+    def drop_below(self, number: int) -> tuple[Futures, list[int]]:
+        """Leave out the records whose own numbers are below one; it is not sealed yet.
+
+        Returns:
+            Their futures, and their numbers.
+        """
+        gone = sum(each < number for each in self.ids)
+        dropped = self.futures[:gone], self.ids[:gone]
+        rest = self._without(gone, self._builder.build())
+        self._builder, self._append = rest._builder, rest._append
+        self._identity_at = rest._identity_at
+        self.futures, self.ids = rest.futures, self.ids[gone:]
+        return dropped
+
+    def _without(self, gone: int, data: bytes | bytearray) -> "Batch":
+        """A batch of the records behind the first so many, not sealed."""
+        rest = Batch(_ANY_SIZE, self.made_at)
+        for place, record in enumerate(DefaultRecordBatch(bytes(data))):
+            if place >= gone:
+                headers = record.headers if place else record.headers[1:]
+                rest.append(record.key, record.value, headers, record.timestamp)
+                rest.futures.append(self.futures[place])
+        return rest
+
     @property
     def numbers(self) -> Sequence[int]:
         """The number of each record of a sealed batch."""
@@ -183,12 +207,7 @@ class Batch:
         numbers = self.numbers
         gone = sum(number < expected for number in numbers)
         cut = self.futures[:gone]
-        records = list(DefaultRecordBatch(bytes(self.data)))
-        rest = Batch(_ANY_SIZE, self.made_at)
-        for place, record in enumerate(records[gone:], gone):
-            headers = record.headers if place else record.headers[1:]
-            rest.append(record.key, record.value, headers, record.timestamp)
-            rest.futures.append(self.futures[place])
+        rest = self._without(gone, self.data)
         number = numbers[gone]
         rest.seal(span._replace(first=number if holes else expected, number=number), codec)
         self.futures, self.ids = rest.futures, self.ids[gone:]

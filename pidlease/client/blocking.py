@@ -1,6 +1,7 @@
 """The producer for scripts and threads: it runs an event loop of its own beside them."""
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Coroutine
@@ -20,6 +21,7 @@ _T = TypeVar("_T")
 
 #: Records handed over and not yet taken by the loop; then `send` blocks.
 _HANDED_OVER_MAX: Final = 1_000
+_CLOSED: Final = "the producer was stopped, or was not started"
 
 
 class _Record(NamedTuple):
@@ -40,7 +42,9 @@ class BlockingProducer:
                 producer.send("lines", line)
             producer.flush()
 
-    Records of one thread keep their order.
+    Records of one thread keep their order. A future's callbacks run in the producer's own thread:
+    there `send` does not block, and whatever else would is refused. A process that was forked off
+    has no such thread, and makes a producer of its own.
 
     Parameters:
         options: as for `LeasedProducer`.
@@ -56,6 +60,10 @@ class BlockingProducer:
             target=self._loop.run_forever, name="pidlease-producer", daemon=True
         )
         self._handed_over: Final[deque[_Record]] = deque()
+        #: Out of the loop's thread's hands for no moment, so that none is forgotten at the end.
+        self._taking: Final[deque[_Record]] = deque()
+        self._process: Final = os.getpid()
+        self._delivered = False
         #: Guards the state and what was handed over.
         self._room: Final = threading.Condition()
         self._state = "new"
@@ -66,6 +74,7 @@ class BlockingProducer:
 
     def start(self) -> None:
         """See `LeasedProducer.start`."""
+        self._check_process()
         with self._room:
             if self._state != "new":
                 raise ProducerClosedError("a producer is started once")
@@ -78,7 +87,14 @@ class BlockingProducer:
             raise
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """See `LeasedProducer.stop`."""
+        """See `LeasedProducer.stop`; in a forked process it does nothing.
+
+        Raises:
+            RuntimeError: called by a future's callback.
+        """
+        if os.getpid() != self._process:
+            return
+        self._check_thread()
         with self._room:
             if self._state != "open":
                 return
@@ -114,12 +130,15 @@ class BlockingProducer:
         Raises:
             ProducerClosedError: the producer was stopped, or was not started.
         """
+        self._check_process()
         future: Future[Sent] = Future()
         with self._room:
             while self._state == "open" and len(self._handed_over) >= _HANDED_OVER_MAX:
+                if threading.current_thread() is self._thread:
+                    break  # it is the one that makes room
                 self._room.wait()
             if self._state != "open":
-                raise ProducerClosedError("the producer was stopped, or was not started")
+                raise ProducerClosedError(_CLOSED)
             self._handed_over.append(_Record(topic, value, options, future))
             if len(self._handed_over) == 1:
                 self._loop.call_soon_threadsafe(self._awake.set)
@@ -128,7 +147,12 @@ class BlockingProducer:
     def send_and_wait(
         self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]
     ) -> Sent:
-        """Send a record and wait until it stands in the log; see `LeasedProducer.send`."""
+        """Send a record and wait until it stands in the log; see `LeasedProducer.send`.
+
+        Raises:
+            RuntimeError: called by a future's callback, as with `flush` and `lease`.
+        """
+        self._check_thread()
         return self.send(topic, value, **options).result()
 
     def flush(self) -> None:
@@ -170,16 +194,16 @@ class BlockingProducer:
         """Bring what is handed over to the producer, in its order."""
         while True:
             with self._room:
-                records = list(self._handed_over)
+                self._taking.extend(self._handed_over)
                 self._handed_over.clear()
                 self._room.notify_all()
-                if records:
+                if self._taking:
                     self._idle.clear()
                 else:
                     self._awake.clear()
                     self._idle.set()
-            for record in records:
-                await self._bring(record)
+            while self._taking:
+                await self._bring(self._taking.popleft())
             await self._awake.wait()
 
     async def _bring(self, record: _Record) -> None:
@@ -190,6 +214,10 @@ class BlockingProducer:
             sent = await self._producer.send(topic, value, **options)
         except Exception as error:  # noqa: BLE001 - the caller gets it
             future.set_exception(error)
+        except BaseException:
+            # Nothing was taken by a `send` that was cancelled.
+            future.set_exception(ProducerClosedError(_CLOSED))
+            raise
         else:
             sent.add_done_callback(partial(_tell, future))
 
@@ -210,16 +238,31 @@ class BlockingProducer:
             await asyncio.wait_for(self._taken(), timeout_s)
         left = None if give_up is None else max(give_up - self._loop.time(), 0)
         await self._producer.stop(left)
+        self._delivered = True
         # What was not taken in time is refused now.
         await self._taken()
 
     # ------------------------------------------------------------------ helpers
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ProducerClosedError("the producer is another process's, which forked this one")
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a future's callback would wait for itself")
+
     def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            self._check_process()
+            self._check_thread()
+        except BaseException:
+            work.close()
+            raise
         with self._room:
             if self._state not in ("open", "stopping"):
                 work.close()
-                raise ProducerClosedError("the producer was stopped, or was not started")
+                raise ProducerClosedError(_CLOSED)
             done = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return done.result()
@@ -230,10 +273,19 @@ class BlockingProducer:
         with self._room:
             self._state = "closed"
             self._room.notify_all()
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._fail_left(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _fail_left(self) -> None:
+        """Where it was not stopped as it should be, resolve what nobody will any more."""
+        await _cancel_others()
+        if not self._delivered:
+            await self._producer.stop(0)
+        for record in (*self._taking, *self._handed_over):
+            if record.future.set_running_or_notify_cancel():
+                record.future.set_exception(ProducerClosedError(_CLOSED))
 
 
 async def _cancel_others() -> None:

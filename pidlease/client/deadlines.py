@@ -53,7 +53,7 @@ class Deadlines:
     def _overdue(self, partition: PartitionQueue, batch: Batch) -> None:
         late = f"not delivered within {self._host.settings.delivery_timeout_ms:g} ms"
         never = DeliveryTimeoutError(f"{partition}: never sent, {late}")
-        if batch.span is None and not batch.ids:
+        if batch.span is None and not partition.loses_none:
             partition.fail_unsent(never, 1)
             return
         # Its numbers are taken, or its own ids will not come again: nothing may go behind it.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import httpx
 
@@ -165,9 +165,10 @@ class LeaseClient:
         bodies = [each.body() for each in wanted]
         single = len(wanted) == 1
         path, body = ("", bodies[0]) if single else ("/batch", {"leases": bodies})
+        asked = _Moment(time.monotonic(), time.time())
         try:
             response = await self._http.post("/v1/leases" + path, json=body)
-            return _answers(response, len(wanted))
+            return _answers(response, len(wanted), asked)
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
             text = f"no lease from {self._http.base_url}: {error!r}"
             raise LeaseUnavailableError(text) from None
@@ -176,8 +177,19 @@ class LeaseClient:
 _Answer = Lease | LeaseRefusedError | LeaseUnavailableError
 
 
-def _answers(response: httpx.Response, count: int) -> list[_Answer]:
+class _Moment(NamedTuple):
+    """The same moment, in seconds, by this process's monotonic clock and by the machine's."""
+
+    monotonic: float
+    wall: float
+
+
+def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[_Answer]:
     """What an answer says, for as many as were asked for.
+
+    Parameters:
+        asked: when. Time counts from here on: an answer that comes late, or is read late, must
+            not make a lease look longer than it is.
 
     Raises:
         LeaseRefusedError, LeaseUnavailableError: of the request as a whole.
@@ -189,8 +201,8 @@ def _answers(response: httpx.Response, count: int) -> list[_Answer]:
     rows = [body] if count == 1 else body["leases"]
     if len(rows) != count:
         raise ValueError(f"{len(rows)} answers where {count} are due")
-    now, server_ms = time.monotonic(), _server_ms(response)
-    return [_lease(row, now, server_ms) for row in rows]
+    server_ms = _server_ms(response, asked)
+    return [_lease(row, asked.monotonic, server_ms) for row in rows]
 
 
 def _refusal(
@@ -201,11 +213,11 @@ def _refusal(
     return LeaseRefusedError(text, status, field)
 
 
-def _lease(row: dict[str, Any], now: float, server_ms: float) -> _Answer:
+def _lease(row: dict[str, Any], asked: float, server_ms: float) -> _Answer:
     if row.get("error"):
         return _refusal(row["error"], row["status"])
     expire_ms = row["expire_ms"]
-    ends_at = now + (expire_ms - server_ms) / 1000 if expire_ms >= 0 else float("inf")
+    ends_at = asked + (expire_ms - server_ms) / 1000 if expire_ms >= 0 else float("inf")
     sequence = row["sequence_number"]
     return Lease(
         topic=row["topic"],
@@ -220,17 +232,18 @@ def _lease(row: dict[str, Any], now: float, server_ms: float) -> _Answer:
     )
 
 
-def _server_ms(response: httpx.Response) -> float:
-    """The server's time of an answer, in ms since 1970.
+def _server_ms(response: httpx.Response, asked: _Moment) -> float:
+    """The server's time when it was asked, or a little later, in ms since 1970.
 
     By this machine's clock where that agrees with the answer's Date, which says whole seconds
-    only; otherwise by the Date.
+    only; otherwise by the Date, of which the whole second is taken for over.
     """
-    here = time.time()
     try:
         there = parsedate_to_datetime(response.headers["Date"]).timestamp()
     except (KeyError, ValueError):
-        return here * 1000
-    if there - _DATE_STEP_S <= here <= there + 2 * _DATE_STEP_S:
-        return here * 1000
+        return asked.wall * 1000
+    # The second may have begun while the answer was under way.
+    late = min(time.monotonic() - asked.monotonic, _DATE_STEP_S)
+    if there - late <= asked.wall <= there + _DATE_STEP_S:
+        return asked.wall * 1000
     return (there + _DATE_STEP_S) * 1000

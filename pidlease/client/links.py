@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 #: Stands for the leader of partitions that have none.
 _NOBODY: Final = -1
+#: How long, at the end, for a server that was just asked for the cluster.
+_LAST_ANSWER_S: Final = 1.0
 #: What a connection that cannot be made, or breaks, raises.
 BROKEN: Final = (OSError, TimeoutError, KafkaError)
 
@@ -88,6 +90,7 @@ class Links:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, set[PartitionQueue]] = {}
         self._failures: Counter[int] = Counter()
+        self._bootstraps: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Ask one of the bootstrap servers for the cluster.
@@ -100,7 +103,7 @@ class Links:
         failures = 0
         while True:
             try:
-                await self.client.bootstrap()
+                await self._bootstrap()
             except KafkaError as error:
                 failures += 1
                 wait = self.backoff(failures)
@@ -140,7 +143,21 @@ class Links:
         self._waiting.clear()
         for link in self._links.values():
             link.close()
+        if self._bootstraps:
+            _, late = await asyncio.wait(self._bootstraps, timeout=_LAST_ANSWER_S)
+            for task in late:
+                task.cancel()
         await self.client.close()
+
+    async def _bootstrap(self) -> None:
+        """Ask the bootstrap servers; who is cancelled leaves that to come to its own end.
+
+        aiokafka's `bootstrap` would leave its connection open, for ever.
+        """
+        task = asyncio.get_running_loop().create_task(self.client.bootstrap())
+        self._bootstraps.add(task)
+        task.add_done_callback(self._bootstraps.discard)
+        await asyncio.shield(task)
 
     async def _connect(self, node: int) -> None:
         try:
@@ -182,6 +199,6 @@ class Links:
         """Ask the nodes for the cluster, and where none answers the bootstrap servers."""
         try:
             if not await self.client.force_metadata_update():
-                await self.client.bootstrap()
+                await self._bootstrap()
         except KafkaError as error:
             _log.info("no metadata: %r", error)

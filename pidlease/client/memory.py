@@ -15,12 +15,13 @@ class Memory:
         used: now.
     """
 
-    __slots__ = ("_waiting", "limit", "used")
+    __slots__ = ("_released", "_waiting", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit: Final = limit
         self.used = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._released: asyncio.Future[None] | None = None
 
     @property
     def full(self) -> bool:
@@ -48,6 +49,16 @@ class Memory:
         """Give back what a batch took."""
         self.used -= count
         self.wake()
+        if self._released is not None:
+            self._released.set_result(None)
+            self._released = None
+
+    async def released(self) -> None:
+        """Wait until a batch gives back what it took: it stands in the log, or has failed."""
+        if self._released is None:
+            self._released = asyncio.get_running_loop().create_future()
+        # Several may wait for it, and `wait` does not cancel it where one of them is.
+        await asyncio.wait((self._released,))
 
     def wake(self) -> None:
         """Let the next one go on, if there is room."""

@@ -16,15 +16,18 @@ class Numbers:
         first: where the range of the next batch begins on the wire.
         number: the number of the next record, where records bring none; beyond `first` only
             where a name has got a new PID.
+        stored: what has a number below this stands in the log under the name's PID before: the
+            server would not know it again.
     """
 
-    __slots__ = ("first", "generation", "number", "pid")
+    __slots__ = ("first", "generation", "number", "pid", "stored")
 
-    def __init__(self, pid: int, generation: int, first: int, number: int) -> None:
+    def __init__(self, pid: int, generation: int, first: int, number: int, stored: int = 0) -> None:
         self.pid: Final = pid
         self.generation: Final = generation
         self.first = first
         self.number = number
+        self.stored: Final = stored
 
     def span(self, batch: Batch, *, holes: bool) -> Span:
         """The next batch's numbers; they are taken.

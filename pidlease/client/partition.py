@@ -17,6 +17,8 @@ from pidlease.client.numbering import Ids, Numbers
 
 #: What a record takes of the buffer beside its bytes: its future, and the answer.
 RECORD_OVERHEAD: Final = 256
+#: By how much a timer may be early, in seconds.
+_EARLY_S: Final = 0.002
 
 
 class PartitionQueue:
@@ -29,7 +31,8 @@ class PartitionQueue:
 
     Attributes:
         numbers: None: to be leased.
-        leased_before: whether it had numbers before.
+        leased_before: whether it had numbers before,
+        numbered: and whether a record of it has had one.
         open: the batch that gathers records.
         closed: those that are full and were never sent.
         flight: those that were sent.
@@ -46,6 +49,7 @@ class PartitionQueue:
         self._settings: Final = host.settings
         self.numbers: Numbers | None = None
         self.leased_before = False
+        self.numbered = False
         self.open: Batch | None = None
         self.closed: deque[Batch] = deque()
         self.flight: Final = Flight()
@@ -127,6 +131,11 @@ class PartitionQueue:
                 waiter.set_result(None)
         self._lease_waiters.clear()
 
+    @property
+    def loses_none(self) -> bool:
+        """Whether nothing may be sent behind a record that was not: its number tells its place."""
+        return self._ids.given or self._settings.name is not None
+
     def not_leased(self, error: ProducerError) -> None:
         """There is no lease for it: fail whatever waits for one."""
         for waiter in self._lease_waiters:
@@ -158,7 +167,9 @@ class PartitionQueue:
         if self.open is None or self.flight.open:
             return False
         linger_ms = self._settings.linger_ms
-        return not linger_ms or time.monotonic() >= self.open.made_at + linger_ms / 1000
+        due = self.open.made_at + linger_ms / 1000
+        # A timer may come a little early: nothing would wake it again.
+        return not linger_ms or time.monotonic() + _EARLY_S >= due
 
     def next_batch(self, *, new: bool) -> Batch | None:
         """The next batch to be sent, which is in flight from now on; `can_send` was asked.
@@ -171,14 +182,31 @@ class PartitionQueue:
         elif not new or self.numbers is None:
             return None
         else:
-            if not self.closed:
-                self.close_open()
-            batch = self.closed.popleft()
+            fresh = self._next_fresh(self.numbers)
+            if fresh is None:
+                return None
+            batch, self.numbered = fresh, True
             span = self.numbers.span(batch, holes=self._settings.monotonic)
             batch.seal(span, self._settings.codec)
             self._host.unresolved += 1
         self.flight.begin(batch)
         return batch
+
+    def _next_fresh(self, numbers: Numbers) -> Batch | None:
+        """The next batch that was never sent, without what stands in the log by its own ids."""
+        while self.closed or self.open is not None:
+            if not self.closed:
+                self.close_open()
+            batch = self.closed.popleft()
+            if not batch.ids or batch.ids[0] >= numbers.stored:
+                return batch
+            futures, ids = batch.drop_below(numbers.stored)
+            span = Span(numbers.pid, numbers.generation, 0, 0, 0)
+            self._tell(futures, ids, span, -1, duplicate=True)
+            if batch.futures:
+                return batch
+            self._host.memory.release(batch.cost)
+        return None
 
     # ------------------------------------------------------------------ answers come
 

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from itertools import islice
 from typing import Any, Final
 
 from aiokafka.errors import KafkaError
 
-from pidlease.client.batch import Sent
+from pidlease.client.batch import Batch
 from pidlease.client.deadlines import Deadlines
 from pidlease.client.errors import (
     OutcomeUnknownError,
@@ -146,7 +145,7 @@ class Pipeline:
         partitions = (await self.topic(topic)).partitions
         if number not in partitions:
             raise ValueError(f"topic {topic} has no partition {number}; it has {len(partitions)}")
-        self._check()
+        self.check()
         place = topic, number
         if place not in self.partitions:
             self.partitions[place] = PartitionQueue(topic, number, self)
@@ -159,11 +158,11 @@ class Pipeline:
             ProducerError: no record is taken any more.
         """
         await self.memory.room()
-        self._check()
+        self.check()
 
     async def lease(self, partition: PartitionQueue) -> None:
         """Wait until a partition has numbers."""
-        self._check()
+        self.check()
         waiter = partition.lease()
         if not waiter.done():
             self.session.want(partition)
@@ -172,30 +171,33 @@ class Pipeline:
     async def flush(self) -> None:
         """See `LeasedProducer.flush`."""
         await self._delivered()
-        self._check()
+        self.check()
 
     def read_metrics(self) -> ProducerMetrics:
         """The counters, as they are now."""
         self.metrics.buffered_bytes = self.memory.used
         return self.metrics
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Whether records are taken.
+
+        Raises:
+            ProducerError: they are not.
+        """
         if self.refusal is not None:
             raise copy_of(self.refusal)
 
     async def _delivered(self) -> None:
         """Wait for all that was taken so far."""
-        waiting: set[asyncio.Future[Sent]] = set()
+        waiting: list[tuple[PartitionQueue, Batch]] = []
         for partition in self.partitions.values():
             partition.close_open()
             self.wake(partition)
-            for batch in (*partition.flight.all(), *partition.unsent):
-                # A batch's last record is told last: what is cut off is told before. Some may
-                # have been cancelled.
-                left = (each for each in reversed(batch.futures) if not each.done())
-                waiting.update(islice(left, 1))
-        if waiting:
-            await asyncio.wait(waiting)
+            waiting += [(partition, batch) for batch in _left(partition)]
+        # Not for the records' futures: those are the callers', who may cancel them.
+        for partition, batch in waiting:
+            while batch in _left(partition):
+                await self.memory.released()
 
     # ------------------------------------------------------------------ asked by its parts
 
@@ -254,3 +256,8 @@ class Pipeline:
             partition.fail_sent(sent)
             if partition.ended is None:
                 partition.end(unsent)
+
+
+def _left(partition: PartitionQueue) -> list[Batch]:
+    """What a partition was given and that has neither been stored nor failed."""
+    return [*partition.flight.all(), *partition.unsent]

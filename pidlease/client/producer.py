@@ -5,7 +5,6 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from pidlease.client.batch import Headers, Sent
-from pidlease.client.errors import copy_of
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.pipeline import Pipeline
 from pidlease.client.settings import ProducerOptions, RecordOptions, settings_of
@@ -41,6 +40,7 @@ class LeasedProducer:
         self._memory: Final = self._pipeline.memory
         self._partitions: Final = self._pipeline.partitions
         self._record_bytes_max: Final = self._settings.max_request_size - _FRAME_BYTES
+        self._yielding = 0
 
     # ------------------------------------------------------------------ life
 
@@ -105,8 +105,7 @@ class LeasedProducer:
             TypeError: key, value or a header is of another type.
             ProducerError: the producer takes no more records; the class says why.
         """
-        if (refusal := self._pipeline.refusal) is not None:
-            raise copy_of(refusal)
+        self._pipeline.check()
         size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
         if headers is None:
             headers = _NO_HEADERS
@@ -128,13 +127,23 @@ class LeasedProducer:
         queue = self._partitions.get((topic, partition))
         if queue is None:
             queue = await self._pipeline.partition(topic, partition)
+        if queue.closed or self._yielding:
+            # It gathers faster than it sends: let answers come in, and other tasks run.
+            await self._yield()
         if self._memory.full:
             await self._pipeline.room()
-        future = queue.add(key, value, headers, timestamp_ms, sequence_id)
-        if queue.closed:
-            # It gathers faster than it sends: let answers come in, and other tasks run.
+        # Nothing is awaited from here on: who is cancelled has not sent the record, and a session
+        # that ended meanwhile takes none.
+        self._pipeline.check()
+        return queue.add(key, value, headers, timestamp_ms, sequence_id)
+
+    async def _yield(self) -> None:
+        """Let others run. Who comes meanwhile does so too, or it would overtake this record."""
+        self._yielding += 1
+        try:
             await asyncio.sleep(0)
-        return future
+        finally:
+            self._yielding -= 1
 
     async def send_and_wait(
         self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]

@@ -129,7 +129,11 @@ class Sender:
         try:
             answer = link.send(ProduceRequest(parts, self._timeout_ms))
         except IncompatibleBrokerVersion as error:
-            self._host.end(ProducerError(str(error)), ProducerError(str(error)))
+            # Nothing was written of this request; of what was sent before, nobody knows.
+            for partition, batch in sendings:
+                if batch.sends == 1:
+                    partition.fail_refused(batch, ProducerError(str(error)))
+            self._host.end(OutcomeUnknownError(str(error)), ProducerError(str(error)))
             return
         except BROKEN:
             self._lost(link, sendings)
@@ -192,7 +196,8 @@ class Sender:
         if kind is Kind.FENCED:
             self._host.end(FencedError(text), FencedError(text))
             return
-        if kind is Kind.REFUSED:
+        if kind is Kind.REFUSED and batch.sends == 1:
+            # One that was sent before may have been stored then, whatever is said of it now.
             partition.fail_refused(batch, ProducerError(text))
         self._host.end(OutcomeUnknownError(text), SessionEndedError(text))
 

@@ -15,6 +15,7 @@ from typing import Final
 from pidlease.client.asking import GONE, NOT_FOUND, Answer, Asking, Held, TakenError
 from pidlease.client.errors import (
     FencedError,
+    LeaseRefusedError,
     LeaseUnavailableError,
     OutcomeUnknownError,
     SessionEndedError,
@@ -27,6 +28,8 @@ from pidlease.client.settings import Settings
 from pidlease.contract import LEASES_MAX, NO_PID
 
 _FOREVER: Final = float("inf")
+#: A lease that ends within this time, in seconds, has hardly any left.
+_SHORT_S: Final = 0.25
 
 
 class Session:
@@ -50,6 +53,10 @@ class Session:
         self.generation = -1
         self.draining = False
         self._own_pid = host.settings.pid is not None
+        #: What a name was granted last, until it is granted the next: the name is taken from nobody
+        #: who has it since.
+        self._held: Held | None = None
+        self._hurried = 0
         self._ends_at = _FOREVER
         self._wanted: dict[PartitionQueue, None] = {}
         self._awake: Final = asyncio.Event()
@@ -112,7 +119,14 @@ class Session:
         if self.pid == NO_PID and not named:
             # One brings the PID; asked for together, each would get one of its own.
             partitions = partitions[:1]
-        answers = await self._asking.lease(self.pid, partitions)
+        try:
+            if named and self._held is not None:
+                answers = await self._asking.renew(self._held, partitions)
+            else:
+                answers = await self._asking.lease(self.pid, partitions)
+        except TakenError:
+            self._taken()
+            return
         for partition, answer in zip(partitions, answers, strict=True):
             self._take(partition, answer, named=named)
 
@@ -123,17 +137,33 @@ class Session:
         if isinstance(answer, Lease):
             self._adopt(partition, answer, granted=named)
         elif answer.status == NOT_FOUND:
-            partition.not_leased(answer)
+            self._not_found(partition, answer)
         elif answer.status == GONE:
-            self._lost(str(answer))
+            self._gone(partition, answer)
         else:
             self._host.end(OutcomeUnknownError(str(answer)), answer)
+
+    def _not_found(self, partition: PartitionQueue, answer: LeaseRefusedError) -> None:
+        if partition.loses_none and partition.unsent:
+            # What comes behind it would have its number, or pass it by.
+            partition.end(answer)
+            self._host.refuse(SessionEndedError(f"{partition}: {answer}"))
+        partition.not_leased(answer)
+
+    def _gone(self, partition: PartitionQueue, answer: LeaseRefusedError) -> None:
+        """The lease has ended, or the name has another PID."""
+        if self._host.unresolved or self._own_pid:
+            self._lost(str(answer))
+            return
+        self._wanted[partition] = None
+        self._drain()
 
     def _adopt(self, partition: PartitionQueue, lease: Lease, *, granted: bool) -> None:
         """Take a lease's numbers."""
         settings = self._settings
         if settings.name is not None:
             if granted:
+                self._held = None
                 self.generation = max(self.generation, lease.generation)
             elif lease.generation != self.generation:
                 granted_since = f"generation {lease.generation} was granted to another producer"
@@ -148,10 +178,14 @@ class Session:
             first = number = (settings.sequences or {}).get(place, first)
             generation = generation if settings.generation is None else settings.generation
         partition.acknowledged = max(partition.acknowledged, lease.resume_at - 1)
+        if settings.name is not None:
+            # The server may have forgotten what a quiet partition had; the producer has not.
+            number = max(number, partition.acknowledged + 1)
         initial = settings.initial_sequence_id
-        if initial is not None and not partition.leased_before:
+        if initial is not None and not partition.numbered:
             number = initial + 1
-        partition.leased(Numbers(lease.pid, generation, first, number))
+        stored = lease.resume_at if lease.resume_at > lease.sequence_number else 0
+        partition.leased(Numbers(lease.pid, generation, first, number, stored))
         self._host.wake(partition)
 
     def _fenced(self, why: str) -> None:
@@ -167,10 +201,13 @@ class Session:
         self._stop_timers()
         self._ends_at = lease.ends_at
         left = max(lease.ends_at - time.monotonic(), 0)
+        self._hurried = self._hurried + 1 if left < _SHORT_S else 0
+        # One that has no time left is asked for again, but not at once.
+        rest = self._host.backoff(self._hurried) if self._hurried else 0
         loop = self._host.loop
         self._timers = [
-            loop.call_later(left * (1 - self._settings.renew_before), self._drain),
-            loop.call_later(left, self._ended),
+            loop.call_later(max(left * (1 - self._settings.renew_before), rest), self._drain),
+            loop.call_later(max(left, rest), self._ended),
         ]
 
     def _drain(self) -> None:
@@ -193,24 +230,34 @@ class Session:
         self._ends_at = _FOREVER
         before, self._own_pid = self.pid, False
         self.pid = NO_PID
-        if self._settings.name is not None and known:
-            await self._renew(before, known[:LEASES_MAX])
+        if self._settings.name is not None:
+            if self._held is None and self.generation >= 0:
+                self._held = Held(before, self.generation)
+            if known and self._held is not None:
+                await self._renew(self._held, known[:LEASES_MAX])
         if self._over:
             return
         for partition in known:
-            if partition.numbers is not None and partition.numbers.pid == before != self.pid:
-                partition.numbers = None
+            numbers = partition.numbers
+            if numbers is not None and (
+                numbers.pid == before != self.pid
+                or (self._settings.name is not None and numbers.generation != self.generation)
+            ):
+                partition.numbers = None  # leased again with its next record
         self._host.metrics.switches += 1
         self.draining = False
         for partition in self._host.partitions.values():
             self._host.wake(partition)
 
-    async def _renew(self, pid: int, partitions: list[PartitionQueue]) -> None:
+    def _taken(self) -> None:
+        self._fenced("the name was granted to another producer; this one had")
+
+    async def _renew(self, held: Held, partitions: list[PartitionQueue]) -> None:
         """Go on under the name's next PID, unless the name is somebody else's by now."""
         try:
-            answers = await self._asking.renew(Held(pid, self.generation), partitions)
+            answers = await self._asking.renew(held, partitions)
         except TakenError:
-            self._fenced(f"the name was granted to another producer; PID {pid} was this one's")
+            self._taken()
             return
         self.generation = -1
         for partition, answer in zip(partitions, answers, strict=True):

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final, Literal, TypedDict
 
 from pidlease.client.batch import CODECS
+from pidlease.core.pid import Policy, policy_of
 
 Place = tuple[str, int]
 PolicyName = Literal["strict", "monotonic"]
@@ -120,7 +121,12 @@ class Settings:
         Raises:
             ValueError: names the option.
         """
-        for problem in (self._identity_problem(), self._number_problem(), self._size_problem()):
+        for problem in (
+            self._identity_problem(),
+            self._number_problem(),
+            self._size_problem(),
+            self._time_problem(),
+        ):
             if problem:
                 raise ValueError(problem)
 
@@ -162,6 +168,9 @@ class Settings:
                 return f"{what}: {number} is outside 0..{_INT63_MAX}"
         if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
             return "initial_sequence_id is at least -1"
+        if self.pid is not None and policy_of(self.pid) is not Policy.STRICT:
+            # It would be sent by the rules of one policy, and judged by those of another.
+            return f"pid {self.pid} was not leased with policy strict"
         return ""
 
     def _size_problem(self) -> str:
@@ -177,12 +186,17 @@ class Settings:
                 return f"{name} is above 0"
         if self.max_batch_size > self.max_request_size:
             return "max_batch_size is not above max_request_size"
-        if self.linger_ms < 0:
-            return "linger_ms is not below 0"
-        if self.retry_backoff_max_ms < self.retry_backoff_ms:
-            return "retry_backoff_max_ms is not below retry_backoff_ms"
         if self.security_protocol == "SSL" and self.ssl_context is None:
             return "security_protocol SSL needs an ssl_context"
+        return ""
+
+    def _time_problem(self) -> str:
+        if not self.linger_ms >= 0:
+            return "linger_ms is not below 0"
+        if self.linger_ms >= self.delivery_timeout_ms:
+            return "linger_ms is below delivery_timeout_ms, or nothing is sent in time"
+        if not self.retry_backoff_max_ms >= self.retry_backoff_ms:
+            return "retry_backoff_max_ms is not below retry_backoff_ms"
         return ""
 
 

@@ -63,6 +63,7 @@ class Leases:
         self._names = ProducerNames() if names is None else names
         #: See `partition.LeaseBook`.
         self.fences: dict[int, int] = {}
+        self.formers: dict[int, int] = {}
         #: Called with each PID whose lease has ended.
         self.on_ended: Final[list[Callable[[int], None]]] = []
         self._table = LeaseTable()

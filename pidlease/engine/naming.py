@@ -128,9 +128,8 @@ class NamedLeases:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._waiting = 0
         self._spare: dict[str, int] = {}
-        #: Names, and the PIDs before, of PIDs that are bound and whose leases are kept here.
+        #: Names of PIDs that are bound and whose leases are kept here.
         self.names: dict[int, str] = {}
-        self._former: dict[int, int] = {}
         leases.on_ended.append(self._forget)
 
     async def load(self) -> None:
@@ -161,7 +160,7 @@ class NamedLeases:
 
     def former(self, pid: int) -> int:
         """The PID that the name of a PID had before; -1: none."""
-        return self._former.get(pid, -1)
+        return self._leases.formers.get(pid, -1)
 
     # ------------------------------------------------------------------ granting
 
@@ -221,6 +220,8 @@ class NamedLeases:
         for _ in range(_ATTEMPTS_MAX):
             bound = await self._pool.run(lambda: self._bindings.get(name))
             if held is not None and (bound is None or held != bound[:2]):
+                if bound is not None and _was_answered(held, bound):
+                    return bound
                 raise NameTakenError(f"another one was granted the name {name!r} since")
             last = bound if bound is not None and self._lasts(bound) else None
             if last is not None and last.generation != RELEASED:
@@ -236,7 +237,7 @@ class NamedLeases:
 
     def _goes_on(self, binding: Binding, wanted: Wanted) -> bool:
         """Whether a name keeps its PID, whose lease has not ended."""
-        if binding.generation == RELEASED or (wanted.renew and binding.former not in self._leases):
+        if binding.generation == RELEASED or (wanted.renew and not self._is_fresh(binding)):
             return False
         # Where history is missing since it was leased, it could not begin; another one can.
         return wanted.policy is not Policy.STRICT or all(
@@ -244,6 +245,12 @@ class NamedLeases:
             or self._leases.age(binding.pid, place.hole_ms) is Age.YOUNG
             for place in wanted.places
         )
+
+    def _is_fresh(self, binding: Binding) -> bool:
+        """Whether a PID came by a renewal not long ago: nothing of it is about to end."""
+        half_ms = self._leases.lease_ms // 2
+        recent = binding.granted_ms + half_ms > self._leases.now_ms()
+        return recent and binding.former in self._leases
 
     async def _fresh(self, bound: Binding | None, wanted: Wanted, lease: LeaseFresh) -> Binding:
         """A binding to a fresh PID; the one before is remembered as long as it lasts."""
@@ -257,6 +264,9 @@ class NamedLeases:
         generation = self._random.randrange(GENERATION_START_MAX)
         former = -1
         if bound is not None and bound.generation != RELEASED:
+            # A name's generations rise whatever PID it has, by one for who renews what it holds and
+            # by two for who takes over: so a renewal that is asked for again can be told.
+            generation = bound.generation + (2 if wanted.held is None else 1)
             # One that never wrote may be gone while the one before it has the numbers.
             former = next((p for p in (bound.pid, bound.former) if p in self._leases), -1)
         return Binding(pid, generation, former, self._leases.now_ms())
@@ -289,13 +299,13 @@ class NamedLeases:
             fences[binding.pid] = max(binding.generation, fences.get(binding.pid, -1))
             self.names[binding.pid] = name
             if binding.former >= 0:
-                self._former[binding.pid] = binding.former
+                self._leases.formers[binding.pid] = binding.former
         if binding.former in self._leases:
             fences[binding.former] = FENCED_FOR_EVER
 
     def _forget(self, pid: int) -> None:
         self.names.pop(pid, None)
-        self._former.pop(pid, None)
+        self._leases.formers.pop(pid, None)
 
     async def _landed(self, binding: Binding) -> None:
         deadline = time.monotonic() + _LANDING_SECONDS
@@ -322,6 +332,14 @@ class NamedLeases:
                 del self._locks[name]
             else:
                 self._locks[name] = (lock, waiting - 1)
+
+
+def _was_answered(held: Held, bound: Binding) -> bool:
+    """Whether a renewal was granted already, and its answer lost: nothing has come behind it.
+
+    Whoever takes a name over raises its generation first.
+    """
+    return (bound.former, bound.generation) == (held.pid, held.generation + 1)
 
 
 def _check_policy(name: str, pid: int, policy: Policy) -> None:

@@ -44,9 +44,11 @@ class LeaseBook(Protocol):
     Attributes:
         fences: of PIDs that a name is bound to, the last generation granted: lower ones are
             fenced, wherever they are seen.
+        formers: the PID that the name of a PID had before.
     """
 
     fences: dict[int, int]
+    formers: dict[int, int]
 
     def age(self, pid: int, hole_ms: int) -> Age:
         """How old the PID's block is; blocks taken before `hole_ms` count as old."""
@@ -103,6 +105,7 @@ class Partition(KnownProducers):
         self.gone = False
         self._leases = around.leases
         self._fences = around.leases.fences
+        self._formers = around.leases.formers
         self._counts = around.counts
         self._clock_ms = around.clock_ms
         self._judging = around.judging
@@ -189,7 +192,14 @@ class Partition(KnownProducers):
         verdict = judge(rules, None, batch, self._leases.age(pid, self.hole_ms), granted)
         if verdict.kind is Kind.ADMIT and self._policy.starts_at_zero and batch.first:
             return Verdict(Kind.GAP, expected=0)
+        if verdict.kind is Kind.ADMIT and self._stood_before(pid, batch):
+            return Verdict(Kind.DUPLICATE)
         return verdict
+
+    def _stood_before(self, pid: int, batch: Batch) -> bool:
+        """Whether all of a name's batch came under the PID before: its numbering goes on."""
+        former = self.producer(self._formers[pid]) if pid in self._formers else None
+        return former is not None and batch.last <= former.high
 
     def _let_through(self, rules: Rules, pid: int, state: Packed | None, batch: Batch) -> Verdict:
         """Nothing is judged; but of what makes no sense, or nobody leased, nothing can be known."""

@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
     Attributes:
         kind: "cut before", "cut after", "refuse" (with a code, not stored), "stored but" (with a
-            code, stored all the same), "late" (by so many seconds).
+            code, stored all the same), "late" (by so many seconds; -1: until `release` is set).
     """
 
     kind: str
@@ -84,7 +84,8 @@ class FakeBroker:
 
     Attributes:
         fault: asked for each Produce request: what is to happen to it; None: nothing.
-        slow: how many seconds it takes before it looks at the next request of a connection.
+        slow: how many seconds it takes before it looks at the next Produce of a connection.
+        look: by node: it looks at none before this is set.
         came: every batch.
         logs: what is stored.
         versions: what it says it takes.
@@ -105,6 +106,10 @@ class FakeBroker:
         self.connections = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self.leader = 1
+        self.release = asyncio.Event()
+        self.look: dict[int, asyncio.Event] = {}
+        self.open = asyncio.Event()
+        self.open.set()
         self._servers: list[asyncio.Server] = []
         self._ports = [0] * nodes
 
@@ -153,7 +158,9 @@ class FakeBroker:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 frame = await reader.readexactly(size)
-                await asyncio.sleep(self.slow())
+                if frame[:2] == b"\0\0":
+                    await self.look.get(node, self.open).wait()
+                    await asyncio.sleep(self.slow())
                 if not connection.take(frame):
                     break
         except (EOFError, OSError):
@@ -294,6 +301,7 @@ class _Connection:
         broker = self._broker
         if self._node != broker.leader:
             broker.done["not leader"] += 1
+            self._failed.add((_identity(data)[0].pid, place))
             return [place[1], _NOT_LEADER, -1, -1, 0, [], "not the leader"]
         if fault.kind == "refuse":
             return broker.refused(place, data, fault.code, self._failed, self._number)
@@ -314,7 +322,9 @@ class _Connection:
             self._more.clear()
             while self._answers:
                 frame, seconds = self._answers.popleft()
-                if seconds:
+                if seconds < 0:
+                    await self._broker.release.wait()
+                elif seconds:
                     await asyncio.sleep(seconds)
                 assert frame is not None
                 self._writer.write(frame)

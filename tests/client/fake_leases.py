@@ -23,6 +23,12 @@ class Name:
     renewed: bool = False
     #: Where its own numbers go on, by partition.
     resume: dict[Place, int] = field(default_factory=dict)
+    #: The PID before.
+    former: int = -1
+
+    def was_answered(self, pid: int, generation: int) -> bool:
+        """Whether a renewal was granted, and nobody came since."""
+        return (self.former, self.generation) == (pid, generation + 1)
 
 
 class FakeLeases:
@@ -91,6 +97,9 @@ class FakeLeases:
         pid, generation = entry["pid"], 1000
         name = entry.get("name")
         held = pid, entry.get("generation", -1)
+        again = name in self.names and self.names[name].was_answered(*held)
+        if again:
+            raised.add(str(name))
         if name is not None and pid >= 0 and name not in raised and held != self._has(name):
             self.done["taken"] += 1
             return {**_NOTHING, "topic": place[0], "partition": place[1],
@@ -134,6 +143,9 @@ class FakeLeases:
         bound.generation += 1
         self.done["raised"] += 1
         if entry.get("renew") or self.is_old(bound.pid):
+            if not entry.get("renew"):
+                bound.generation += 1  # so that who renewed can be told from who took over
+            bound.former = bound.pid
             self.ends_at[bound.pid] = 0  # nobody writes under it any more
             bound.pid = self._fresh(bound.policy)
             self.done["renewed"] += 1

@@ -77,11 +77,14 @@ async def test_several_batches_are_in_flight_but_never_more_than_allowed() -> No
 async def test_a_batch_that_is_not_full_waits_for_one_under_way(linger_ms: float) -> None:
     async with world() as all_, all_.producer(linger_ms=linger_ms) as producer:
         await producer.send_and_wait("t", b"the lease is there")
-        all_.broker.fault = lambda _: Fault("late", seconds=0.05)
-        first = await producer.send("t", b"0")
+        all_.broker.fault = lambda _: Fault("late", seconds=-1)
+        futures = [await producer.send("t", b"0")]
         await until(lambda: all_.broker.requests == 2)
-        futures = [await producer.send("t", b"%d" % number) for number in range(1, 50)]
-        await first
+        for number in range(1, 50):
+            futures.append(await producer.send("t", b"%d" % number))
+            await asyncio.sleep(0.0005)
+        assert all_.broker.requests == 2
+        all_.broker.release.set()
         await asyncio.gather(*futures)
         assert producer.metrics.batches == 3
 

@@ -282,3 +282,19 @@ async def test_only_who_has_the_name_renews_it_so(tmp_path: Path) -> None:
         assert (renewed["pid"] != second["pid"], renewed["resume_at"]) == (True, 6)
         status, answer = await door.post("/v1/leases", {**mine, "name": "never", "generation": 0})
         assert (status, answer["field"]) == (409, "generation")
+
+
+async def test_a_renewal_whose_answer_was_lost_is_asked_for_again(tmp_path: Path) -> None:
+    """It is answered as before; behind a take-over it is not."""
+    async with http(tmp_path) as door:
+        await ready(door)
+        first = await door.lease(name="a")
+        assert (await send(door, first, 0, 4)).code == 0
+        mine = {"pid": first["pid"], "generation": first["generation"], "name": "a", "renew": True}
+        renewed = await door.lease(**mine)
+        again = await door.lease(**mine)
+        assert (again["pid"], again["generation"]) == (renewed["pid"], renewed["generation"])
+        assert (await send(door, again, 0, 5)).code == 0
+        await door.lease(name="a")
+        status, answer = await door.post("/v1/leases", {"topic": "t", "partition": 0, **mine})
+        assert (status, answer["field"]) == (409, "generation")

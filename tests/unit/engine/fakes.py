@@ -94,6 +94,7 @@ class FakeLeases:
     full: bool = False
     adopted: list[int] = field(default_factory=list)
     fences: dict[int, int] = field(default_factory=dict)
+    formers: dict[int, int] = field(default_factory=dict)
 
     def age(self, pid: int, hole_ms: int) -> Age:
         return self.ages.get(pid, Age.YOUNG)

@@ -172,6 +172,18 @@ async def test_a_renewal_lasts_over_a_kill() -> None:
     assert (await put(server, first, 100)).status is FENCED
 
 
+async def test_what_came_under_the_pid_before_is_a_duplicate() -> None:
+    """Once a bug: sent again after a renewal by ids of one's own, it was stored again."""
+    server = await begin()
+    first = await ask(server, policy=Policy.MONOTONIC)
+    assert (await put(server, first, 0, 9)).status is STORED
+    server.now_ms += LEASE_MS * 9 // 10
+    second = await ask(server, renew=True, policy=Policy.MONOTONIC)
+    assert (await put(server, second, 5, 9)).status is Status.DUPLICATE
+    assert (await put(server, second, 10)).status is STORED
+    assert (await put(server, second, 5, 9)).status is Status.DUPLICATE
+
+
 async def test_the_numbering_outlives_a_pid_that_never_wrote() -> None:
     server = await begin()
     first = await ask(server)
