@@ -16,6 +16,8 @@ Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 #: As many as the server remembers with their offsets.
 IN_FLIGHT_MAX: Final = 5
 _NAME_BYTES_MAX: Final = 256
+#: A name gets no third PID while the lease of its first one lasts.
+_RENEW_BEFORE_MAX: Final = 0.5
 _INT63_MAX: Final = 2**63 - 1
 
 
@@ -178,8 +180,8 @@ class Settings:
             return f"compression_type {self.compression_type!r} is none of {sorted(CODECS)}"
         if not 1 <= self.max_in_flight <= IN_FLIGHT_MAX:
             return f"max_in_flight is 1 to {IN_FLIGHT_MAX}: so many the server remembers"
-        if not 0 < self.renew_before < 1:
-            return "renew_before is a part of a lease, between 0 and 1"
+        if not 0 < self.renew_before <= _RENEW_BEFORE_MAX:
+            return f"renew_before is a part of a lease, above 0, at most {_RENEW_BEFORE_MAX}"
         for name in ("max_batch_size", "max_request_size", "buffer_memory", "delivery_timeout_ms",
                      "request_timeout_ms", "retry_backoff_ms", "metadata_max_age_ms"):  # fmt: skip
             if not getattr(self, name) > 0:

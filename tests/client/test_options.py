@@ -33,7 +33,7 @@ GIVEN = {"bootstrap_servers": "127.0.0.1:1", "leases": "http://127.0.0.1:1"}
         ({"max_in_flight": 0}, "max_in_flight"),
         ({"max_in_flight": 6}, "max_in_flight"),
         ({"renew_before": 0}, "renew_before"),
-        ({"renew_before": 1}, "renew_before"),
+        ({"renew_before": 0.51}, "renew_before"),
         ({"max_batch_size": 0}, "max_batch_size"),
         ({"max_batch_size": 2000, "max_request_size": 1999}, "max_batch_size"),
         ({"max_request_size": -1}, "max_request_size"),
