@@ -54,7 +54,7 @@ LEASED: Final = (
         "the PID before is not fenced",
         _NAMING,
         "            fences[binding.former] = FENCED_FOR_EVER\n",
-        "",
+        "            pass\n",
         (NAMES,),
     ),
     Mutant(
