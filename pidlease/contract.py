@@ -17,13 +17,13 @@ Topic = Annotated[str, Field(min_length=1, max_length=249, description="the topi
 Partition = Annotated[int, Field(ge=0, le=_INT32_MAX, description="the partition's number")]
 
 
-class _Message(BaseModel):
+class Message(BaseModel):
     """Field by field as it is said; anything else is refused by name."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class LeaseRequest(_Message):
+class LeaseRequest(Message):
     """Asks for a PID to write to a partition with; with a PID or a name, where that goes on."""
 
     topic: Topic
@@ -46,7 +46,7 @@ class LeaseRequest(_Message):
     ] = False
 
 
-class LeaseAnswer(_Message):
+class LeaseAnswer(Message):
     """A lease on one partition.
 
     Attributes:
@@ -66,26 +66,26 @@ class LeaseAnswer(_Message):
     name: Annotated[str, Field(description="that the PID is bound to")] = ""
 
 
-class LeaseBatchRequest(_Message):
+class LeaseBatchRequest(Message):
     """Several leases at once; each is granted, or refused, for itself."""
 
     leases: list[LeaseRequest] = Field(min_length=1, max_length=LEASES_MAX)
 
 
-class LeaseBatchAnswer(_Message):
+class LeaseBatchAnswer(Message):
     """An answer for each lease, in the order of the request."""
 
     leases: list[LeaseAnswer]
 
 
-class ErrorAnswer(_Message):
+class ErrorAnswer(Message):
     """Why a request was refused."""
 
     error: str = Field(description="what was wrong, and what to do")
     field: Annotated[str | None, Field(description="which part of the request it is about")] = None
 
 
-class ProducerRow(_Message):
+class ProducerRow(Message):
     """What is known of a producer on a partition."""
 
     pid: Annotated[int, Field(description="-1: it has a producer id of its own, the name")]
@@ -100,7 +100,7 @@ class ProducerRow(_Message):
     expire_ms: int = Field(description="when its lease ends, in ms since 1970; -1: not known")
 
 
-class ProducersAnswer(_Message):
+class ProducersAnswer(Message):
     """Producers, in the order of topics, partitions and PIDs."""
 
     producers: list[ProducerRow]

@@ -5,9 +5,7 @@ import binascii
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -16,6 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from pidlease.contract import Message
 from pidlease.storage.identity import HEADER_KEY
 
 #: Records in one request.
@@ -97,16 +96,10 @@ def _digits(value: object) -> object:
 IN_DIGITS: Final = BeforeValidator(_digits)
 
 
-class _Message(BaseModel):
-    """Field by field as it is said; anything else is refused by name."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
 # ---------------------------------------------------------------------- appending
 
 
-class RecordHeader(_Message):
+class RecordHeader(Message):
     """A record's header."""
 
     key: str
@@ -120,18 +113,18 @@ class RecordHeader(_Message):
         return key
 
 
-class NewRecord(_Message):
+class NewRecord(Message):
     """A record to be appended."""
 
     value: Content
     key: Content = None
-    headers: Annotated[list[RecordHeader], Field(fail_fast=True)] = []
+    headers: list[RecordHeader] = Field(default_factory=list, fail_fast=True)
     timestamp_ms: Annotated[
         int | None, Field(ge=0, le=NUMBER_MAX, description="null: when it comes")
     ] = None
 
 
-class AppendRequest(_Message):
+class AppendRequest(Message):
     """Records to be appended, all or none, as one batch.
 
     A producer that leased its PID says it here, with the numbers of its records; one that sends
@@ -156,7 +149,7 @@ class AppendRequest(_Message):
     ] = None
 
 
-class AppendAnswer(_Message):
+class AppendAnswer(Message):
     """The records are in the log."""
 
     offset: int | None = Field(
@@ -165,7 +158,7 @@ class AppendAnswer(_Message):
     duplicate: bool = Field(description="whether they were there already")
 
 
-class ConflictAnswer(_Message):
+class ConflictAnswer(Message):
     """What a producer says of itself does not fit what is known of it."""
 
     error: Literal["producer_seq_conflict", "producer_fenced"]
@@ -182,7 +175,7 @@ class ConflictAnswer(_Message):
 # ---------------------------------------------------------------------- reading
 
 
-class ReadQuery(_Message):
+class ReadQuery(Message):
     """Where to read, and how much."""
 
     offset: Annotated[
@@ -202,7 +195,7 @@ class ReadQuery(_Message):
     ] = 0
 
 
-class LoggedRecord(_Message):
+class LoggedRecord(Message):
     """A record of the log."""
 
     offset: int
@@ -212,7 +205,7 @@ class LoggedRecord(_Message):
     headers: list[RecordHeader]
 
 
-class RecordsAnswer(_Message):
+class RecordsAnswer(Message):
     """Records, in the order of their offsets."""
 
     records: list[LoggedRecord]
@@ -221,7 +214,7 @@ class RecordsAnswer(_Message):
     log_end: int = Field(description="behind the last one")
 
 
-class OutOfRangeAnswer(_Message):
+class OutOfRangeAnswer(Message):
     """The log does not have the offset."""
 
     error: str
@@ -230,7 +223,7 @@ class OutOfRangeAnswer(_Message):
     log_end: int
 
 
-class UnreadableAnswer(_Message):
+class UnreadableAnswer(Message):
     """What stands at the offset cannot be told as records."""
 
     error: str

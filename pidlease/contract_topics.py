@@ -2,21 +2,16 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import ConfigDict, Field, RootModel
+
+from pidlease.contract import Message
 
 #: Topics in one answer.
 TOPICS_MAX: Final = 200
 #: Settings in one request; there are fewer.
 SETTINGS_MAX: Final = 100
 
-Topic = Annotated[str, Field(min_length=1, max_length=249, description="the topic's name")]
 Source = Literal["topic", "all topics", "start", "default"]
-
-
-class _Message(BaseModel):
-    """Field by field as it is said; anything else is refused by name."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class SettingsChange(RootModel[dict[str, str | None]]):
@@ -27,7 +22,7 @@ class SettingsChange(RootModel[dict[str, str | None]]):
     root: Annotated[dict[str, str | None], Field(min_length=1, max_length=SETTINGS_MAX)]
 
 
-class SettingRow(_Message):
+class SettingRow(Message):
     """A setting that is in force."""
 
     value: str
@@ -36,13 +31,13 @@ class SettingRow(_Message):
     )
 
 
-class SettingsAnswer(_Message):
+class SettingsAnswer(Message):
     """The settings that are in force for all topics that have none of their own."""
 
     settings: dict[str, SettingRow] = Field(description="by name")
 
 
-class TopicAnswer(_Message):
+class TopicAnswer(Message):
     """A topic with the settings that are in force."""
 
     name: str
@@ -50,7 +45,7 @@ class TopicAnswer(_Message):
     settings: dict[str, SettingRow] = Field(description="by name")
 
 
-class TopicsAnswer(_Message):
+class TopicsAnswer(Message):
     """Topics, in the order of their names."""
 
     topics: list[TopicAnswer]

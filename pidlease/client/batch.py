@@ -16,6 +16,15 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from crc32c import crc32c
 
 from pidlease.storage.identity import HEADER_KEY, Identity, encode_identity
+from pidlease.storage.record_batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    CRC_FROM,
+    HEADER_BYTES,
+    LENGTH_AT,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+)
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -27,11 +36,6 @@ CODECS: Final[dict[str, tuple[int, Callable[[bytes], bytes]]]] = {
     "zstd": (4, zstd_encode),
 }
 
-_MAGIC: Final = 2
-_LENGTH_AT: Final = 8
-_CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
-_RECORDS_AT: Final = 61
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
 _INT16: Final = struct.Struct(">h")
@@ -101,7 +105,7 @@ class Batch:
                  "made_at", "sends", "span")  # fmt: skip
 
     def __init__(self, size_max: int, made_at: float) -> None:
-        self._builder = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, size_max)
+        self._builder = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, size_max)
         self._append = self._builder.append
         self._identity_at = 0
         self.futures: Futures = []
@@ -128,7 +132,7 @@ class Batch:
             record = self._append(place, timestamp_ms, key, value, headers)
             return record.size if record is not None else 0
         record = self._append(0, timestamp_ms, key, value, [_IDENTITY, *headers])
-        self._identity_at = _RECORDS_AT + record.size - _IDENTITY_SIZE - _size_of(headers)
+        self._identity_at = HEADER_BYTES + record.size - _IDENTITY_SIZE - _size_of(headers)
         return int(record.size)
 
     def seal(self, span: Span, codec: str | None) -> None:
@@ -146,10 +150,10 @@ class Batch:
         data[at : at + _IDENTITY_SIZE] = identity
         if codec is not None:
             number, compress = CODECS[codec]
-            data[_RECORDS_AT:] = compress(bytes(memoryview(data)[_RECORDS_AT:]))
-            _INT16.pack_into(data, _ATTRIBUTES_AT, number)
-            _INT32.pack_into(data, _LENGTH_AT, len(data) - _LENGTH_AT - 4)
-        _UINT32.pack_into(data, _CRC_AT, crc32c(memoryview(data)[_ATTRIBUTES_AT:]))
+            data[HEADER_BYTES:] = compress(bytes(memoryview(data)[HEADER_BYTES:]))
+            _INT16.pack_into(data, ATTRIBUTES_AT, number)
+            _INT32.pack_into(data, LENGTH_AT, len(data) - LENGTH_PREFIX_BYTES)
+        _UINT32.pack_into(data, CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
         self.span = span
         self.data = data
 

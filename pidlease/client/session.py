@@ -10,6 +10,7 @@ and from each of them to its end, where what is unresolved stays so for ever.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from pidlease.client.asking import GONE, NOT_FOUND, Answer, Asking, Held, TakenError
@@ -119,14 +120,12 @@ class Session:
         if self.pid == NO_PID and not named:
             # One brings the PID; asked for together, each would get one of its own.
             partitions = partitions[:1]
-        try:
-            if named and self._held is not None:
-                answers = await self._asking.renew(self._held, partitions)
-            else:
-                answers = await self._asking.lease(self.pid, partitions)
-        except TakenError:
-            self._taken()
-            return
+        if named and self._held is not None:
+            answers = await self._renew(self._held, partitions)
+            if answers is None:
+                return
+        else:
+            answers = await self._asking.lease(self.pid, partitions)
         for partition, answer in zip(partitions, answers, strict=True):
             self._take(partition, answer, named=named)
 
@@ -234,7 +233,7 @@ class Session:
             if self._held is None and self.generation >= 0:
                 self._held = Held(before, self.generation)
             if known and self._held is not None:
-                await self._renew(self._held, known[:LEASES_MAX])
+                await self._go_on(self._held, known[:LEASES_MAX])
         if self._over:
             return
         for partition in known:
@@ -249,15 +248,18 @@ class Session:
         for partition in self._host.partitions.values():
             self._host.wake(partition)
 
-    def _taken(self) -> None:
-        self._fenced("the name was granted to another producer; this one had")
-
-    async def _renew(self, held: Held, partitions: list[PartitionQueue]) -> None:
-        """Go on under the name's next PID, unless the name is somebody else's by now."""
+    async def _renew(self, held: Held, partitions: list[PartitionQueue]) -> Sequence[Answer] | None:
+        """The name's next PID; None where the name is somebody else's by now: that ends it."""
         try:
-            answers = await self._asking.renew(held, partitions)
+            return await self._asking.renew(held, partitions)
         except TakenError:
-            self._taken()
+            self._fenced("the name was granted to another producer; this one had")
+            return None
+
+    async def _go_on(self, held: Held, partitions: list[PartitionQueue]) -> None:
+        """Write under the name's next PID from now on."""
+        answers = await self._renew(held, partitions)
+        if answers is None:
             return
         self.generation = -1
         for partition, answer in zip(partitions, answers, strict=True):

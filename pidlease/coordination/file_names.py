@@ -9,17 +9,16 @@ with a CRC-32C of the JSON behind it; the last line of a name counts, and one wi
 of it. The file is written anew when most of its lines say nothing any more.
 """
 
-import json
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import structlog
-from crc32c import crc32c
 
 from pidlease.coordination.names import Binding, BindingConflictError, NamesError
-from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_asides, write_aside
+from pidlease.storage.checked_lines import decode_line, encode_line, split_torn
+from pidlease.storage.files import Files, make_durable_file, read_file, write_aside
 
 #: Lines that may say nothing any more, beside as many as say something.
 _SPARE_LINES: Final = 10_000
@@ -107,50 +106,42 @@ class FileNames:
 
     def _load(self) -> None:
         try:
-            make_durable_folder(self._files, self._path.parent)
-            sweep_asides(self._files, self._path.parent)
-            if not self._files.exists(self._path):
-                write_aside(self._files, self._path, [])
-            self._files.fsync_folder(self._path.parent)
+            make_durable_file(self._files, self._path)
             content = read_file(self._files, self._path)
         except OSError as error:
             raise NamesError(f"{self._path}: {error}") from error
-        lines = content.split(b"\n")
-        for number, line in enumerate(lines[:-1], 1):
+        lines, torn = split_torn(content)
+        for number, line in enumerate(lines, 1):
             change = parse_line(line)
             if change is None:
-                if any(map(parse_line, lines[number:])) or b"\0" not in line:
-                    raise NamesError(
-                        f"{self._path}: line {number} is damaged; take the file from a backup"
-                    )
-                break
+                raise NamesError(
+                    f"{self._path}: line {number} is damaged; take the file from a backup"
+                )
             name, binding = change
             self._bindings.pop(name, None)
             if binding is not None:
                 self._bindings[name] = binding
             self._length += len(line) + 1
             self._lines += 1
-        if self._length < len(content):
+        if torn:
             # What a crash left of a line was never answered.
             self._doubtful = True
             _log.warning("the end of the names' file is not intact: it is left out",
-                         path=str(self._path), bytes=len(content) - self._length)  # fmt: skip
+                         path=str(self._path), bytes=len(torn))  # fmt: skip
 
 
 def _line(name: str, binding: Binding | None) -> bytes:
     fields: dict[str, object] = {"name": name}
     if binding is not None:
         fields |= binding._asdict()
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-    return b"%s %08x\n" % (text, crc32c(text))
+    return encode_line(fields)
 
 
 def parse_line(line: bytes) -> tuple[str, Binding | None] | None:
     """Read a line of the file; None where it is not intact."""
-    text, _, crc = line.rpartition(b" ")
-    if not text or b"%08x" % crc32c(text) != crc:
+    fields = decode_line(line)
+    if fields is None:
         return None
-    fields = json.loads(text)
     pid = fields.get("pid")
     if pid is None:
         return fields["name"], None

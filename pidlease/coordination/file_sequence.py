@@ -7,19 +7,18 @@ One line for each block, appended and fsynced before the block is used:
 with a CRC-32C of the JSON behind it. What a crash leaves of a block is wasted on purpose.
 """
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import structlog
-from crc32c import crc32c
 
 from pidlease.coordination.ports import SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.pid import BLOCK_SIZE
-from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_asides, write_aside
+from pidlease.storage.checked_lines import decode_line, encode_line
+from pidlease.storage.files import Files, make_durable_file, read_file, write_aside
 
 #: Lines in the file at which the old ones are merged.
 _LINES_MAX: Final = 10_000
@@ -86,11 +85,7 @@ class FileSequence:
 
     def _load(self) -> None:
         try:
-            make_durable_folder(self._files, self._path.parent)
-            sweep_asides(self._files, self._path.parent)
-            if not self._files.exists(self._path):
-                write_aside(self._files, self._path, [])
-            self._files.fsync_folder(self._path.parent)
+            make_durable_file(self._files, self._path)
             content = read_file(self._files, self._path)
         except OSError as error:
             raise SequenceError(f"{self._path}: {error}") from error
@@ -147,14 +142,12 @@ def _line(block: PidBlock) -> bytes:
         "taken_ms": block.taken_ms,
         "owner": block.owner,
     }
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-    return b"%s %08x\n" % (text, crc32c(text))
+    return encode_line(fields)
 
 
 def parse_line(line: bytes) -> PidBlock | None:
     """Read a line of the file; None where it is not intact."""
-    text, _, crc = line.rpartition(b" ")
-    if b"%08x" % crc32c(text) != crc:
+    fields = decode_line(line)
+    if fields is None:
         return None
-    fields = json.loads(text)
     return PidBlock(fields["first"], fields["count"], fields["taken_ms"], fields["owner"])

@@ -190,6 +190,7 @@ class Leases:
             for partition in self._table.pop(pid):
                 partition.forget(pid)
             self.fences.pop(pid, None)
+            self.formers.pop(pid, None)
             for told in self.on_ended:
                 told(pid)
             self._names.drop(pid)

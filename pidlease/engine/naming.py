@@ -305,7 +305,6 @@ class NamedLeases:
 
     def _forget(self, pid: int) -> None:
         self.names.pop(pid, None)
-        self._leases.formers.pop(pid, None)
 
     async def _landed(self, binding: Binding) -> None:
         deadline = time.monotonic() + _LANDING_SECONDS

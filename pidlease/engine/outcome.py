@@ -4,10 +4,11 @@ import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from pidlease.coordination.names import RELEASED
 from pidlease.core.judge import Kind, Verdict
 
 #: Fences every generation that a batch can have.
-FENCED_FOR_EVER: Final = 2**63
+FENCED_FOR_EVER: Final = RELEASED
 
 
 @enum.unique

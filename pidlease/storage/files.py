@@ -337,6 +337,16 @@ def make_durable_folder(files: Files, folder: Path) -> None:
         files.fsync_folder(each.parent)
 
 
+def make_durable_file(files: Files, path: Path) -> None:
+    """Make an empty file where it is missing, its folder too; what a crash left there is swept."""
+    make_durable_folder(files, path.parent)
+    sweep_asides(files, path.parent)
+    if not files.exists(path):
+        write_aside(files, path, [])
+    # A crash may have come between a rename and its fsync.
+    files.fsync_folder(path.parent)
+
+
 def remove_tree(files: Files, folder: Path) -> None:
     """Remove a folder that holds files only, and the files in it."""
     for name in files.list(folder):

@@ -19,13 +19,19 @@ HEADER_BYTES: Final = _HEADER.size  # 61
 #: Bytes in front of what `batch_length` counts: the base offset and the length itself.
 LENGTH_PREFIX_BYTES: Final = 12
 _LEADER_EPOCH_AT: Final = 12
-#: Where in a batch begins what its CRC covers.
+#: Where in a batch its length stands, its CRC, and its producer id, epoch and base sequence.
+LENGTH_AT: Final = 8
+CRC_AT: Final = 17
+PRODUCER_AT: Final = 43
+#: Where begins what the CRC covers: at the attributes.
 CRC_FROM: Final = 21
+ATTRIBUTES_AT: Final = CRC_FROM
 MAGIC: Final = 2
 #: Compression types by the low three attribute bits.
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_CODEC_BITS: Final = 0x07
+#: The attribute bits of the compression type.
+CODEC_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
@@ -56,12 +62,17 @@ class BatchHeader(NamedTuple):
     @property
     def is_compressed(self) -> bool:
         """Whether the records are compressed."""
-        return bool(self.attributes & _CODEC_BITS)
+        return bool(self.attributes & CODEC_BITS)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a marker, and holds no record of anybody's."""
+        return bool(self.attributes & _CONTROL_BIT)
 
     @property
     def codec(self) -> str:
         """How the records are compressed."""
-        return CODECS[self.attributes & _CODEC_BITS]
+        return CODECS[self.attributes & CODEC_BITS]
 
     @property
     def last_offset(self) -> int:
@@ -123,8 +134,8 @@ def check_from_client(header: BatchHeader) -> None:
         raise InvalidBatchError("transactional batches are not served")
     if attributes & _LOG_APPEND_TIME_BIT:
         raise InvalidBatchError("only a broker marks timestamps as the log's own")
-    if attributes & _CODEC_BITS >= len(CODECS):
-        raise InvalidBatchError(f"compression type {attributes & _CODEC_BITS} is not known")
+    if attributes & CODEC_BITS >= len(CODECS):
+        raise InvalidBatchError(f"compression type {attributes & CODEC_BITS} is not known")
 
 
 def place(data: bytearray | memoryview, offset: int) -> None:

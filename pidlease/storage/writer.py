@@ -14,7 +14,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.storage.errors import UnidentifiedBatchError
 from pidlease.storage.first_record import find_identity
 from pidlease.storage.identity import Identity, IdentityError
-from pidlease.storage.record_batch import CRC_FROM, BatchHeader
+from pidlease.storage.record_batch import CRC_AT, CRC_FROM, PRODUCER_AT, BatchHeader
 
 #: The writer of all partitions of the embedded log.
 WRITER_PID: Final = make_pid(Policy.WRITER, 1)
@@ -23,9 +23,7 @@ _WRITER_SEQUENCE: Final = 0
 
 #: Producer id, epoch and base sequence, and where they stand in a batch.
 _PRODUCER: Final = struct.Struct(">qhi")
-_PRODUCER_AT: Final = 43
 _CRC: Final = struct.Struct(">I")
-_CRC_AT: Final = 17
 
 
 class LoggedBatch(NamedTuple):
@@ -45,9 +43,9 @@ def under_writer(header: BatchHeader, data: bytearray | memoryview) -> BatchHead
     Returns:
         The header as it is now.
     """
-    _PRODUCER.pack_into(data, _PRODUCER_AT, WRITER_PID, _WRITER_EPOCH, _WRITER_SEQUENCE)
+    _PRODUCER.pack_into(data, PRODUCER_AT, WRITER_PID, _WRITER_EPOCH, _WRITER_SEQUENCE)
     crc = crc32c(memoryview(data)[CRC_FROM:])
-    _CRC.pack_into(data, _CRC_AT, crc)
+    _CRC.pack_into(data, CRC_AT, crc)
     return header._replace(
         producer_id=WRITER_PID,
         producer_epoch=_WRITER_EPOCH,

@@ -1,6 +1,6 @@
 """What is said of requests that cannot be served, as JSON, with the field that it is about."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from fastapi import FastAPI, Request
@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from pidlease.contract import ErrorAnswer
 from pidlease.coordination.names import NamesError
-from pidlease.engine.engine import UnknownTopicError
+from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.engine.lease_service import (
     BadNameError,
     NameNeededError,
@@ -51,6 +51,18 @@ REFUSALS: Final = tuple(_KINDS)
 
 class NotReadyError(Exception):
     """The server recovers, or stops."""
+
+
+def ready_engine(engine: Callable[[], Engine | None]) -> Engine:
+    """The engine, where it can be asked.
+
+    Raises:
+        NotReadyError: there is none yet, it recovers, or it stops.
+    """
+    current = engine()
+    if current is None or not current.ready:
+        raise NotReadyError("the server recovers, or stops; try again")
+    return current
 
 
 def status_of(error: Exception) -> tuple[int, str | None]:

@@ -10,7 +10,7 @@ from pidlease.contract import LeaseAnswer, LeaseBatchAnswer, LeaseBatchRequest, 
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import Ask, LeaseService
-from proxy.http.errors import REFUSALS, NotReadyError, status_of
+from proxy.http.errors import REFUSALS, ready_engine, status_of
 
 #: Leases that are granted before others get their turn.
 _AT_ONCE: Final = 100
@@ -25,10 +25,7 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
     router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
     def service(asks: list[Ask]) -> LeaseService:
-        current = engine()
-        if current is None or not current.ready:
-            raise NotReadyError("the server recovers, or stops; try again")
-        return LeaseService(current, asks)
+        return LeaseService(ready_engine(engine), asks)
 
     @router.post("")
     async def lease(request: LeaseRequest) -> LeaseAnswer:

@@ -13,7 +13,7 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import partition_of
 from pidlease.engine.partition import Partition
 from pidlease.engine.topics import UnknownTopicError
-from proxy.http.errors import NotReadyError
+from proxy.http.errors import ready_engine
 
 #: Producers in one answer, unless it is asked for fewer.
 _LIMIT: Final = 1000
@@ -37,9 +37,7 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=_LIMIT)] = _LIMIT,
     ) -> ProducersAnswer:
         """Producers that are known: of all partitions, or of those that are named."""
-        current = engine()
-        if current is None or not current.ready:
-            raise NotReadyError("the server recovers, or stops; try again")
+        current = ready_engine(engine)
         places = _partitions(current, topic, partition)
         pids = None if pid is None else [pid]
         if name is not None:
@@ -51,10 +49,7 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
     @router.delete("", status_code=204)
     async def release(name: Annotated[str, Query(min_length=1, max_length=256)]) -> None:
         """Let go of a name: who writes under it is fenced, and who asks for it next is new."""
-        current = engine()
-        if current is None or not current.ready:
-            raise NotReadyError("the server recovers, or stops; try again")
-        await current.naming.release(name)
+        await ready_engine(engine).naming.release(name)
 
     return router
 

@@ -13,7 +13,7 @@ from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import partition_of
 from pidlease.engine.partition import Partition
-from proxy.http.errors import NotReadyError
+from proxy.http.errors import ready_engine
 from proxy.http.records_answers import APPEND_REFUSALS, READ_REFUSALS, appended
 from proxy.http.records_batch import BatchMaker
 from proxy.http.records_openapi import append_description
@@ -118,9 +118,7 @@ class RecordRoutes:
             raise
 
     def _ready(self) -> AppendService:
-        current = self._engine()
-        if current is None or not current.ready:
-            raise NotReadyError("the server recovers, or stops; try again")
+        current = ready_engine(self._engine)
         if self._service is None or self._service.engine is not current:
             self._service = AppendService(current)
         return self._service

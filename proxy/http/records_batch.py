@@ -14,15 +14,13 @@ from starlette.requests import Request
 from pidlease.contract_records import AppendRequest, NewRecord
 from pidlease.storage.identity import HEADER_KEY, Identity, encode_identity
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.record_batch import MAGIC
 from proxy.http.records_refused import BodyTooLongError, WrongTypeError
 from proxy.http.records_who import by_body
 
 #: Bodies that are made into batches on the event loop: one or two milliseconds at most.
 _JSON_INLINE_BYTES: Final = 8 << 10
 _RAW_INLINE_BYTES: Final = 256 << 10
-_MAGIC: Final = 2
-#: How much of a field's name is told back.
-_SHOWN: Final = 100
 
 
 class NewBatch(NamedTuple):
@@ -104,16 +102,14 @@ class BatchMaker:
             request = AppendRequest.model_validate_json(body)
         except ValidationError as error:
             errors = error.errors(include_url=False, include_context=False, include_input=False)
-            # Names of fields are the client's own, and not told back at length.
-            place = [each if isinstance(each, int) else each[:_SHOWN] for each in errors[0]["loc"]]
-            first = {**errors[0], "loc": ("body", *place)}
+            first = {**errors[0], "loc": ("body", *errors[0]["loc"])}
             raise RequestValidationError([first]) from None
         identity = by_body(request, named)
         timed = all(record.timestamp_ms is not None for record in request.records)
         return NewBatch(self._build(request.records, identity), identity, timed)
 
     def _build(self, records: Sequence[NewRecord], identity: Identity | None) -> bytearray:
-        builder: Any = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, self._bytes_max)
+        builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, self._bytes_max)
         now_ms = time.time_ns() // 1_000_000
         for place, record in enumerate(records):
             headers = [(each.key, each.value) for each in record.headers]

@@ -16,7 +16,10 @@ from pidlease.storage import first_record
 from pidlease.storage.files import Buffer
 from pidlease.storage.identity import HEADER_KEY, IdentityError
 from pidlease.storage.record_batch import (
+    ATTRIBUTES_AT,
+    CODEC_BITS,
     HEADER_BYTES,
+    LENGTH_AT,
     LENGTH_PREFIX_BYTES,
     BatchHeader,
     CorruptBatchError,
@@ -33,12 +36,8 @@ _FIRST_TRY: Final = 256 << 10
 _PADDING: Final = bytes(32)
 
 _OURS: Final = HEADER_KEY.decode()
-_CONTROL_BIT: Final = 0x20
-_CODEC_BITS: Final = 0x07
 _ATTRIBUTES: Final = struct.Struct(">h")
-_ATTRIBUTES_AT: Final = 21
 _LENGTH: Final = struct.Struct(">i")
-_LENGTH_AT: Final = 8
 
 _encode: Final[Callable[[object], str]] = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":")
@@ -133,8 +132,8 @@ def _records(header: BatchHeader, batch: memoryview) -> Iterator[Any]:
     Raises:
         _CannotError: what is there is none.
     """
-    if header.attributes & _CONTROL_BIT:
-        return  # a marker, no record of anybody's
+    if header.is_control:
+        return
     try:
         check_intact(header, batch)
         yield from DefaultRecordBatch(_unpacked(header, batch) if header.is_compressed else batch)
@@ -152,9 +151,9 @@ def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
     plain = bytearray(batch[:HEADER_BYTES])
     plain += records
     plain += _PADDING
-    _ATTRIBUTES.pack_into(plain, _ATTRIBUTES_AT, header.attributes & ~_CODEC_BITS)
+    _ATTRIBUTES.pack_into(plain, ATTRIBUTES_AT, header.attributes & ~CODEC_BITS)
     size = HEADER_BYTES + len(records)
-    _LENGTH.pack_into(plain, _LENGTH_AT, size - LENGTH_PREFIX_BYTES)
+    _LENGTH.pack_into(plain, LENGTH_AT, size - LENGTH_PREFIX_BYTES)
     return memoryview(plain)[:size]
 
 

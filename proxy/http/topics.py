@@ -23,7 +23,7 @@ from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import change_of_own, change_of_shared, settings_in_force
 from pidlease.storage.topics import Topic
-from proxy.http.errors import NotReadyError, refusal
+from proxy.http.errors import NotReadyError, ready_engine, refusal
 
 #: Changes that may wait for others.
 _WAITING_MAX: Final = 100
@@ -70,10 +70,7 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
     changes = _Changes()
 
     def ready() -> Engine:
-        current = engine()
-        if current is None or not current.ready:
-            raise NotReadyError("the server recovers, or stops; try again")
-        return current
+        return ready_engine(engine)
 
     @router.get("/topics")
     async def topics(

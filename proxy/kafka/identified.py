@@ -20,6 +20,7 @@ from pidlease.storage.first_record import TooLongError, find_identity
 from pidlease.storage.identity import Identity, IdentityError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader, read_header
+from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.writer import under_writer
 from proxy.kafka.connection import KafkaConnection
 
@@ -34,15 +35,12 @@ _log = structlog.get_logger(__name__)
 class Sent(NamedTuple):
     """A batch, where it goes, and who is told."""
 
-    place: "Place"
     partition: Partition
     header: BatchHeader
     data: memoryview
     done: Done
 
 
-#: A topic's name, and a partition's number.
-Place = tuple[str, int]
 #: In the place of a PID: of all, for whose it was cannot be read.
 _ANYBODY: Final = -1
 
@@ -60,7 +58,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.waiting: deque[Sent] = deque()
-        self.ended: set[tuple[int, Place]] = set()
+        self.ended: set[tuple[int, TopicPartition]] = set()
 
 
 class IdentifiedBatches:
@@ -88,7 +86,7 @@ class IdentifiedBatches:
         self._look(session, sent)
 
     def refused(
-        self, connection: KafkaConnection, place: Place, data: memoryview, *, intact: bool
+        self, connection: KafkaConnection, place: TopicPartition, data: memoryview, *, intact: bool
     ) -> None:
         """Take note of a batch that the door refused by itself: an error like any other.
 
@@ -134,7 +132,8 @@ class IdentifiedBatches:
             pass
 
     def _bring(self, session: _Session, sent: Sent, found: Identity | Exception | None) -> None:
-        place, partition, header, data, done = sent
+        partition, header, data, done = sent
+        place = partition.name
         pid = header.producer_id
         if policy_of(pid) is Policy.MONOTONIC:
             if (pid, place) in session.ended or (_ANYBODY, place) in session.ended:
@@ -159,7 +158,9 @@ def _why(pid: int, found: Identity | Exception | None) -> str:
     return f"its header pidlease speaks of {found.name or found.pid!r}, its batch header of {pid}"
 
 
-def _end_on_error(session: _Session, who: tuple[int, Place], done: Done, outcome: Outcome) -> None:
+def _end_on_error(
+    session: _Session, who: tuple[int, TopicPartition], done: Done, outcome: Outcome
+) -> None:
     """A producer of policy monotonic has no density that would protect it.
 
     What is behind a batch that was not stored would pass it by, and its retry be a duplicate.

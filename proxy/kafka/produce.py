@@ -22,6 +22,7 @@ from pidlease.storage.record_batch import (
     check_intact,
     read_header,
 )
+from pidlease.storage.snapshots import TopicPartition
 from proxy.kafka.connection import KafkaConnection, Slot
 from proxy.kafka.errors import CODES
 from proxy.kafka.identified import IdentifiedBatches, Sent
@@ -172,7 +173,7 @@ class ProduceApi:
         policy = None if pid in NO_PIDS else policy_of(pid)
         if policy in _IDENTIFIED:
             done = partial(reply.tell_leased, place, header, log_start)
-            sent = Sent((topic, index), partition, header, data, done)
+            sent = Sent(partition, header, data, done)
             self._identified.produce(reply.connection, sent)
             return
         done = partial(reply.tell, place, header, log_start)
@@ -182,7 +183,7 @@ class ProduceApi:
         partition.produce(pid, header, data, batch_of(header), done)
 
     def _refused(self, reply: _Reply, part: PartitionData, *, intact: bool) -> None:
-        place = (part.topic, part.number)
+        place = TopicPartition(part.topic, part.number)
         self._identified.refused(reply.connection, place, part.data, intact=intact)
 
     def _check(self, data: memoryview) -> BatchHeader:

@@ -139,7 +139,7 @@ async def test_a_lease_without_time_left_is_not_asked_for_at_once() -> None:
 async def test_what_was_never_sent_is_not_passed_by_under_a_name() -> None:
     """Once a bug: the next record took its number, and a restart by numbers lost it."""
     async with world() as all_:
-        producer = all_.producer(name="n", delivery_timeout_ms=200)
+        producer = all_.producer(name="n", delivery_timeout_ms=500)
         await producer.start()
         await producer.send_and_wait("t", b"0")
         all_.leases.away = 10**9

@@ -400,7 +400,7 @@ async def switched(producer: LeasedProducer) -> None:
 
 async def test_a_batch_that_was_sent_and_is_overdue_ends_the_session() -> None:
     async with world(t=2) as all_:
-        options = {"max_batch_size": 300, "delivery_timeout_ms": 60, "request_timeout_ms": 15}
+        options = {"max_batch_size": 300, "delivery_timeout_ms": 500, "request_timeout_ms": 60}
         async with all_.producer(**options) as producer:
             await producer.send_and_wait("t", b"0", partition=0)
             all_.broker.fault = lambda _: Fault("cut after")
@@ -436,7 +436,7 @@ async def test_other_partitions_deliver_what_they_took() -> None:
 
 async def test_what_was_never_sent_ends_nothing() -> None:
     async with world() as all_:
-        async with all_.producer(delivery_timeout_ms=40) as producer:
+        async with all_.producer(delivery_timeout_ms=500) as producer:
             all_.leases.away = 10**9
             futures = [await producer.send("t", b"%d" % number) for number in range(10)]
             errors = await asyncio.gather(*futures, return_exceptions=True)

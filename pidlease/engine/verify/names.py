@@ -7,6 +7,7 @@ from pidlease.coordination.names import check_name
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.verify.partition import Looking
 from pidlease.engine.verify.report import Kind
+from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.files import read_file
 
 #: Policies whose PIDs are bound to names.
@@ -25,11 +26,7 @@ def check_names(looking: Looking, path: Path) -> None:
     """
     if not looking.files.exists(path):
         return
-    content = read_file(looking.files, path)
-    lines = content.split(b"\n")
-    torn = lines.pop()
-    while lines and _read(lines[-1]) is None and not looking.report.clean:
-        torn = lines.pop()
+    lines, torn = split_torn(read_file(looking.files, path))
     for number, line in enumerate(lines, 1):
         problem = _read(line)
         if problem is None:

@@ -8,6 +8,7 @@ from pidlease.core.pid import number_of
 from pidlease.core.producer_names import is_stand_in
 from pidlease.engine.verify.partition import Looking
 from pidlease.engine.verify.report import Kind, Report
+from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.files import read_file
 
 
@@ -31,12 +32,7 @@ def check_sequence(looking: Looking, path: Path) -> None:
         if (report.clean or largest) and not elsewhere:
             report.wrong(Kind.MISSING, path, "there is no PID sequence")
         return
-    content = read_file(looking.files, path)
-    lines = content.split(b"\n")
-    # Behind the last newline: nothing, or what a crash left of a line.
-    torn = lines.pop()
-    if lines and not torn and b"\0" in lines[-1]:
-        torn = lines.pop()
+    lines, torn = split_torn(read_file(looking.files, path))
     end = _check_lines(report, path, lines)
     if torn and report.clean:
         report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes behind the last whole line",

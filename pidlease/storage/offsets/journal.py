@@ -13,13 +13,7 @@ from typing import Final
 import structlog
 
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.files import (
-    Files,
-    OpenFile,
-    make_durable_folder,
-    sweep_asides,
-    write_aside,
-)
+from pidlease.storage.files import Files, OpenFile, make_durable_file, write_aside
 from pidlease.storage.offsets.lines import JournalLine, journal_lines
 from pidlease.storage.offsets.records import Mark, Record, encode_line
 
@@ -66,12 +60,7 @@ class OffsetJournal:
             DataFolderError: it cannot be read, or something in its middle is damaged.
         """
         try:
-            make_durable_folder(self._files, self._path.parent)
-            sweep_asides(self._files, self._path.parent)
-            if not self._files.exists(self._path):
-                write_aside(self._files, self._path, [])
-            # A crash may have come between a rename and its fsync.
-            self._files.fsync_folder(self._path.parent)
+            make_durable_file(self._files, self._path)
             file = self._files.open(self._path)
             try:
                 yield from self._read(file)

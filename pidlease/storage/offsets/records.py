@@ -8,12 +8,11 @@ with a CRC-32C of the JSON behind it. The first line of each write says in `sync
 file was durable by then: so what a power cut took of the last write can be told from damage.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from crc32c import crc32c
+from pidlease.storage import checked_lines
 
 #: No time limit of its own.
 NEVER_MS: Final = -1
@@ -129,8 +128,7 @@ def encode_line(record: Record, synced: int = 0) -> bytes:
     fields = _fields(record)
     if synced:
         fields["synced"] = synced
-    text = json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
-    return b"%s %08x\n" % (text, crc32c(text))
+    return checked_lines.encode_line(fields, ensure_ascii=False)
 
 
 def parse_line(line: bytes) -> Line | None:
@@ -139,10 +137,9 @@ def parse_line(line: bytes) -> Line | None:
     Raises:
         ValueError: it is intact, and of a kind that is not known here.
     """
-    text, _, crc = line.rpartition(b" ")
-    if not text or b"%08x" % crc32c(text) != crc:
+    fields = checked_lines.decode_line(line)
+    if fields is None:
         return None
-    fields = json.loads(text)
     try:
         return Line(_record(fields), fields.get("synced", 0))
     except (KeyError, TypeError) as error:

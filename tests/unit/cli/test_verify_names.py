@@ -6,7 +6,7 @@ import pytest
 from crc32c import crc32c
 
 from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.names import RELEASED, Binding
+from pidlease.coordination.names import RELEASED, Binding, NamesError
 from pidlease.core.pid import Policy, make_pid
 from tests.unit.cli.datadir import DataDir, filled
 
@@ -57,6 +57,30 @@ def test_a_torn_line_is_no_damage_after_a_crash(tmp_path: Path) -> None:
     assert "sequence/names: torn last line" in found.notes
     (data.path / "clean-stop").touch()
     assert data.verify().kinds == ["sequence"]
+
+
+def test_a_damaged_last_line_is_damage_to_the_start_and_to_verify(tmp_path: Path) -> None:
+    data = with_names(tmp_path / "d", closed=False)
+    content = bytearray(names_of(data).read_bytes())
+    content[-20] ^= 1
+    names_of(data).write_bytes(content)
+    found = data.verify()
+    assert (found.code, found.kinds) == (1, ["sequence"])
+    assert found.findings[0]["position"] == 3
+    with pytest.raises(NamesError, match="line 3 is damaged"):
+        FileNames(data.files, names_of(data))
+
+
+def test_a_last_line_with_zeros_was_never_answered(tmp_path: Path) -> None:
+    data = with_names(tmp_path / "d", closed=False)
+    content = bytearray(names_of(data).read_bytes())
+    start = content.rindex(b"\n", 0, -1) + 1
+    content[start : start + 30] = bytes(30)
+    names_of(data).write_bytes(content)
+    found = data.verify()
+    assert (found.code, found.findings) == (0, [])
+    assert "sequence/names: torn last line" in found.notes
+    assert list(FileNames(data.files, names_of(data)).all()) == ["a/b"]
 
 
 @pytest.mark.parametrize(
