@@ -1,10 +1,9 @@
 """One partition: the one path from a batch to its place in the log.
 
-    produce -> judge (looks at pushed) -> queue -> append -> apply (moves persisted) -> answer
+    produce -> judge (looks at pushed) -> append -> apply (moves persisted) -> answer
 
 Pushed is what was judged and sent to the log, persisted what the log has acknowledged. All of
-this runs on the event loop; only the append itself is elsewhere, one at a time, and carries all
-batches that came while the one before was under way (group commit).
+this runs on the event loop; only the append itself is elsewhere (`appends.py`).
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -23,13 +22,14 @@ from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch
 from pidlease.core.topic_policy import TopicPolicy
+from pidlease.engine.appends import Appending, Appends, Applied, GroupAppends
 from pidlease.engine.counts import Counts
 from pidlease.engine.failed import FailedFirsts
-from pidlease.engine.flight import Pending, behind_failed, next_group, original, tell
+from pidlease.engine.flight import Pending, behind_failed, original, tell
 from pidlease.engine.known import KnownProducers
 from pidlease.engine.outcome import Done, Outcome, Status, told_as
 from pidlease.engine.whose import no_policy
-from pidlease.storage.errors import LogStoppedError, OffsetRangeError
+from pidlease.storage.errors import OffsetRangeError
 from pidlease.storage.ports import NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.snapshots import TopicPartition
@@ -76,6 +76,7 @@ class Surroundings:
         clock_ms: the time, in ms since 1970.
         judging: off lets every batch through as if it had no PID.
         names: the producer ids of policy epoch.
+        appends: how admitted batches come into the log.
     """
 
     leases: LeaseBook
@@ -83,6 +84,7 @@ class Surroundings:
     clock_ms: Callable[[], int]
     judging: bool = True
     names: ProducerNames = field(default_factory=ProducerNames)
+    appends: Callable[[PartitionLog, Appending], Appends] = GroupAppends
 
 
 class Partition(KnownProducers):
@@ -112,10 +114,7 @@ class Partition(KnownProducers):
         self._pushed: dict[int, Packed] = {}
         self._flying: dict[int, deque[Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
-        self._queue: deque[Pending] = deque()
-        self._writing: list[Pending] = []
-        self._start_scheduled = False
-        self._loop = asyncio.get_running_loop()
+        self._appends: Final = around.appends(log, self)
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -148,7 +147,7 @@ class Partition(KnownProducers):
             done(self._outcome(policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason)))
             return
         if pid <= 0 or not self._judging:
-            self._push(Pending(0, batch, NewBatch(data, header), done))
+            self._appends.push(Pending(0, batch, NewBatch(data, header), done))
             return
         rules = rules_of(pid)
         if rules is None:
@@ -171,7 +170,7 @@ class Partition(KnownProducers):
             flying.append(pending)
             if self._failed:
                 self._failed.forget(pid)
-            self._push(pending)
+            self._appends.push(pending)
 
     def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
         """Tell, and count, what a door has found to be wrong with a batch.
@@ -214,7 +213,7 @@ class Partition(KnownProducers):
     def _no_slot(self, pid: int, rules: Rules, pending: Pending) -> None:
         """The first batch of a producer for whom the ring has no slot."""
         if not self._policy.deduplication:
-            self._push(Pending(0, *pending.sent))
+            self._appends.push(Pending(0, *pending.sent))
             return
         if not self.names.name(pid):
             # What is behind it on the wire is not to pass it. (Nothing that counts from 0 can,
@@ -270,41 +269,11 @@ class Partition(KnownProducers):
 
     # ------------------------------------------------------------------ appending
 
-    def _push(self, pending: Pending) -> None:
-        self._queue.append(pending)
-        if not self._writing and not self._start_scheduled:
-            # Not at once: what else arrived together goes into the same append.
-            self._start_scheduled = True
-            self._loop.call_soon(self._start)
-
-    def _start(self) -> None:
-        self._start_scheduled = False
-        if self._writing:
-            return
-        group = next_group(self._queue)
-        if group:
-            self._writing = group
-            self.log.append([pending.new for pending in group], self._appended)
-
-    def _appended(self, result: list[int] | Exception) -> None:
-        group, self._writing = self._writing, []
-        self._counts.appends += 1
-        if isinstance(result, Exception):
-            self._fail(group, result)
-            self._start()
-            return
-        applied = self._apply(group, result)
-        self._start()
-        self.wake()
-        for pending, outcome in applied:
-            tell(pending.done, outcome)
-            for batch, done in pending.retries:
-                self._answer_retry(pending.pid, batch, done)
-
-    def _apply(self, group: list[Pending], offsets: list[int]) -> list[tuple[Pending, Outcome]]:
-        """Move persisted, in the order of the log."""
+    def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
+        """Move persisted, in the order of the log (see `appends.Appending`)."""
         now_ms = self._clock_ms()
         counts = self._counts
+        counts.appends += 1
         applied = []
         for pending, offset in zip(group, offsets, strict=True):
             pid, header = pending.pid, pending.new.header
@@ -321,6 +290,14 @@ class Partition(KnownProducers):
             counts.appended[rules.policy.value if rules else 0] += 1
             applied.append((pending, Outcome(Status.APPENDED, offset)))
         return applied
+
+    def tell(self, applied: Applied) -> None:
+        """See `appends.Appending`."""
+        self.wake()
+        for pending, outcome in applied:
+            tell(pending.done, outcome)
+            for batch, done in pending.retries:
+                self._answer_retry(pending.pid, batch, done)
 
     def _land(self, pid: int) -> None:
         flying = self._flying[pid]
@@ -343,21 +320,14 @@ class Partition(KnownProducers):
 
     # ------------------------------------------------------------------ failing
 
-    def _fail(self, group: list[Pending], error: Exception) -> None:
-        """Fail a group, and all that is in flight behind it for the same producers."""
-        _log.error("append failed", partition=str(self.name), batches=len(group),
-                   error=str(error))  # fmt: skip
-        stopped = isinstance(error, LogStoppedError) or bool(self.log.stopped)
-        status = Status.STOPPED if stopped else Status.FAILED
-        pids = {pending.pid for pending in group if pending.pid}
-        behind = [p for p in self._queue if stopped or p.pid in pids]
-        self._queue = deque(p for p in self._queue if not (stopped or p.pid in pids))
-        for pending in (*group, *behind):
+    def fail(self, group: list[Pending], outcome: Outcome) -> None:
+        """See `appends.Appending`."""
+        self._counts.appends += 1
+        for pending in group:
             if pending.pid:
                 self._fall_back(pending.pid, pending.batch)
-        for pending in (*group, *behind):
+        for pending in group:
             policy = policy_of(pending.pid)
-            outcome = Outcome(status, reason=str(error))
             tell(pending.done, self._outcome(policy, outcome))
             for _, done in pending.retries:
                 tell(done, self._outcome(policy, outcome))
@@ -417,7 +387,7 @@ class Partition(KnownProducers):
     @property
     def in_flight(self) -> int:
         """How many batches are on their way."""
-        return len(self._queue) + len(self._writing)
+        return self._appends.in_flight
 
     def watch(self, event: asyncio.Event) -> None:
         """Have an event set whenever records were acknowledged."""

@@ -19,6 +19,7 @@ from tests.mutants.mutant import (
 )
 
 _JUDGE: Final = "pidlease/core/judge.py"
+_APPENDS: Final = "pidlease/engine/appends.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
 _KNOWN: Final = "pidlease/engine/known.py"
 _RECOVERY: Final = "pidlease/engine/recovery.py"
@@ -138,14 +139,14 @@ ENGINE: Final = (
     ),
     Mutant(
         "a failed append does not take along what is behind it",
-        _PARTITION,
+        _APPENDS,
         "        behind = [p for p in self._queue if stopped or p.pid in pids]",
         "        behind = [p for p in self._queue if stopped]",
         (PARTITION,),
     ),
     Mutant(
         "two appends at once",
-        _PARTITION,
+        _APPENDS,
         "        if self._writing:\n            return\n        group",
         "        group",
         (PARTITION,),

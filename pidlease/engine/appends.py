@@ -1,0 +1,109 @@
+"""Admitted batches on their way into a log that takes one append at a time.
+
+What came while the one before was under way goes into the next one (group commit).
+"""
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+import structlog
+
+from pidlease.engine.flight import Pending, next_group
+from pidlease.engine.outcome import Outcome, Status
+from pidlease.storage.errors import LogStoppedError
+from pidlease.storage.ports import PartitionLog
+from pidlease.storage.snapshots import TopicPartition
+
+_log = structlog.get_logger(__name__)
+
+#: Batches that were applied, with what is to be told of them.
+Applied = list[tuple[Pending, Outcome]]
+
+
+class Appending(Protocol):
+    """What is asked of the partition."""
+
+    @property
+    def name(self) -> TopicPartition:
+        """Topic and number."""
+
+    def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
+        """Batches stand in the log: move persisted."""
+
+    def tell(self, applied: Applied) -> None:
+        """Tell those who wait for what was applied."""
+
+    def fail(self, group: list[Pending], outcome: Outcome) -> None:
+        """Batches do not stand in the log, or nobody knows: fall back, and tell."""
+
+
+class Appends(Protocol):
+    """How admitted batches come into the log."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches are on their way."""
+
+    def push(self, pending: Pending) -> None:
+        """Append a batch, behind those of its producer that came before."""
+
+
+class GroupAppends:
+    """See the module's text, and `Appends`.
+
+    Parameters:
+        log: where batches go.
+        partition: told what became of them.
+    """
+
+    def __init__(self, log: PartitionLog, partition: Appending) -> None:
+        self._log: Final = log
+        self._partition: Final = partition
+        self._queue: deque[Pending] = deque()
+        self._writing: list[Pending] = []
+        self._start_scheduled = False
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def in_flight(self) -> int:
+        """See `Appends`."""
+        return len(self._queue) + len(self._writing)
+
+    def push(self, pending: Pending) -> None:
+        """See `Appends`."""
+        self._queue.append(pending)
+        if not self._writing and not self._start_scheduled:
+            # Not at once: what else arrived together goes into the same append.
+            self._start_scheduled = True
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._start_scheduled = False
+        if self._writing:
+            return
+        group = next_group(self._queue)
+        if group:
+            self._writing = group
+            self._log.append([pending.new for pending in group], self._appended)
+
+    def _appended(self, result: list[int] | Exception) -> None:
+        group, self._writing = self._writing, []
+        if isinstance(result, Exception):
+            self._fail(group, result)
+            self._start()
+            return
+        applied = self._partition.apply(group, result)
+        self._start()
+        self._partition.tell(applied)
+
+    def _fail(self, group: list[Pending], error: Exception) -> None:
+        """Fail a group, and all that is in flight behind it for the same producers."""
+        _log.error("append failed", partition=str(self._partition.name), batches=len(group),
+                   error=str(error))  # fmt: skip
+        stopped = isinstance(error, LogStoppedError) or bool(self._log.stopped)
+        status = Status.STOPPED if stopped else Status.FAILED
+        pids = {pending.pid for pending in group if pending.pid}
+        behind = [p for p in self._queue if stopped or p.pid in pids]
+        self._queue = deque(p for p in self._queue if not (stopped or p.pid in pids))
+        self._partition.fail([*group, *behind], Outcome(status, reason=str(error)))
