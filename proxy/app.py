@@ -8,8 +8,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
 
 import structlog
 import uvicorn
@@ -18,32 +16,20 @@ from prometheus_client.core import Metric
 
 from pidlease import __version__
 from pidlease.coordination.names import NamesError
-from pidlease.coordination.ports import Coordination, SequenceError
+from pidlease.coordination.ports import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.metrics_source import engine_metrics
 from pidlease.metrics import PidleaseCollector
-from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offsets.store import OffsetStore
-from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topic_settings import check_settings
-from proxy.configs import (
-    check_exposure,
-    door_config,
-    engine_config,
-    group_limits,
-    log_config,
-    open_logs_max,
-    record_limits,
-)
-from proxy.coordinator import Coordinator
+from proxy.configs import check_exposure, door_config, engine_config, record_limits
 from proxy.http.door import add_http_door
+from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.door import KafkaDoor
-from proxy.kafka.groups.api import GroupsApi
 from proxy.kafka.metrics_source import door_metrics
+from proxy.log_side import EmbeddedLog, LogSide
 from proxy.ops.http import ops_app
 from proxy.settings import Settings, split_address
 
@@ -77,9 +63,7 @@ class App:
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
         self._engine: Engine | None = None
         self._door: KafkaDoor | None = None
-        self._folder: DataFolder | None = None
-        self._offsets: OffsetStore | None = None
-        self._coordinator: Coordinator | None = None
+        self._side: LogSide | None = None
         self._pool: IoPool | None = None
         self._asking: IoPool | None = None
         self._http: uvicorn.Server | None = None
@@ -116,62 +100,44 @@ class App:
     async def _abandon(self) -> None:
         """Let go of what a start that did not come to its end has taken."""
         await self._stop_http()
-        if self._coordinator is not None:
-            await asyncio.to_thread(self._coordinator.close)
-        if self._folder is not None:
-            self._folder.release()
+        if self._side is not None:
+            await asyncio.to_thread(self._side.release)
 
     async def _start(self) -> None:
         check_exposure(self._settings)
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._asking = IoPool(asyncio.get_running_loop(), _ASKING_THREADS)
-        engine = await self._pool.run(partial(self._build, self._pool))
-        folder, offsets = self._folder, self._offsets
-        if folder is None or offsets is None:
-            raise AssertionError("the folder is built before the engine")
+        side = self._side = EmbeddedLog(self._settings, self._files, self._pool)
+        await side.open()
         self._engine = Engine(
-            folder,
-            engine[0],
-            engine[1]._replace(pool=self._asking),
+            side.store,
+            side.snapshots,
+            side.coordination._replace(pool=self._asking),
             self._pool,
             engine_config(self._settings),
+            appends=side.appends,
         )
         await self._engine.start(_tell_progress)
+        await side.follow(self._engine)
         gc.freeze()
         gc.enable()
-        host, port = split_address(self._settings.kafka_listen)
-        config = door_config(self._settings, folder.cluster_id)
-        at = (config.cluster.host, config.cluster.port)
-        groups = GroupsApi(self._engine, offsets, group_limits(self._settings), at)
-        self._door = KafkaDoor(self._engine, config, check_settings, groups)
-        try:
-            await self._door.listen(host, port)
-        except OSError as error:
-            await offsets.close()
-            await self._engine.stop()
-            self._folder = None
-            raise OSError(f"--kafka-listen {host}:{port}: {error}") from error
+        await self._listen(side, self._engine)
         self._engine.ready = True
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
 
-    def _build(self, pool: IoPool) -> tuple[SnapshotStore, Coordination]:
-        """Lock the data directory and open what is in it. Blocks."""
-        settings = self._settings
-        defaults = log_config(settings)
-        logs_max = open_logs_max(settings.connections_max)
-        self._folder = DataFolder(self._files, Path(settings.data_dir), defaults, pool, logs_max)
-        self._coordinator = Coordinator(
-            self._files, self._folder.sequence, self._folder.names, settings
-        )
-        coordination = self._coordinator.open()
-        self._offsets = OffsetStore(
-            self._files, self._folder.groups, pool, defaults.fsync,
-            settings.flush_seconds, settings.offsets_max,
-        )  # fmt: skip
-        self._offsets.open()
-        return SnapshotStore(self._files, self._folder.snapshots), coordination
+    async def _listen(self, side: LogSide, engine: Engine) -> None:
+        host, port = split_address(self._settings.kafka_listen)
+        config = door_config(self._settings, side.cluster_id)
+        budget = MemoryBudget(config.memory_bytes_max)
+        self._door = KafkaDoor(config, budget, side.apis(engine, config, budget))
+        try:
+            await self._door.listen(host, port)
+        except OSError as error:
+            await side.close()
+            await engine.stop()
+            raise OSError(f"--kafka-listen {host}:{port}: {error}") from error
 
     async def _start_http(self) -> None:
         host, port = split_address(self._settings.http_listen)
@@ -210,12 +176,12 @@ class App:
             self._end_reads()
         if self._door is not None:
             await self._door.close()
-        if self._offsets is not None:
-            await self._offsets.close()
+        if self._side is not None:
+            await self._side.close()
         if self._engine is not None:
             await self._engine.stop()
-        if self._coordinator is not None:
-            await asyncio.to_thread(self._coordinator.close)
+        if self._side is not None:
+            await asyncio.to_thread(self._side.release)
         for pool in (self._asking, self._pool):
             if pool is not None:
                 pool.close()

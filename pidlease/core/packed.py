@@ -56,6 +56,9 @@ _WIDE_JUDGED: Final = struct.Struct("<8xq16xq")
 #: Generation and lowest: what folding it takes.
 _NARROW_FOLDED: Final = struct.Struct("<8xhi")
 _WIDE_FOLDED: Final = struct.Struct("<8xqq")
+#: The offset of the newest batch.
+_NARROW_OFFSET: Final = struct.Struct("<22xq")
+_WIDE_OFFSET: Final = struct.Struct("<40xq")
 _NARROW_MAX: Final = 2**31 - 1
 #: A range that stands among the last five must be a duplicate, also where H has gone back: a log
 #: that was written without judging has such histories. (`find` takes half the time of `in`.)
@@ -99,6 +102,12 @@ def arrival_of(packed: Packed) -> int:
     """When the last batch arrived, in ms since 1970."""
     (arrival_ms,) = _ARRIVAL.unpack_from(packed)
     return int(arrival_ms)
+
+
+def offset_of(rules: Rules, packed: Packed) -> int:
+    """Where the last batch stands in the log."""
+    (offset,) = (_NARROW_OFFSET if rules.wraps else _WIDE_OFFSET).unpack_from(packed)
+    return int(offset)
 
 
 def judge_packed(rules: Rules, packed: Packed, batch: Batch, granted: int = -1) -> Verdict:

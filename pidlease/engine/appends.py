@@ -5,15 +5,16 @@ What came while the one before was under way goes into the next one (group commi
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
 from pidlease.engine.flight import Pending, next_group
 from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.rereading import Rereadable, Rereading
 from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.ports import PartitionLog
-from pidlease.storage.snapshots import TopicPartition
 
 _log = structlog.get_logger(__name__)
 
@@ -21,12 +22,12 @@ _log = structlog.get_logger(__name__)
 Applied = list[tuple[Pending, Outcome]]
 
 
-class Appending(Protocol):
+class Appending(Rereadable, Protocol):
     """What is asked of the partition."""
 
     @property
-    def name(self) -> TopicPartition:
-        """Topic and number."""
+    def next_offset(self) -> int:
+        """Behind everything that is known to be in the log."""
 
     def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
         """Batches stand in the log: move persisted."""
@@ -42,11 +43,32 @@ class Appends(Protocol):
     """How admitted batches come into the log."""
 
     @property
+    def rereading(self) -> Rereading | None:
+        """Reads the log again, where it may hold what is not applied; None: it never does."""
+
+    @property
     def in_flight(self) -> int:
         """How many batches are on their way."""
 
     def push(self, pending: Pending) -> None:
         """Append a batch, behind those of its producer that came before."""
+
+    def applied(self, next_offset: int) -> int:
+        """Everything before this offset is applied for certain.
+
+        Parameters:
+            next_offset: behind everything that is applied.
+        """
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the log may hold what is not applied."""
+
+    def reread(self, end: int, now_ms: int) -> None:
+        """All of the log before an offset was applied, which was its end at a time."""
+
+    def forget(self, pid: int) -> None:
+        """A producer is gone."""
 
 
 class GroupAppends:
@@ -56,6 +78,9 @@ class GroupAppends:
         log: where batches go.
         partition: told what became of them.
     """
+
+    rereading = None
+    in_doubt = False
 
     def __init__(self, log: PartitionLog, partition: Appending) -> None:
         self._log: Final = log
@@ -69,6 +94,16 @@ class GroupAppends:
     def in_flight(self) -> int:
         """See `Appends`."""
         return len(self._queue) + len(self._writing)
+
+    def applied(self, next_offset: int) -> int:
+        """See `Appends`."""
+        return next_offset
+
+    def reread(self, end: int, now_ms: int) -> None:
+        """See `Appends`: nobody else writes here."""
+
+    def forget(self, pid: int) -> None:
+        """See `Appends`: nothing is kept."""
 
     def push(self, pending: Pending) -> None:
         """See `Appends`."""
@@ -107,3 +142,7 @@ class GroupAppends:
         behind = [p for p in self._queue if stopped or p.pid in pids]
         self._queue = deque(p for p in self._queue if not (stopped or p.pid in pids))
         self._partition.fail([*group, *behind], Outcome(status, reason=str(error)))
+
+
+#: Makes a partition's, of its log.
+AppendsMaker = Callable[[PartitionLog, Appending], Appends]

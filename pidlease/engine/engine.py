@@ -9,7 +9,9 @@ from typing import Any, Final
 import structlog
 
 from pidlease.coordination.ports import Coordination
+from pidlease.engine.appends import AppendsMaker, GroupAppends
 from pidlease.engine.counts import Counts
+from pidlease.engine.following import Following
 from pidlease.engine.keeper import Keeper, KeeperConfig
 from pidlease.engine.leasing import Leases
 from pidlease.engine.naming import NamedLeases
@@ -80,9 +82,10 @@ class Engine:
             some: whoever shares one with others may wait for them, and the log must not.
         config: how it works.
         clock_ms: the time, in ms since 1970.
+        appends: how admitted batches come into the log.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built in one place
         self,
         store: LogStore,
         snapshots: SnapshotStore,
@@ -90,6 +93,8 @@ class Engine:
         pool: IoPool,
         config: EngineConfig,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        *,
+        appends: AppendsMaker = GroupAppends,
     ) -> None:
         self.config: Final = config
         self.counts: Final = Counts()
@@ -109,7 +114,9 @@ class Engine:
         self._snapshots = snapshots
         #: The threads for blocking work.
         self.pool: Final = pool
-        self._around = Surroundings(self.leases, self.counts, clock_ms, config.judging, self.names)
+        self._around = Surroundings(
+            self.leases, self.counts, clock_ms, config.judging, self.names, appends
+        )
         self.keeper: Final = Keeper(
             self.partitions, self.leases, snapshots, self._around, pool, config.keeper
         )
@@ -284,6 +291,18 @@ class Engine:
             OSError: it could not be made durable.
         """
         await self._table.change(self._table.alter_all(change))
+
+    async def follow(self, topics: Mapping[str, Topic]) -> None:
+        """Make the topics that are known those that there are in the log, where others make them.
+
+        Parameters:
+            topics: by name.
+
+        Raises:
+            OSError: a partition cannot be opened; the rest is done the next time.
+        """
+        following = Following(self._table, self.leases, self.pool)
+        await self._table.change(following.follow(topics))
 
     @property
     def log_settings(self) -> LogConfig:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from pidlease.core.packed import Packed, fold_packed, unpack
+from pidlease.core.packed import Packed, fold_packed, offset_of, unpack
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
 from pidlease.core.state import ProducerState
@@ -52,9 +52,11 @@ class KnownProducers:
             rules = rules_of(found.pid) if found is not None else None
             if found is not None and rules is not None:
                 pid, batch = found
-                state = self.producers.get(pid)
-                self.producers[pid] = fold_packed(rules, state, batch, header.base_offset, now_ms)
-            self.next_offset = header.last_offset + 1
+                state, offset = self.producers.get(pid), header.base_offset
+                # What is read again may be applied already.
+                if state is None or offset_of(rules, state) < offset:
+                    self.producers[pid] = fold_packed(rules, state, batch, offset, now_ms)
+            self.next_offset = max(self.next_offset, header.last_offset + 1)
 
     def rows(self) -> PartitionRows:
         """What a snapshot holds of this partition, as of now."""

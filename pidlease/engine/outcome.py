@@ -19,7 +19,8 @@ class Status(enum.Enum):
     producer behind it; try again. STOPPED: the partition takes no appends. NO_LEASE: the
     producer would need a slot of the lease ring, and all are taken; try again later. FORBIDDEN:
     the topic does not take batches of this policy. SESSION_ENDED: of a producer that had an error
-    on this connection, after which nothing of it is judged there.
+    on this connection, after which nothing of it is judged there. REFUSED: the log behind did not
+    take it, for a reason of its own.
     """
 
     APPENDED = "appended"
@@ -34,6 +35,7 @@ class Status(enum.Enum):
     NO_LEASE = "no lease"
     FORBIDDEN = "forbidden"
     SESSION_ENDED = "session ended"
+    REFUSED = "refused"
 
 
 class Outcome(NamedTuple):
@@ -45,6 +47,7 @@ class Outcome(NamedTuple):
         expected: the sequence that would be admitted (gap, overlap); else -1.
         generation: the stored generation (fenced, malformed); else -1.
         reason: for a person.
+        code: of refused: Kafka's error code.
     """
 
     status: Status
@@ -52,6 +55,7 @@ class Outcome(NamedTuple):
     expected: int = -1
     generation: int = -1
     reason: str = ""
+    code: int = 0
 
 
 #: Called on the event loop, once, perhaps before `produce` has returned.

@@ -16,23 +16,24 @@ from typing import Final, Protocol
 import structlog
 
 from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, malformed
-from pidlease.core.packed import Packed, fold_packed, judge_packed
+from pidlease.core.packed import Packed, fold_packed, judge_packed, offset_of
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch
 from pidlease.core.topic_policy import TopicPolicy
-from pidlease.engine.appends import Appending, Appends, Applied, GroupAppends
+from pidlease.engine.appends import AppendsMaker, Applied, GroupAppends
 from pidlease.engine.counts import Counts
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.flight import Pending, behind_failed, original, tell
 from pidlease.engine.known import KnownProducers
 from pidlease.engine.outcome import Done, Outcome, Status, told_as
+from pidlease.engine.rereading import Parked
 from pidlease.engine.whose import no_policy
 from pidlease.storage.errors import OffsetRangeError
-from pidlease.storage.ports import NewBatch, PartitionLog
+from pidlease.storage.ports import ForwardingLog, NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
-from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
 
 _log = structlog.get_logger(__name__)
@@ -84,7 +85,7 @@ class Surroundings:
     clock_ms: Callable[[], int]
     judging: bool = True
     names: ProducerNames = field(default_factory=ProducerNames)
-    appends: Callable[[PartitionLog, Appending], Appends] = GroupAppends
+    appends: AppendsMaker = GroupAppends
 
 
 class Partition(KnownProducers):
@@ -115,6 +116,7 @@ class Partition(KnownProducers):
         self._flying: dict[int, deque[Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
         self._appends: Final = around.appends(log, self)
+        self._rereading: Final = self._appends.rereading
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -129,8 +131,16 @@ class Partition(KnownProducers):
 
     # ------------------------------------------------------------------ judging
 
-    def produce(self, pid: int, header: BatchHeader, data: bytearray | memoryview, batch: Batch,
-                done: Done) -> None:  # fmt: skip
+    def produce(
+        self,
+        pid: int,
+        header: BatchHeader,
+        data: bytearray | memoryview,
+        batch: Batch,
+        done: Done,
+        *,
+        sure: bool = False,
+    ) -> None:
         """Judge a batch, and append it if it is admitted.
 
         Parameters:
@@ -139,6 +149,7 @@ class Partition(KnownProducers):
             data: the batch, of which the log writes over offset and leader epoch.
             batch: its identity.
             done: told the outcome.
+            sure: whether the log was read again before.
         """
         if self.log.stopped:
             done(self._stopped())
@@ -158,7 +169,8 @@ class Partition(KnownProducers):
         if self._failed and self._failed.holds(pid, batch, verdict):
             done(self._outcome(rules.policy, behind_failed(self._failed.first(pid))))
         elif verdict.kind is not Kind.ADMIT:
-            self._refuse(pid, rules, batch, verdict, done)
+            again = partial(self.produce, pid, header, data, batch, done, sure=True)
+            self._turn_down(pid, rules, batch, verdict, done, None if sure else again)
         elif state is None and not self._leases.adopt(pid, self):
             self._no_slot(pid, rules, Pending(pid, batch, NewBatch(data, header), done))
         else:
@@ -171,6 +183,35 @@ class Partition(KnownProducers):
             if self._failed:
                 self._failed.forget(pid)
             self._appends.push(pending)
+
+    def _turn_down(
+        self,
+        pid: int,
+        rules: Rules,
+        batch: Batch,
+        verdict: Verdict,
+        done: Done,
+        again: Callable[[], None] | None,
+    ) -> None:
+        """Refuse a batch; for what is not known of its producer only when the log was read again.
+
+        Parameters:
+            again: judges it again; None: this is the second time.
+        """
+        if (
+            again is None
+            or self._rereading is None
+            or not self._appends.in_doubt
+            or verdict.kind not in (Kind.GAP, Kind.UNKNOWN)
+        ):
+            self._refuse(pid, rules, batch, verdict, done)
+            return
+
+        def give_up(reason: str) -> None:
+            self._failed.note(pid, batch)
+            done(self._outcome(policy_of(pid), Outcome(Status.FAILED, reason=reason)))
+
+        self._rereading.park(Parked(again, give_up))
 
     def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
         """Tell, and count, what a door has found to be wrong with a batch.
@@ -279,11 +320,11 @@ class Partition(KnownProducers):
             pid, header = pending.pid, pending.new.header
             rules = rules_of(pid) if pid else None
             if rules is not None:
-                self.producers[pid] = fold_packed(
-                    rules, self.producers.get(pid), pending.batch, offset, now_ms
-                )
+                state = self.producers.get(pid)
+                if self._rereading is None or state is None or offset_of(rules, state) < offset:
+                    self.producers[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
                 self._land(pid)
-            self.next_offset = offset + header.records
+            self.next_offset = max(self.next_offset, offset + header.records)
             counts.batches += 1
             counts.records += header.records
             counts.bytes += header.size
@@ -350,6 +391,22 @@ class Partition(KnownProducers):
         """Let go of a producer whose lease has ended."""
         self.producers.pop(pid, None)
         self._failed.forget(pid)
+        self._appends.forget(pid)
+
+    def rows(self) -> PartitionRows:
+        """What a snapshot holds of this partition, as of now."""
+        return super().rows()._replace(next_offset=self._appends.applied(self.next_offset))
+
+    async def reread(self, log: ForwardingLog) -> None:
+        """See `rereading.Rereadable`."""
+        now_ms = self._clock_ms()
+        end = await log.look()
+        start = max(self._appends.applied(self.next_offset), log.start_offset)
+        before = set(self.producers)
+        async for batches in log.batches_from(start, end):
+            self.replay(batches, now_ms)
+        self._appends.reread(end, now_ms)
+        self._leases.restore(self.producers.keys() - before, self)
 
     def note_leases(self) -> None:
         """Tell the leases which PIDs have state here, after a restore."""

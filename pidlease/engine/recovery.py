@@ -130,7 +130,7 @@ class Recovery:
         async def replay_one(partition: Partition) -> None:
             nonlocal done
             _begin(partition, snapshot, now_ms)
-            await self.pool.run(partial(_replay_one, partition, now_ms))
+            await self.pool.run(partial(catch_up, partition, now_ms))
             done += 1
             self.progress(done, len(partitions))
 
@@ -149,7 +149,8 @@ def _begin(partition: Partition, snapshot: Snapshot | None, now_ms: int) -> None
     partition.restore(snapshot.producers[partition.name], next_offset, hole_ms)
 
 
-def _replay_one(partition: Partition, now_ms: int) -> None:
+def catch_up(partition: Partition, now_ms: int) -> None:
+    """Replay what a partition's log holds behind what is applied. Blocks."""
     log = partition.log
     if partition.next_offset >= log.end_offset:
         return

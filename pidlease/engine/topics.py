@@ -134,19 +134,19 @@ class TopicTable:
         topic = self._made_again(topic)
         await self._pool.run(partial(self._store.save_topic, topic))
         try:
-            opened = await self._open(topic, 0)
+            opened = await self.open_from(topic, 0)
         except OSError:
             # Not half of it: a part that could not be opened might never be.
             await self._pool.run(partial(self._store.delete_topic, topic))
             raise
-        self._publish(topic, opened)
+        self.publish(topic, opened)
         _log.info("topic created", topic=topic.name, partitions=topic.partitions)
 
     async def delete(self, name: str) -> None:
         """See `Engine.delete_topic`."""
         topic = self._known(name)
         partitions = self.partitions[name]
-        self._hide(topic)
+        self.hide(topic)
         try:
             for each in partitions:
                 while each.in_flight:  # noqa: ASYNC110 - a wait for one append
@@ -155,7 +155,7 @@ class TopicTable:
         except OSError:
             for each in partitions:
                 each.gone = False
-            self._publish(topic, partitions)
+            self.publish(topic, partitions)
             raise
         self._note_deleted(name)
         for each in partitions:
@@ -176,8 +176,8 @@ class TopicTable:
         grown = replace(topic, partitions=total)
         await self._pool.run(partial(self._store.save_topic, grown))
         # Should this fail, the next start opens what the definition says.
-        opened = await self._open(grown, topic.partitions)
-        self._publish(grown, [*self.partitions[name], *opened])
+        opened = await self.open_from(grown, topic.partitions)
+        self.publish(grown, [*self.partitions[name], *opened])
         _log.info("partitions added", topic=name, partitions=total)
 
     async def alter(self, name: str, change: SettingsChange) -> None:
@@ -186,7 +186,7 @@ class TopicTable:
         altered = replace(topic, overrides=change(dict(topic.overrides)))
         self.policies.of(altered)
         await self._pool.run(partial(self._store.save_topic, altered))
-        self._publish(altered, self.partitions[name])
+        self.publish(altered, self.partitions[name])
         if altered.overrides.get(_FSYNC) != topic.overrides.get(_FSYNC):
             # What was acknowledged before is to be as safe as the rest.
             for each in self.partitions[name]:
@@ -234,13 +234,14 @@ class TopicTable:
         for each in partitions:
             each.policy = policy
 
-    def _publish(self, topic: Topic, partitions: list[Partition]) -> None:
+    def publish(self, topic: Topic, partitions: list[Partition]) -> None:
+        """From now on doors find it so."""
         self._give(topic, partitions)
         self.topics[topic.name] = topic
         self.partitions[topic.name] = partitions
         self.version += 1
 
-    def _hide(self, topic: Topic) -> None:
+    def hide(self, topic: Topic) -> None:
         """From now on no door finds it; who waits for its records is woken."""
         del self.topics[topic.name]
         for each in self.partitions.pop(topic.name):
@@ -248,8 +249,12 @@ class TopicTable:
             each.wake()
         self.version += 1
 
-    async def _open(self, topic: Topic, begin: int) -> list[Partition]:
-        """Open a topic's partitions from a number on."""
+    async def open_from(self, topic: Topic, begin: int) -> list[Partition]:
+        """Open a topic's partitions from a number on.
+
+        Raises:
+            OSError: one of them cannot be opened.
+        """
 
         async def open_one(number: int) -> Partition:
             work = partial(self._store.open_partition, topic, number, 0)

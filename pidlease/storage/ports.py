@@ -1,9 +1,9 @@
 """What the engine asks of a log, whichever it is."""
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.topics import Topic
@@ -135,6 +135,54 @@ class PartitionLog(Protocol):
         Raises:
             DamagedLogError: a batch is not intact.
             UnidentifiedBatchError: one of the writer does not say whose it is.
+        """
+
+
+class Forwarded(NamedTuple):
+    """What a log that others write to, too, made of a batch.
+
+    Attributes:
+        code: Kafka's error code; 0: it is in the log, or there was no answer.
+        offset: of its first record; -1: it is not known to be in the log.
+        definite: whether it is certain that it is not in the log, and will not come into it.
+        reason: for a person.
+    """
+
+    code: int
+    offset: int
+    definite: bool = False
+    reason: str = ""
+
+
+@runtime_checkable
+class ForwardingLog(PartitionLog, Protocol):
+    """A log that takes many appends at once, and that others write to, too."""
+
+    @property
+    def producers_kept_ms(self) -> int:
+        """How long it recognises batches of a producer that has not written since; 0: not known."""
+
+    def send(self, producer: int, new: NewBatch, told: Callable[[Forwarded], None]) -> None:
+        """Append a batch, behind all that was sent of the producer before.
+
+        Parameters:
+            producer: its PID; 0: none.
+            new: the batch; its bytes stay as they are until `told` is called.
+            told: told what became of it, on the event loop, perhaps before this returns.
+        """
+
+    async def look(self) -> int:
+        """Ask again how far it goes: the first offset that is not acknowledged.
+
+        Raises:
+            LogError: it cannot be asked.
+        """
+
+    def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:
+        """The batches from one offset to another, some at a time.
+
+        Raises:
+            LogError: they cannot be read.
         """
 
 

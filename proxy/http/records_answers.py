@@ -51,6 +51,7 @@ _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.STOPPED: (503, False),
     Status.NO_LEASE: (503, False),
     Status.SESSION_ENDED: (503, False),
+    Status.REFUSED: (503, False),
 }
 
 

@@ -87,7 +87,8 @@ class _Reply:
     ) -> None:
         status = outcome.status
         code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
-        self.put(place, PartitionResult(code.value, -1, log_start, _message(header, outcome)))
+        number = outcome.code or code.value
+        self.put(place, PartitionResult(number, -1, log_start, _message(header, outcome)))
 
     def _send(self) -> None:
         slot = self._slot

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.kafka.door import VERSIONS
+from proxy.kafka.apis import VERSIONS
 from tests.clients import facts, report
 from tests.clients.client import CODECS, READER
 from tests.clients.facts import Produced, recorded

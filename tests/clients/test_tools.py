@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.kafka.door import ADVERTISED
+from proxy.kafka.apis import ADVERTISED
 from tests.clients.report import api_name
 from tests.clients.tools import Tools
 from tests.crash.seeds import SOAK

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from proxy.kafka import messages
-from proxy.kafka.door import VERSIONS
+from proxy.kafka.apis import VERSIONS
 from proxy.kafka.groups.offsets_wire import read_commit, read_fetch
 from proxy.kafka.messages import read_request, read_request_slowly
 from proxy.kafka.metadata_wire import MetadataReader

@@ -20,6 +20,8 @@ from pidlease.storage.offsets.store import OffsetStore
 from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topic_settings import check_settings
+from proxy.kafka.apis import EmbeddedApis
+from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.groups.api import GroupsApi
@@ -107,7 +109,9 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
     (port,) = free_ports(1)
     config = _door_config(wanted, folder.cluster_id, port)
     groups = GroupsApi(engine, offsets, wanted.groups, (LOOPBACK, port), clock)
-    door = KafkaDoor(engine, config, check_settings, groups)
+    budget = MemoryBudget(config.memory_bytes_max)
+    apis = EmbeddedApis(engine, config, budget, check_settings, groups)
+    door = KafkaDoor(config, budget, apis)
     await door.listen(LOOPBACK, port)
     try:
         yield Server(port, engine, door, clock, folder.cluster_id, offsets, groups)

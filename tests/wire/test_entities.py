@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from proxy.kafka.door import VERSIONS
+from proxy.kafka.apis import VERSIONS
 from proxy.kafka.entities import read_entity, read_entity_slowly
 from proxy.kafka.messages import read_request
 from proxy.kafka.wire import MalformedRequestError, Reader, RequestHeader, read_request_header

@@ -11,8 +11,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from proxy.kafka.apis import VERSIONS
 from proxy.kafka.config import ClusterConfig
-from proxy.kafka.door import VERSIONS
 from proxy.kafka.metadata_wire import (
     FLEXIBLE_FROM,
     NO_ID,

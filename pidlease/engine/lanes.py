@@ -1,0 +1,163 @@
+"""Admitted batches on their way into Kafka: many at a time, each producer's in order.
+
+Kafka itself settles a write that comes late, or again: it knows the last five batches of a
+producer, and takes only what follows the last one. What it does not know is a producer that it has
+never seen, or has forgotten: then it takes any batch as the first, and refuses for ever what should
+have come before. So the first batch of a producer goes alone, and the next ones when it stands.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from pidlease.engine.appends import Appending
+from pidlease.engine.flight import Pending
+from pidlease.engine.frontier import Frontier
+from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.rereading import Rereading
+from pidlease.storage.ports import Forwarded, ForwardingLog, PartitionLog
+
+#: Batches of a producer that Kafka recognises when they come again.
+_IN_FLIGHT_MAX: Final = 5
+
+_OTHER_STATE: Final = frozenset((45, 47, 59))
+
+_log = structlog.get_logger(__name__)
+
+
+class _Lane:
+    """One producer's batches: those that are on their way, and those that wait."""
+
+    __slots__ = ("flying", "waiting")
+
+    def __init__(self) -> None:
+        self.flying: deque[Pending] = deque()
+        self.waiting: deque[Pending] = deque()
+
+
+class Lanes:
+    """See the module's text, and `appends.Appends`.
+
+    Parameters:
+        log: where batches go.
+        partition: told what became of them.
+        clock_ms: the time, in ms since 1970.
+    """
+
+    def __init__(
+        self, log: PartitionLog, partition: Appending, clock_ms: Callable[[], int]
+    ) -> None:
+        if not isinstance(log, ForwardingLog):
+            raise TypeError(f"{log!r} takes one append at a time")
+        #: See `Appends`.
+        self.rereading: Final = Rereading(partition, log)
+        self._log: Final = log
+        self._partition: Final = partition
+        self._clock_ms: Final = clock_ms
+        self._frontier: Final = Frontier(0)
+        self._lanes: dict[int, _Lane] = {}
+        #: Until when Kafka surely knows a producer, in ms since 1970.
+        self._known_until_ms: dict[int, int] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """See `Appends`."""
+        return sum(len(lane.flying) + len(lane.waiting) for lane in self._lanes.values())
+
+    @property
+    def in_doubt(self) -> bool:
+        """See `Appends`."""
+        return self._frontier.in_doubt
+
+    def applied(self, next_offset: int) -> int:
+        """See `Appends`."""
+        self._frontier.end = max(self._frontier.end, next_offset)
+        return self._frontier.applied
+
+    def reread(self, end: int, now_ms: int) -> None:
+        """See `Appends`."""
+        self._frontier.read(end, now_ms)
+
+    def push(self, pending: Pending) -> None:
+        """See `Appends`."""
+        self._frontier.end = max(self._frontier.end, self._partition.next_offset)
+        lane = self._lanes.get(pending.pid)
+        if lane is None:
+            lane = self._lanes[pending.pid] = _Lane()
+        lane.waiting.append(pending)
+        self._pump(pending.pid, lane)
+
+    def forget(self, pid: int) -> None:
+        """See `Appends`."""
+        self._known_until_ms.pop(pid, None)
+
+    def _pump(self, pid: int, lane: _Lane) -> None:
+        now_ms = self._clock_ms()
+        room = _IN_FLIGHT_MAX if not pid or self._known_until_ms.get(pid, 0) > now_ms else 1
+        while lane.waiting and len(lane.flying) < room:
+            pending = lane.waiting.popleft()
+            lane.flying.append(pending)
+            self._frontier.sent(pending)
+            self._log.send(pid, pending.new, partial(self._answered, lane, pending))
+        if not lane.flying and not lane.waiting:
+            self._lanes.pop(pid, None)
+
+    def _answered(self, lane: _Lane, pending: Pending, answer: Forwarded) -> None:
+        pid = pending.pid
+        if pending not in lane.flying:
+            # It failed with one before it, and was answered so. Its retry settles it.
+            self._note(pending, answer)
+            return
+        if answer.code or answer.offset < 0:
+            self._fail(pid, lane, pending, answer)
+            return
+        lane.flying.remove(pending)  # the first, but for batches without a PID
+        header = pending.new.header
+        applied = self._partition.apply([pending], [answer.offset])
+        self._frontier.landed(pending, answer.offset + header.records)
+        self._frontier.settled(pid)
+        if pid:
+            kept_ms = self._log.producers_kept_ms // 2
+            # Kafka counts from the batch's own time, which may be long past (a backfill).
+            self._known_until_ms[pid] = min(header.max_timestamp, self._clock_ms()) + kept_ms
+        self._pump(pid, lane)
+        self._partition.tell(applied)
+
+    def _note(self, pending: Pending, answer: Forwarded) -> None:
+        """Take note of what nobody waits for any more, or did not come into the log."""
+        if answer.definite:
+            self._frontier.refused(pending)
+        else:
+            self._frontier.lost(pending, pending.pid, self._clock_ms())
+
+    def _fail(self, pid: int, lane: _Lane, failed: Pending, answer: Forwarded) -> None:
+        """A batch failed, and with it all that is behind it of the same producer."""
+        self._note(failed, answer)
+        _log.warning("Kafka did not take a batch", partition=str(self._partition.name), pid=pid,
+                     batch=failed.batch, code=answer.code, reason=answer.reason)  # fmt: skip
+        if answer.code in _OTHER_STATE:
+            # What Kafka knows of the producer is not what is known here.
+            self.rereading.begin()
+        lane.flying.remove(failed)
+        if not pid:
+            self._partition.fail([failed], _outcome(answer))
+            self._pump(pid, lane)
+            return
+        behind = [*lane.flying, *lane.waiting]
+        # Those on their way still are: what becomes of them finds nobody waiting.
+        lane.flying.clear()
+        lane.waiting.clear()
+        self._lanes.pop(pid, None)
+        self._known_until_ms.pop(pid, None)
+        self._partition.fail([failed], _outcome(answer))
+        reason = f"the batch before it failed: {answer.reason}"
+        self._partition.fail(behind, Outcome(Status.FAILED, reason=reason))
+
+
+def _outcome(answer: Forwarded) -> Outcome:
+    if answer.definite and answer.code:
+        return Outcome(Status.REFUSED, reason=answer.reason, code=answer.code)
+    return Outcome(Status.FAILED, reason=answer.reason)

@@ -1,0 +1,97 @@
+"""Reading the log again, where it may hold what is not applied.
+
+Before a batch is called a gap, or its producer unknown, that must be certain: what stands in the
+log of batches that were never answered is read first.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from pidlease.storage.errors import LogError
+from pidlease.storage.ports import ForwardingLog
+from pidlease.storage.snapshots import TopicPartition
+
+_log = structlog.get_logger(__name__)
+
+
+class Rereadable(Protocol):
+    """What is asked of the partition."""
+
+    @property
+    def name(self) -> TopicPartition:
+        """Topic and number."""
+
+    async def reread(self, log: ForwardingLog) -> None:
+        """Apply what stands in the log and is not applied.
+
+        Raises:
+            LogError: it cannot be read.
+        """
+
+
+class Parked(NamedTuple):
+    """A batch that waits for the log to be read.
+
+    Attributes:
+        again: judges it again.
+        give_up: answers that the log could not be read.
+    """
+
+    again: Callable[[], None]
+    give_up: Callable[[str], None]
+
+
+class Rereading:
+    """One partition's; many wait for the same reading.
+
+    Parameters:
+        partition: what is read for.
+        log: what is read.
+    """
+
+    def __init__(self, partition: Rereadable, log: ForwardingLog) -> None:
+        self._partition: Final = partition
+        self._log: Final = log
+        self._parked: list[Parked] = []
+        self._wanted = False
+        self._task: asyncio.Task[None] | None = None
+
+    def park(self, parked: Parked) -> None:
+        """Read the log, from a moment that is not past yet, and judge then."""
+        self._parked.append(parked)
+        self.begin()
+
+    def begin(self) -> None:
+        """Read the log."""
+        self._wanted = True
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._wanted:
+                self._wanted = False
+                parked, self._parked = self._parked, []
+                await self._once(parked)
+        finally:
+            self._task = None
+
+    async def _once(self, parked: list[Parked]) -> None:
+        try:
+            await self._partition.reread(self._log)
+        except LogError as error:
+            _log.warning("the log could not be read again", partition=str(self._partition.name),
+                         error=str(error))  # fmt: skip
+            for each in parked:
+                each.give_up(str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - a bug is not to leave them waiting
+            _log.exception("the log could not be read again", partition=str(self._partition.name))
+            for each in parked:
+                each.give_up(repr(error))
+            return
+        for each in parked:
+            each.again()

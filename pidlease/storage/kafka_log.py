@@ -1,0 +1,299 @@
+"""One partition of a Kafka cluster as the engine sees it (see `ports.ForwardingLog`).
+
+Answers of Kafka to a batch are of three kinds: it is in the log; it is not, and will not be; or
+nobody knows, because the connection ended, or a replica was late. Only what is listed here is the
+second kind.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.storage.errors import (
+    DamagedLogError,
+    LogError,
+    LogStoppedError,
+    OffsetRangeError,
+)
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import (
+    AppendDone,
+    Forwarded,
+    NewBatch,
+    TimedOffset,
+)
+from pidlease.storage.record_batch import (
+    HEADER_BYTES,
+    CorruptBatchError,
+    check_intact,
+    read_header,
+)
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.errors import (
+    UpstreamError,
+    UpstreamLostError,
+    UpstreamNonsenseError,
+)
+from pidlease.storage.upstream.fetch_wire import Fetched
+from pidlease.storage.upstream.produce_wire import Batch, Row
+from pidlease.storage.writer import LoggedBatch, logged
+
+Result = TypeVar("Result")
+
+#: Answers that say for certain that a batch is not in the log, and will not be.
+DEFINITE: Final = frozenset(
+    code.value
+    for code in (
+        ErrorCode.corrupt_message,  # 2
+        ErrorCode.unknown_topic_or_partition,  # 3
+        ErrorCode.message_too_large,  # 10
+        ErrorCode.invalid_topic_exception,  # 17
+        ErrorCode.record_list_too_large,  # 18
+        ErrorCode.not_enough_replicas,  # 19
+        ErrorCode.topic_authorization_failed,  # 29
+        ErrorCode.invalid_timestamp,  # 32
+        ErrorCode.invalid_record,  # 87
+    )
+)
+
+#: What is asked for at once, to replay.
+_READ_BYTES: Final = 8 << 20
+#: How long a fetch of what is there may wait; there is nothing to wait for.
+_NO_WAIT_MS: Final = 0
+#: A partition that cannot be read is tried again: so often, so many seconds later each time.
+_TRIES: Final = 6
+_FIRST_REST_SECONDS: Final = 0.1
+_OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.value
+
+
+class Upstream(Protocol):
+    """What is asked of the cluster."""
+
+    def send(
+        self, producer: int, batch: Batch, told: Callable[[Row | UpstreamError], None]
+    ) -> None:
+        """See `channels.Channels.send`."""
+
+    async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> Fetched:
+        """Read from a partition, uncommitted records of transactions, too.
+
+        Raises:
+            UpstreamError: it cannot be read now.
+        """
+
+    async def range_of(self, place: TopicPartition) -> tuple[int, int]:
+        """Its first offset, and the first that is not acknowledged by all replicas.
+
+        Raises:
+            UpstreamError: it cannot be asked now.
+        """
+
+    async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
+        """See `ports.PartitionLog.find_time`.
+
+        Raises:
+            UpstreamError: it cannot be asked now.
+        """
+
+    def stale(self) -> None:
+        """Something did not fit what is known of the cluster."""
+
+
+class KafkaUnreadableError(LogError):
+    """Kafka cannot be asked now; it may be tried again."""
+
+
+class KafkaPartitionLog:
+    """See the module's text.
+
+    Parameters:
+        upstream: the cluster.
+        place: topic and partition.
+        span: its first offset, and its end.
+        pool: threads, for taking batches apart.
+        loop: where Kafka is asked.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        place: TopicPartition,
+        span: tuple[int, int],
+        pool: IoPool,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._upstream: Final = upstream
+        self._place: Final = place
+        self._pool: Final = pool
+        self._loop = loop
+        self.start_offset, self.end_offset = span
+        self.stopped = ""
+        #: See `ports.ForwardingLog`.
+        self.producers_kept_ms = 0
+
+    @property
+    def kept_offset(self) -> int:
+        """See `PartitionLog`."""
+        return self.start_offset
+
+    # ------------------------------------------------------------------ appending
+
+    def send(self, producer: int, new: NewBatch, told: Callable[[Forwarded], None]) -> None:
+        """See `ForwardingLog`."""
+        self._upstream.send(
+            producer, Batch(self._place, new.data), partial(self._told, new.header.records, told)
+        )
+
+    def _told(
+        self, records: int, told: Callable[[Forwarded], None], result: Row | UpstreamError
+    ) -> None:
+        if isinstance(result, UpstreamError):
+            unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
+            told(Forwarded(0, -1, definite=not unknown, reason=str(result)))
+            return
+        code, offset, message = result
+        if code == 0 and offset >= 0:
+            self.end_offset = max(self.end_offset, offset + records)
+            told(Forwarded(0, offset))
+            return
+        reason = f"Kafka answers {name_of(code)}" + (f": {message}" if message else "")
+        told(Forwarded(code, -1, definite=code in DEFINITE, reason=reason))
+
+    def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
+        """See `PartitionLog`: this log takes its batches one by one."""
+        raise NotImplementedError("Kafka's log takes batches by `send`")
+
+    def stop(self, reason: str) -> None:
+        """See `PartitionLog`."""
+        self.stopped = self.stopped or reason
+
+    async def flush(self) -> None:
+        """See `PartitionLog`: what Kafka has acknowledged is as durable as it is set to be."""
+        if self.stopped:
+            raise LogStoppedError(self.stopped)
+
+    async def retain(self, limit_offset: int, now_ms: int) -> int:  # noqa: ARG002 - Kafka's affair
+        """See `PartitionLog`: retention is Kafka's own."""
+        return 0
+
+    async def delete_records(self, before: int) -> None:
+        """See `PartitionLog`."""
+        raise NotImplementedError("records are deleted by asking Kafka")
+
+    # ------------------------------------------------------------------ reading
+
+    async def look(self) -> int:
+        """See `ForwardingLog`."""
+        self.start_offset, end = await self._try(partial(self._upstream.range_of, self._place))
+        self.end_offset = max(self.end_offset, end)
+        return end
+
+    async def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:
+        """See `ForwardingLog`."""
+        while offset < end:
+            found = await self._fetch(offset, _READ_BYTES)
+            batches, next_offset = await self._pool.run(partial(_take_apart, found.data, offset))
+            if next_offset <= offset:
+                # Compaction, or a batch that was deleted: nothing is left up to the end.
+                return
+            yield batches
+            offset = next_offset
+
+    def read_batches(self, offset: int) -> Iterator[LoggedBatch]:
+        """See `PartitionLog`: in a thread; the event loop asks Kafka for it."""
+        end = self.end_offset
+        while offset < end:
+            asked = asyncio.run_coroutine_threadsafe(self._fetch(offset, _READ_BYTES), self._loop)
+            batches, next_offset = _take_apart(asked.result().data, offset)
+            if next_offset <= offset:
+                return
+            yield from batches
+            offset = next_offset
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        """See `PartitionLog`."""
+        if not self.start_offset <= offset <= self.end_offset:
+            await self.look()
+        found = await self._fetch(offset, max_bytes)
+        self.end_offset = max(self.end_offset, found.end_offset)
+        return found.data
+
+    async def find_time(self, timestamp: int) -> TimedOffset | None:
+        """See `PartitionLog`."""
+        return await self._try(partial(self._upstream.find_time, self._place, timestamp))
+
+    async def _fetch(self, offset: int, bytes_max: int) -> Fetched:
+        """Read on from an offset.
+
+        Raises:
+            OffsetRangeError: Kafka does not have it.
+            KafkaUnreadableError: Kafka cannot be read now.
+        """
+        rest = _FIRST_REST_SECONDS
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                found = await self._upstream.fetch(self._place, offset, bytes_max)
+            except UpstreamError as error:
+                reason = str(error)
+            else:
+                if not found.code:
+                    return found
+                if found.code == _OUT_OF_RANGE:
+                    raise OffsetRangeError(offset, self.start_offset, self.end_offset)
+                reason = f"Kafka answers {name_of(found.code)}"
+                self._upstream.stale()
+            await asyncio.sleep(rest)
+            rest *= 2
+        raise KafkaUnreadableError(f"{self._place} cannot be read at {offset}: {reason}")
+
+    async def _try(self, ask: Callable[[], Awaitable[Result]]) -> Result:
+        rest = _FIRST_REST_SECONDS
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                return await ask()
+            except UpstreamError as error:
+                reason = str(error)
+            self._upstream.stale()
+            await asyncio.sleep(rest)
+            rest *= 2
+        raise KafkaUnreadableError(f"{self._place} cannot be asked: {reason}")
+
+
+def name_of(code: int) -> str:
+    """Kafka's name of an error, as far as it is known."""
+    try:
+        return f"{ErrorCode(code).name.upper()} ({code})"
+    except ValueError:
+        return f"error {code}"
+
+
+def _take_apart(data: bytes, offset: int) -> tuple[list[LoggedBatch], int]:
+    """The whole batches of an answer, from an offset on; and the offset behind them.
+
+    Raises:
+        DamagedLogError: a batch is not intact.
+        UnidentifiedBatchError: one of the writer does not say whose it is.
+    """
+    view = memoryview(data)
+    found = []
+    at, next_offset = 0, offset
+    while at + HEADER_BYTES <= len(view):
+        header = read_header(view, at)
+        batch = view[at : at + header.size]
+        if len(batch) < header.size:
+            break
+        try:
+            check_intact(header, batch)
+        except CorruptBatchError as error:
+            raise DamagedLogError(Path("Kafka"), at, f"{header.base_offset}: {error}") from error
+        at += header.size
+        if header.last_offset >= offset:
+            found.append(logged(header, batch))
+            next_offset = header.last_offset + 1
+    return found, next_offset

@@ -1,0 +1,122 @@
+"""The topics of a Kafka cluster as the engine's logs (see `ports.LogStore`).
+
+What the engine asks here it asks from threads; the connections are the event loop's.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from pidlease.storage.errors import DataFolderError
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.kafka_log import KafkaPartitionLog
+from pidlease.storage.ports import LogConfig
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.topics import Topic
+from pidlease.storage.upstream.cluster import UpstreamTopic, View
+from pidlease.storage.upstream.errors import UpstreamError
+from pidlease.storage.upstream.upstream import Upstream
+
+Result = TypeVar("Result")
+
+#: What can be judged so far: batches of the other policies go under a writer (to come).
+_POLICIES: Final = {"pidlease.policies": "none,kafka"}
+
+_log = structlog.get_logger(__name__)
+
+
+class KafkaStore:
+    """See the module's text.
+
+    Parameters:
+        upstream: the cluster, looked at once.
+        pool: the threads for blocking work.
+    """
+
+    def __init__(self, upstream: Upstream, pool: IoPool) -> None:
+        self._upstream: Final = upstream
+        self._pool: Final = pool
+        self._loop = asyncio.get_running_loop()
+        self._ranges: Mapping[TopicPartition, tuple[int, int]] = {}
+        self._producers_kept_ms = 0
+        #: See `LogStore`. None of it holds: retention and the like are Kafka's own.
+        self.defaults: Final = LogConfig()
+
+    def topics(self) -> list[Topic]:
+        """See `LogStore`.
+
+        Raises:
+            DataFolderError: Kafka cannot be asked.
+        """
+        view = self._upstream.cluster.view
+        try:
+            self._ranges = self._wait(self._upstream.ranges(_places(view)))
+            self._producers_kept_ms = self._wait(self._upstream.producers_kept_ms())
+        except UpstreamError as error:
+            raise DataFolderError(f"the log in Kafka cannot be read: {error}") from error
+        if not self._producers_kept_ms:
+            _log.warning("Kafka does not tell how long it knows producers"
+                         " (producer.id.expiration.ms): their batches go one at a time; allow"
+                         " DescribeConfigs on the cluster")  # fmt: skip
+        return [topic_of(each) for each in view.topics.values()]
+
+    def open_partition(
+        self,
+        topic: Topic,
+        partition: int,
+        recovery_offset: int,  # noqa: ARG002 - Kafka's affair
+    ) -> KafkaPartitionLog:
+        """See `LogStore`."""
+        place = TopicPartition(topic.name, partition)
+        span = self._ranges.get(place)
+        stopped = ""
+        if span is None:
+            try:
+                span = self._wait(self._upstream.range_of(place))
+            except UpstreamError as error:
+                span, stopped = (0, 0), f"Kafka does not tell its offsets: {error}"
+        log = KafkaPartitionLog(self._upstream, place, span, self._pool, self._loop)
+        log.producers_kept_ms = self._producers_kept_ms
+        if stopped:
+            log.stop(stopped)
+        return log
+
+    def close(self) -> None:
+        """See `LogStore`."""
+        self._wait(self._upstream.close())
+
+    # ------------------------------------------------------------------ Kafka's own affairs
+
+    def topic_defaults(self) -> dict[str, str]:
+        """See `LogStore`: none are kept here."""
+        return {}
+
+    def save_topic_defaults(self, settings: dict[str, str]) -> None:
+        """See `LogStore`."""
+        raise OSError(f"settings are Kafka's own here; {', '.join(settings)} cannot be kept")
+
+    def save_topic(self, topic: Topic) -> None:
+        """See `LogStore`."""
+        raise OSError(f"topics are Kafka's own here; make or alter {topic.name} by asking Kafka")
+
+    def delete_topic(self, topic: Topic) -> None:
+        """See `LogStore`."""
+        raise OSError(f"topics are Kafka's own here; delete {topic.name} by asking Kafka")
+
+    def _wait(self, asked: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+
+
+def topic_of(topic: UpstreamTopic) -> Topic:
+    """A topic of the cluster as the engine knows it."""
+    return Topic(topic.name, topic.topic_id, len(topic.leaders), dict(_POLICIES))
+
+
+def _places(view: View) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, number)
+        for topic in view.topics.values()
+        for number in range(len(topic.leaders))
+    ]

@@ -1,0 +1,264 @@
+"""What the cluster looks like: its brokers, topics, and who leads which partition."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from pidlease.storage.upstream.config import Address, UpstreamConfig
+from pidlease.storage.upstream.connecting import connect
+from pidlease.storage.upstream.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamRefusedError,
+)
+from pidlease.storage.upstream.link import Link
+from pidlease.storage.upstream.messages import METADATA, Request
+
+#: Metadata has topic ids from version 10 on.
+_METADATA_VERSIONS: Final = (4, 12)
+#: Between two looks at the cluster that somebody asked for, in seconds.
+_REST_SECONDS: Final = 0.1
+_REST_SECONDS_MAX: Final = 2.0
+#: No broker leads the partition for now.
+NO_LEADER: Final = -1
+#: What topics without an id get one from.
+_NAMESPACE: Final = uuid.UUID("8f1b6d2e-53a4-4a0e-9c1d-70a5b2f3c6d1")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamTopic:
+    """A topic of the cluster.
+
+    Attributes:
+        name: its name.
+        topic_id: tells it from a later one of the name, as hex, where Kafka has ids (2.8 on).
+        internal: one of Kafka's own.
+        leaders: the broker that leads each partition, by number; -1: none for now.
+    """
+
+    name: str
+    topic_id: str
+    internal: bool
+    leaders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The cluster at a moment.
+
+    Attributes:
+        cluster_id: its id.
+        controller: the broker that is asked for changes; -1: any.
+        brokers: their addresses, by id.
+        topics: by name.
+    """
+
+    cluster_id: str = ""
+    controller: int = -1
+    brokers: Mapping[int, Address] = field(default_factory=dict)
+    topics: Mapping[str, UpstreamTopic] = field(default_factory=dict)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition; -1: none, or there is no such partition."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.leaders):
+            return NO_LEADER
+        return found.leaders[partition]
+
+
+class Cluster:
+    """The cluster, looked at from time to time and whenever something does not fit.
+
+    Parameters:
+        config: how it is reached.
+    """
+
+    def __init__(self, config: UpstreamConfig) -> None:
+        self.config: Final = config
+        self.view = View()
+        #: Called, on the event loop, when something has changed: the view before, and the new one.
+        self.on_change: Final[list[Callable[[View, View], None]]] = []
+        self._links: dict[Address, Link] = {}
+        self._connecting: dict[Address, asyncio.Lock] = {}
+        self._stale = asyncio.Event()
+        self._looked = asyncio.Condition()
+        self._looks = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look at the cluster once, and then from time to time.
+
+        Raises:
+            UpstreamError: no broker tells.
+        """
+        await self._look()
+        self._task = asyncio.create_task(self._keep_looking())
+
+    async def close(self) -> None:
+        """End all of it."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        for link in self._links.values():
+            link.close()
+
+    # ------------------------------------------------------------------ links
+
+    async def any_link(self) -> Link:
+        """A connection to some broker, for short requests of our own.
+
+        Raises:
+            UpstreamError: none answers; of several reasons the last.
+        """
+        error: UpstreamError = UpstreamAwayError("no broker of Kafka is known")
+        known = [*self.view.brokers.values(), *self.config.bootstrap]
+        for address in dict.fromkeys(sorted(known, key=lambda each: not self._is_open(each))):
+            try:
+                return await self._link(address)
+            except UpstreamError as failure:
+                error = failure
+        raise error
+
+    async def link_to(self, broker: int) -> Link:
+        """A connection to a broker, for short requests of our own.
+
+        Raises:
+            UpstreamError: it does not answer, or is not known.
+        """
+        return await self._link(self.address(broker))
+
+    def address(self, broker: int) -> Address:
+        """Where a broker is.
+
+        Raises:
+            UpstreamAwayError: there is none of that id.
+        """
+        found = self.view.brokers.get(broker)
+        if found is None:
+            self.stale()
+            raise UpstreamAwayError(f"Kafka has no broker {broker} now")
+        return found
+
+    def _is_open(self, address: Address) -> bool:
+        link = self._links.get(address)
+        return link is not None and link.open
+
+    async def _link(self, address: Address) -> Link:
+        async with self._connecting.setdefault(address, asyncio.Lock()):
+            if not self._is_open(address):
+                self._links[address] = await connect(self.config, address)
+            return self._links[address]
+
+    async def ask(
+        self, api_key: int, versions: tuple[int, int], broker: int | None = None, **values: object
+    ) -> Any:  # noqa: ANN401 - one of kio's classes
+        """Ask a broker something short.
+
+        Parameters:
+            api_key: what.
+            versions: the lowest and the highest version that will do.
+            broker: whom; None: any.
+            values: the request's fields.
+
+        Raises:
+            UpstreamError: there is no answer.
+        """
+        link = await (self.any_link() if broker is None else self.link_to(broker))
+        request = Request(api_key, version_for(link, api_key, versions))
+        return request.decode(await link.ask(request.encode(**values)))
+
+    # ------------------------------------------------------------------ looking
+
+    def stale(self) -> None:
+        """Something did not fit what is known of the cluster: look again soon."""
+        self._stale.set()
+
+    async def look(self) -> None:
+        """Return when the cluster has been looked at again, if it can be reached at all."""
+        async with self._looked:
+            before = self._looks
+            self.stale()
+            await self._looked.wait_for(lambda: self._looks > before)
+
+    async def _keep_looking(self) -> None:
+        rest = _REST_SECONDS
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.config.metadata_seconds):
+                    await self._stale.wait()
+            self._stale.clear()
+            try:
+                await self._look()
+                rest = _REST_SECONDS
+            except UpstreamError as error:
+                _log.warning("Kafka cannot be asked what it looks like", error=str(error))
+                self._stale.set()
+                rest = min(rest * 2, _REST_SECONDS_MAX)
+            except Exception:  # noqa: BLE001 - whoever is told of a change; look again later
+                _log.exception("what has changed in Kafka could not be followed")
+            async with self._looked:
+                self._looks += 1
+                self._looked.notify_all()
+            await asyncio.sleep(rest)
+
+    async def _look(self) -> None:
+        started = time.monotonic()
+        answer = await self.ask(
+            METADATA, _METADATA_VERSIONS, topics=None, allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
+        )  # fmt: skip
+        before, self.view = self.view, _view(answer)
+        for address in self._links.keys() - self.view.brokers.values():
+            if address not in self.config.bootstrap:
+                self._links.pop(address).close()
+        if self.view != before:
+            _log.debug("Kafka looks another way", brokers=len(self.view.brokers),
+                       topics=len(self.view.topics),
+                       seconds=round(time.monotonic() - started, 3))  # fmt: skip
+            for told in self.on_change:
+                told(before, self.view)
+
+
+def version_for(link: Link, api_key: int, versions: tuple[int, int]) -> int:
+    """The highest version that both sides know.
+
+    Raises:
+        UpstreamRefusedError: there is none.
+    """
+    lowest, highest = link.versions.get(api_key, (0, -1))
+    version = min(highest, versions[1])
+    if version < max(lowest, versions[0]):
+        raise UpstreamRefusedError(
+            f"{link} serves versions {lowest} to {highest} of API {api_key}, of which"
+            f" {versions[0]} to {versions[1]} are understood here"
+        )
+    return version
+
+
+def _view(answer: Any) -> View:  # noqa: ANN401 - one of kio's classes
+    topics = {}
+    for topic in answer.topics:
+        if topic.error_code.value and not topic.partitions:
+            continue  # it is being made or deleted, or we may not see it
+        leaders = [NO_LEADER] * (1 + max((p.partition_index for p in topic.partitions), default=-1))
+        for partition in topic.partitions:
+            leaders[partition.partition_index] = int(partition.leader_id)
+        topic_id = getattr(topic, "topic_id", None) or uuid.uuid5(_NAMESPACE, topic.name)
+        topics[str(topic.name)] = UpstreamTopic(
+            str(topic.name), topic_id.hex, bool(topic.is_internal), tuple(leaders)
+        )
+    return View(
+        answer.cluster_id or "",
+        int(answer.controller_id),
+        {int(each.node_id): (str(each.host), int(each.port)) for each in answer.brokers},
+        topics,
+    )

@@ -1,0 +1,131 @@
+"""From an address to a connection that can be used: TCP, TLS, versions, SASL."""
+
+import asyncio
+import ssl
+import struct
+from typing import Final
+
+from aiokafka.conn import SaslPlainAuthenticator, ScramAuthenticator
+
+from pidlease.storage.upstream.config import Address, UpstreamConfig
+from pidlease.storage.upstream.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamLostError,
+    UpstreamNonsenseError,
+    UpstreamRefusedError,
+)
+from pidlease.storage.upstream.link import Link
+from pidlease.storage.upstream.messages import (
+    API_VERSIONS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Request,
+)
+
+#: Correlation id, error, and how many APIs follow; of each its key and versions.
+_VERSIONS: Final = struct.Struct(">ihi")
+_VERSION: Final = struct.Struct(">hhh")
+
+
+async def connect(config: UpstreamConfig, address: Address) -> Link:
+    """Connect to a broker.
+
+    Raises:
+        UpstreamAwayError: it does not answer.
+        UpstreamRefusedError: it does not let us in, or we do not trust it.
+        UpstreamNonsenseError: it is no Kafka.
+    """
+    link = Link(address, config.request_seconds)
+    try:
+        async with asyncio.timeout(config.connect_seconds):
+            await _open(link, config)
+            link.versions = await _versions(link)
+            if config.mechanism:
+                await _authenticate(link, config)
+    except TimeoutError:
+        link.close()
+        raise UpstreamAwayError(
+            f"{link}: no connection within {config.connect_seconds} s"
+        ) from None
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+async def _open(link: Link, config: UpstreamConfig) -> None:
+    host, port = link.address
+    loop = asyncio.get_running_loop()
+    context = config.ssl_context
+    try:
+        await loop.create_connection(
+            lambda: link, host, port, ssl=context, server_hostname=host if context else None
+        )
+    except ssl.SSLError as error:
+        raise UpstreamRefusedError(f"{link}: TLS failed: {error}") from error
+    except OSError as error:
+        raise UpstreamAwayError(f"{link}: {error}") from error
+
+
+async def _versions(link: Link) -> dict[int, tuple[int, int]]:
+    try:
+        frame = await link.ask(Request(API_VERSIONS, 0).encode())
+    except UpstreamLostError as error:
+        raise UpstreamRefusedError(
+            f"{link} ends the connection at the first request: does it want TLS, or SASL?"
+        ) from error
+    try:
+        _, code, count = _VERSIONS.unpack_from(frame)
+        found = [_VERSION.unpack_from(frame, _VERSIONS.size + 6 * each) for each in range(count)]
+    except struct.error as error:
+        raise UpstreamNonsenseError(f"{link}: its versions cannot be read: {error}") from error
+    if code:
+        raise UpstreamNonsenseError(f"{link}: asked for its versions, it answers error {code}")
+    return {key: (lowest, highest) for key, lowest, highest in found}
+
+
+async def _authenticate(link: Link, config: UpstreamConfig) -> None:
+    """SASL, in Kafka's frames (KIP-43, KIP-152)."""
+    handshake = Request(SASL_HANDSHAKE, 1)
+    answer = handshake.decode(await link.ask(handshake.encode(mechanism=config.mechanism)))
+    if answer.error_code.value:
+        raise UpstreamRefusedError(
+            f"{link} does not know SASL mechanism {config.mechanism}, but"
+            f" {', '.join(answer.mechanisms) or 'none'}"
+        )
+    steps = _steps(config)
+    payload: bytes | None = None
+    try:
+        while (step := await steps.step(payload)) is not None:
+            payload = await _step(link, config, step[0])
+    except UpstreamLostError as error:
+        raise UpstreamRefusedError(f"{link} refuses user {config.username!r}") from error
+    except UpstreamError:
+        raise
+    except Exception as error:  # what the library makes of an answer that is none
+        raise UpstreamRefusedError(f"{link}: {config.mechanism} failed: {error!r}") from error
+
+
+async def _step(link: Link, config: UpstreamConfig, token: bytes) -> bytes:
+    request = Request(SASL_AUTHENTICATE, 0)
+    answer = request.decode(await link.ask(request.encode(auth_bytes=token)))
+    if answer.error_code.value:
+        raise UpstreamRefusedError(
+            f"{link} refuses user {config.username!r}: {answer.error_message}"
+        )
+    return bytes(answer.auth_bytes)
+
+
+def _steps(config: UpstreamConfig) -> SaslPlainAuthenticator | ScramAuthenticator:
+    loop = asyncio.get_running_loop()
+    if config.mechanism == "PLAIN":
+        return SaslPlainAuthenticator(
+            loop=loop, sasl_plain_username=config.username, sasl_plain_password=config.password
+        )
+    return ScramAuthenticator(
+        loop=loop,
+        sasl_plain_username=config.username,
+        sasl_plain_password=config.password,
+        sasl_mechanism=config.mechanism,
+    )

@@ -1,0 +1,28 @@
+"""What can go wrong between here and Kafka.
+
+UpstreamError
+|-- UpstreamAwayError       no broker answers; it may be tried again
+|   `-- UpstreamLostError   a connection ended before the answer came: what became of it is unknown
+|-- UpstreamRefusedError    a broker answers, and does not let us in: somebody has to do something
+`-- UpstreamNonsenseError   an answer that makes no sense
+"""
+
+
+class UpstreamError(Exception):
+    """Something between here and Kafka."""
+
+
+class UpstreamAwayError(UpstreamError):
+    """No broker answers. Nothing was sent."""
+
+
+class UpstreamLostError(UpstreamAwayError):
+    """The connection ended after the request went out, and before its answer came."""
+
+
+class UpstreamRefusedError(UpstreamError):
+    """Authentication failed, a certificate is not trusted, or a version is missing."""
+
+
+class UpstreamNonsenseError(UpstreamError):
+    """What came is no answer to what was asked."""

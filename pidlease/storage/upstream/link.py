@@ -1,0 +1,215 @@
+"""One connection to a broker: requests out, answers in, in the same order.
+
+Kafka works on one request of a connection at a time, and answers in order; so an answer belongs to
+the oldest request that has none. Whose it is is checked by the correlation id, which is whatever
+the request's sender put there: a client's request goes on as it came.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, cast
+
+import structlog
+
+from pidlease.storage.files import Buffer
+from pidlease.storage.upstream.config import Address
+from pidlease.storage.upstream.errors import (
+    UpstreamError,
+    UpstreamLostError,
+    UpstreamNonsenseError,
+)
+
+_LENGTH_BYTES: Final = 4
+#: The correlation id, in a request and in an answer.
+_ID: Final = slice(4, 8)
+_ANSWER_ID: Final = slice(0, 4)
+_FRAME_BYTES_MIN: Final = 4
+#: An answer is larger only where a single batch is: Kafka gives at least one.
+_FRAME_BYTES_MAX: Final = 2**31 - 1
+_BUFFER_BYTES: Final = 64 << 10
+#: How often it is looked whether an answer is late.
+_WATCH_SECONDS: Final = 1.0
+
+_log = structlog.get_logger(__name__)
+
+#: Told the answer, from the correlation id on, or why there is none.
+Answered = Callable[[bytearray | UpstreamError], None]
+
+
+class _Waiting(NamedTuple):
+    correlation_id: bytes
+    latest: float
+    answered: Answered
+
+
+class Link(asyncio.BufferedProtocol):
+    """See the module's text.
+
+    Parameters:
+        address: of the broker.
+        seconds: an answer comes within this time, unless it is asked for otherwise.
+    """
+
+    def __init__(self, address: Address, seconds: float) -> None:
+        self.address: Final = address
+        #: What the broker serves: API -> (lowest, highest version).
+        self.versions: dict[int, tuple[int, int]] = {}
+        #: Whether the broker takes no more for now.
+        self.paused = False
+        #: Called when it takes more again, and when the connection has ended.
+        self.on_change: Callable[[], None] | None = None
+        self._seconds = seconds
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._filled = 0
+        self._frame: bytearray | None = None
+        self._error: UpstreamError | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------------ sending
+
+    @property
+    def open(self) -> bool:
+        """Whether anything can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._waiting)
+
+    def send(self, parts: Sequence[Buffer], answered: Answered, seconds: float = 0.0) -> None:
+        """Send a request.
+
+        Parameters:
+            parts: all of it but its length; the first holds the whole correlation id.
+            answered: told the answer, from the correlation id on; or why there is none. What was
+                sent may have had its effect then.
+            seconds: so long the answer may take at most; 0: as long as others.
+        """
+        if self._transport is None or self._transport.is_closing():
+            answered(UpstreamLostError(f"{self}: not connected"))
+            return
+        latest = time.monotonic() + (seconds or self._seconds)
+        self._waiting.append(_Waiting(bytes(parts[0][_ID]), latest, answered))
+        size = sum(map(len, parts))
+        self._transport.writelines([size.to_bytes(_LENGTH_BYTES, "big"), *parts])
+
+    async def ask(self, request: Buffer, seconds: float = 0.0) -> bytearray:
+        """Send a request, and wait for the answer.
+
+        Raises:
+            UpstreamError: there is none.
+        """
+        future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: bytearray | UpstreamError) -> None:
+            if future.cancelled():
+                return
+            if isinstance(answer, UpstreamError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self.send([request], answered, seconds)
+        return await future
+
+    def close(self, error: UpstreamError | None = None) -> None:
+        """End the connection at once; who waits is told."""
+        self._error = self._error or error
+        if self._transport is not None:
+            self._transport.abort()
+
+    def __str__(self) -> str:
+        return f"Kafka at {self.address[0]}:{self.address[1]}"
+
+    # ------------------------------------------------------------------ asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        # uvloop's transports are asyncio's in all but name.
+        self._transport = cast(asyncio.Transport, transport)
+        self._watch = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = None
+        self.paused = False
+        if self._watch is not None:
+            self._watch.cancel()
+        why = f": {exc}" if exc is not None else ""
+        error = self._error or UpstreamLostError(f"{self}: the connection ended{why}")
+        while self._waiting:
+            self._tell(self._waiting.popleft().answered, error)
+        self._changed()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.paused = False
+        self._changed()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """See `asyncio.BufferedProtocol`."""
+        return memoryview(self._buffer if self._frame is None else self._frame)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._filled += nbytes
+        if self._frame is None:
+            self._take_frames()
+        elif self._filled == len(self._frame):
+            frame, self._frame, self._filled = self._frame, None, 0
+            self._answer(frame)
+
+    def eof_received(self) -> bool:
+        """See `asyncio.BufferedProtocol`."""
+        return False
+
+    def _take_frames(self) -> None:
+        at = 0
+        while self._filled - at >= _LENGTH_BYTES:
+            body = at + _LENGTH_BYTES
+            size = int.from_bytes(self._buffer[at:body], "big", signed=True)
+            if not _FRAME_BYTES_MIN <= size <= _FRAME_BYTES_MAX:
+                self.close(UpstreamNonsenseError(f"{self}: an answer of {size} bytes"))
+                return
+            if self._filled - body < size:
+                if size > len(self._buffer) - _LENGTH_BYTES:
+                    self._frame = bytearray(size)
+                    self._frame[: self._filled - body] = self._buffer[body : self._filled]
+                    self._filled -= body
+                    return
+                break
+            self._answer(self._buffer[body : body + size])
+            at = body + size
+        self._buffer[: self._filled - at] = self._buffer[at : self._filled]
+        self._filled -= at
+
+    def _answer(self, frame: bytearray) -> None:
+        if not self._waiting or self._waiting[0].correlation_id != frame[_ANSWER_ID]:
+            self.close(UpstreamNonsenseError(f"{self}: an answer that nobody waits for"))
+            return
+        self._tell(self._waiting.popleft().answered, frame)
+
+    def _tell(self, answered: Answered, answer: bytearray | UpstreamError) -> None:
+        try:
+            answered(answer)
+        except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others
+            _log.exception("an answer of Kafka could not be told")
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+    def _look(self) -> None:
+        """Give up on a broker that does not answer: a connection can be dead without a word."""
+        self._watch = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
+        if self._waiting and time.monotonic() > self._waiting[0].latest:
+            self.close(UpstreamLostError(f"{self}: no answer in time"))

@@ -1,0 +1,105 @@
+"""Requests to Kafka, and its answers, by kio's descriptions: all but Produce and Fetch.
+
+Requests are built by the names that the schema gives; what a version does not have is left out.
+"""
+
+import dataclasses
+import importlib
+import io
+from functools import cache
+from types import ModuleType
+from typing import Any, Final
+
+from kio.serial import entity_reader, entity_writer
+
+from pidlease.storage.upstream.config import CLIENT_ID
+from pidlease.storage.upstream.errors import UpstreamNonsenseError
+
+API_VERSIONS: Final = 18
+METADATA: Final = 3
+LIST_OFFSETS: Final = 2
+FETCH: Final = 1
+PRODUCE: Final = 0
+FIND_COORDINATOR: Final = 10
+SASL_HANDSHAKE: Final = 17
+DESCRIBE_CONFIGS: Final = 32
+SASL_AUTHENTICATE: Final = 36
+
+_APIS: Final = {
+    LIST_OFFSETS: ("list_offsets", "ListOffsets"),
+    METADATA: ("metadata", "Metadata"),
+    FIND_COORDINATOR: ("find_coordinator", "FindCoordinator"),
+    SASL_HANDSHAKE: ("sasl_handshake", "SaslHandshake"),
+    API_VERSIONS: ("api_versions", "ApiVersions"),
+    DESCRIBE_CONFIGS: ("describe_configs", "DescribeConfigs"),
+    SASL_AUTHENTICATE: ("sasl_authenticate", "SaslAuthenticate"),
+}
+
+
+class Request:
+    """Builds one version's request, and reads the answer to it.
+
+    Parameters:
+        api_key: the API.
+        version: its version.
+    """
+
+    def __init__(self, api_key: int, version: int) -> None:
+        package, prefix = _APIS[api_key]
+        self.api_key: Final = api_key
+        self.version: Final = version
+        self._prefix = prefix
+        self._module = _module(package, version, "request")
+        self._kind = getattr(self._module, prefix + "Request")
+        self._answer = getattr(_module(package, version, "response"), prefix + "Response")
+
+    def part(self, name: str, /, **values: object) -> Any:  # noqa: ANN401 - one of kio's classes
+        """A nested struct, by the schema's name."""
+        kind = getattr(self._module, name)
+        return _build(kind, values)
+
+    def encode(self, **values: object) -> bytes:
+        """The whole request, with its header, under correlation id 0."""
+        stream = io.BytesIO()
+        client_id = CLIENT_ID.encode()
+        for number, size in ((self.api_key, 2), (self.version, 2), (0, 4), (len(client_id), 2)):
+            stream.write(number.to_bytes(size, "big"))
+        stream.write(client_id)
+        if self._kind.__flexible__:
+            stream.write(b"\0")
+        entity_writer(self._kind)(stream, _build(self._kind, values))
+        return stream.getvalue()
+
+    def decode(self, frame: bytes | bytearray) -> Any:  # noqa: ANN401 - one of kio's classes
+        """The answer.
+
+        Raises:
+            UpstreamNonsenseError: it is none.
+        """
+        # Response header v1 has tags behind the correlation id; ApiVersions always has v0.
+        flexible = self._answer.__flexible__ and self.api_key != API_VERSIONS
+        try:
+            entity, size = entity_reader(self._answer)(bytes(frame), 4 + flexible)
+        except Exception as error:  # whatever kio makes of what is no answer
+            raise UpstreamNonsenseError(f"{self}: {error!r}") from error
+        if 4 + flexible + size != len(frame):
+            raise UpstreamNonsenseError(f"{self}: {len(frame) - 4 - flexible - size} bytes more")
+        return entity
+
+    def __str__(self) -> str:
+        return f"the answer to {self._prefix} version {self.version}"
+
+
+@cache
+def _module(package: str, version: int, direction: str) -> ModuleType:
+    return importlib.import_module(f"kio.schema.{package}.v{version}.{direction}")
+
+
+@cache
+def _fields(kind: type) -> frozenset[str]:
+    return frozenset(each.name for each in dataclasses.fields(kind))
+
+
+def _build(kind: Any, values: dict[str, object]) -> Any:  # noqa: ANN401 - one of kio's classes
+    fields = _fields(kind)
+    return kind(**{name: value for name, value in values.items() if name in fields})

@@ -1,0 +1,138 @@
+"""Produce towards Kafka, by hand: its batches are most of what goes by.
+
+Source: ProduceRequest.json and ProduceResponse.json of Kafka 4.1, versions 3 to 8 (the last one
+without compact lengths, and the first one that says why a batch was refused).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from pidlease.storage.files import Buffer
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.config import CLIENT_ID
+from pidlease.storage.upstream.errors import UpstreamNonsenseError
+from pidlease.storage.upstream.messages import PRODUCE
+
+VERSIONS: Final = (3, 8)
+
+#: API, version, correlation id, client id; no transactional id, acks, timeout, topics.
+_HEAD: Final = struct.Struct(f">hhih{len(CLIENT_ID)}shhii")
+_NO_STRING: Final = -1
+_ALL: Final = -1
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+#: How many partitions follow a topic's name; the partition's number, and the size of its batch.
+_PARTITION: Final = struct.Struct(">ii")
+#: Partition, error, base offset, time of the append.
+_ROW_V3: Final = struct.Struct(">ihqq")
+#: The same with the start of the log (version 5).
+_ROW_V5: Final = struct.Struct(">ihqqq")
+
+
+class Batch(NamedTuple):
+    """A batch, and where it goes."""
+
+    place: TopicPartition
+    data: Buffer
+
+
+class Row(NamedTuple):
+    """What became of a batch.
+
+    Attributes:
+        code: Kafka's error code; 0: it is in the log.
+        offset: of its first record; -1: none.
+        message: why it was refused, where Kafka says so.
+    """
+
+    code: int
+    offset: int
+    message: str = ""
+
+
+def write_produce(
+    version: int, correlation_id: int, timeout_ms: int, batches: Sequence[Batch]
+) -> list[Buffer]:
+    """A request with acks=all, in parts: batches are not copied.
+
+    Parameters:
+        version: one of VERSIONS.
+        correlation_id: comes back with the answer.
+        timeout_ms: how long the leader waits for the other replicas.
+        batches: of different partitions.
+    """
+    topics: dict[str, list[Batch]] = {}
+    for batch in batches:
+        topics.setdefault(batch.place.topic, []).append(batch)
+    heads = [
+        _HEAD.pack(
+            PRODUCE, version, correlation_id, len(CLIENT_ID), CLIENT_ID.encode(), _NO_STRING,
+            _ALL, timeout_ms, len(topics),
+        )
+    ]  # fmt: skip
+    parts: list[Buffer] = []
+    for name, some in topics.items():
+        encoded = name.encode()
+        heads += (_INT16.pack(len(encoded)), encoded, _INT32.pack(len(some)))
+        for batch in some:
+            heads.append(_PARTITION.pack(batch.place.partition, len(batch.data)))
+            parts += (b"".join(heads), batch.data)
+            heads.clear()
+    return parts
+
+
+def read_produce(version: int, frame: bytes | bytearray) -> dict[TopicPartition, Row]:
+    """The answer, from the correlation id on.
+
+    Raises:
+        UpstreamNonsenseError: it is none.
+    """
+    try:
+        return _read(version, frame)
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
+        raise UpstreamNonsenseError(f"an answer to Produce that is none: {error}") from error
+
+
+def _read(version: int, frame: bytes | bytearray) -> dict[TopicPartition, Row]:
+    layout = _ROW_V5 if version >= 5 else _ROW_V3
+    rows = {}
+    (topics,) = _INT32.unpack_from(frame, 4)
+    at = 8
+    for _ in range(topics):
+        name, at = _string(frame, at)
+        (partitions,) = _INT32.unpack_from(frame, at)
+        at += 4
+        for _ in range(partitions):
+            number, code, offset = layout.unpack_from(frame, at)[:3]
+            at += layout.size
+            message = ""
+            if version >= 8:
+                message, at = _why(frame, at)
+            rows[TopicPartition(name, number)] = Row(code, offset, message)
+    if at + 4 != len(frame):  # the throttle time
+        raise IndexError(f"{len(frame) - at - 4} bytes too many")
+    return rows
+
+
+def _why(frame: bytes | bytearray, at: int) -> tuple[str, int]:
+    """The records that were refused, and why."""
+    words = []
+    (errors,) = _INT32.unpack_from(frame, at)
+    at += 4
+    for _ in range(errors):
+        (index,) = _INT32.unpack_from(frame, at)
+        word, at = _string(frame, at + 4)
+        words.append(f"record {index}: {word}")
+    message, at = _string(frame, at)
+    return "; ".join([message, *words] if message else words), at
+
+
+def _string(frame: bytes | bytearray, at: int) -> tuple[str, int]:
+    (size,) = _INT16.unpack_from(frame, at)
+    at += 2
+    if size < 0:
+        return "", at
+    if at + size > len(frame):
+        raise IndexError("a string that is longer than the answer")
+    return bytes(frame[at : at + size]).decode(), at + size

@@ -1,0 +1,217 @@
+"""A Kafka cluster, as far as the logs in it are concerned."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from pidlease.storage.ports import TimedOffset
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.channels import Channels
+from pidlease.storage.upstream.cluster import NO_LEADER, Cluster, version_for
+from pidlease.storage.upstream.config import UpstreamConfig
+from pidlease.storage.upstream.connecting import connect
+from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError
+from pidlease.storage.upstream.fetch_wire import VERSIONS, Fetched, read_fetch, write_fetch
+from pidlease.storage.upstream.link import Link
+from pidlease.storage.upstream.messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, Request
+from pidlease.storage.upstream.produce_wire import Batch, Row
+
+_LIST_OFFSETS_VERSIONS: Final = (1, 6)
+_DESCRIBE_CONFIGS_VERSIONS: Final = (1, 4)
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+#: Connections to one broker that partitions are read on.
+_READING_MAX: Final = 4
+#: Partitions in one request for their ends.
+_PARTITIONS_AT_ONCE: Final = 1000
+#: The type of a broker's settings (org.apache.kafka.common.config.ConfigResource).
+_BROKER: Final = 4
+_PRODUCERS_KEPT: Final = "producer.id.expiration.ms"
+
+
+class Upstream:
+    """See the module's text, and `kafka_log.Upstream`.
+
+    Parameters:
+        config: how it is reached.
+    """
+
+    def __init__(self, config: UpstreamConfig) -> None:
+        self.cluster: Final = Cluster(config)
+        self._channels: Final = Channels(self.cluster)
+        self._reading: dict[int, _Readers] = {}
+
+    async def start(self) -> None:
+        """Look at the cluster.
+
+        Raises:
+            UpstreamError: no broker tells.
+        """
+        await self.cluster.start()
+
+    async def close(self) -> None:
+        """End all connections."""
+        self._channels.close()
+        for readers in self._reading.values():
+            readers.close()
+        await self.cluster.close()
+
+    # ------------------------------------------------------------------ for logs
+
+    def send(
+        self, producer: int, batch: Batch, told: Callable[[Row | UpstreamError], None]
+    ) -> None:
+        """See `channels.Channels.send`."""
+        self._channels.send(producer, batch, told)
+
+    def stale(self) -> None:
+        """See `cluster.Cluster.stale`."""
+        self.cluster.stale()
+
+    async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> Fetched:
+        """See `kafka_log.Upstream`."""
+        leader = self._leader(place)
+        readers = self._reading.get(leader)
+        if readers is None:
+            readers = self._reading[leader] = _Readers(self.cluster, leader)
+        async with readers.link() as link:
+            version = version_for(link, FETCH, VERSIONS)
+            frame = await link.ask(write_fetch(version, place, offset, bytes_max, wait_ms=0))
+        return read_fetch(version, frame)
+
+    async def range_of(self, place: TopicPartition) -> tuple[int, int]:
+        """See `kafka_log.Upstream`."""
+        found = await self.ranges([place])
+        if place not in found:
+            self.stale()
+            raise UpstreamAwayError(f"the leader of {place} does not tell its offsets now")
+        return found[place]
+
+    async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
+        """See `kafka_log.Upstream`."""
+        rows = await self._offsets(self._leader(place), [place], timestamp)
+        if place not in rows:
+            self.stale()
+            raise UpstreamAwayError(f"the leader of {place} does not tell its offsets now")
+        row = rows[place]
+        return None if row.offset < 0 else TimedOffset(int(row.offset), int(row.timestamp))
+
+    # ------------------------------------------------------------------ for all of them
+
+    async def ranges(
+        self, places: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        """First offsets and ends of partitions; of those that tell them now.
+
+        Raises:
+            UpstreamError: a broker does not answer.
+        """
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for place in places:
+            leader = self.cluster.view.leader(*place)
+            if leader != NO_LEADER:
+                by_leader.setdefault(leader, []).append(place)
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for leader, led in by_leader.items():
+            for first in range(0, len(led), _PARTITIONS_AT_ONCE):
+                some = led[first : first + _PARTITIONS_AT_ONCE]
+                starts = await self._offsets(leader, some, _EARLIEST)
+                ends = await self._offsets(leader, some, _LATEST)
+                for place in starts.keys() & ends.keys():
+                    found[place] = starts[place].offset, ends[place].offset
+        return found
+
+    async def _offsets(
+        self, leader: int, places: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, Any]:
+        link = await self.cluster.link_to(leader)
+        request = Request(LIST_OFFSETS, version_for(link, LIST_OFFSETS, _LIST_OFFSETS_VERSIONS))
+        topics: dict[str, list[Any]] = {}
+        for place in places:
+            row = request.part(
+                "ListOffsetsPartition", partition_index=place.partition,
+                current_leader_epoch=-1, timestamp=timestamp,
+            )  # fmt: skip
+            topics.setdefault(place.topic, []).append(row)
+        asked = tuple(
+            request.part("ListOffsetsTopic", name=name, partitions=tuple(rows))
+            for name, rows in topics.items()
+        )
+        # Up to what all replicas have, also of transactions that are not committed.
+        body = request.encode(replica_id=-1, isolation_level=0, topics=asked)
+        answer = request.decode(await link.ask(body))
+        found = {}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if row.error_code.value:
+                    self.stale()
+                else:
+                    found[TopicPartition(topic.name, row.partition_index)] = row
+        return found
+
+    async def producers_kept_ms(self) -> int:
+        """How long Kafka recognises batches of a producer that has not written; 0: it says nothing.
+
+        Raises:
+            UpstreamError: no broker answers.
+        """
+        shortest = 0
+        for broker in self.cluster.view.brokers:
+            link = await self.cluster.link_to(broker)
+            version = version_for(link, DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSIONS)
+            request = Request(DESCRIBE_CONFIGS, version)
+            resource = request.part(
+                "DescribeConfigsResource", resource_type=_BROKER, resource_name=str(broker),
+                configuration_keys=(_PRODUCERS_KEPT,),
+            )  # fmt: skip
+            body = request.encode(
+                resources=(resource,), include_synonyms=False, include_documentation=False
+            )
+            answer = request.decode(await link.ask(body))
+            values = [
+                each.value for result in answer.results for each in result.configs
+                if each.name == _PRODUCERS_KEPT and each.value
+            ]  # fmt: skip
+            if not values:
+                return 0
+            shortest = min(shortest or int(values[0]), int(values[0]))
+        return shortest
+
+    def _leader(self, place: TopicPartition) -> int:
+        leader = self.cluster.view.leader(*place)
+        if leader == NO_LEADER:
+            self.stale()
+            raise UpstreamAwayError(f"no broker leads {place} now")
+        return leader
+
+
+class _Readers:
+    """Connections to one broker, each for one reader at a time."""
+
+    def __init__(self, cluster: Cluster, broker: int) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._free: list[Link] = []
+        self._room = asyncio.Semaphore(_READING_MAX)
+
+    @asynccontextmanager
+    async def link(self) -> AsyncIterator[Link]:
+        """One of them, for a moment."""
+        async with self._room:
+            link = self._free.pop() if self._free else None
+            if link is None or not link.open:
+                link = await connect(self._cluster.config, self._cluster.address(self._broker))
+            try:
+                yield link
+            except asyncio.CancelledError:
+                link.close()  # an answer is still to come
+                raise
+            finally:
+                if link.open and not link.in_flight:
+                    self._free.append(link)
+
+    def close(self) -> None:
+        """End them."""
+        for link in self._free:
+            link.close()
