@@ -26,6 +26,7 @@ from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from proxy.configs import check_exposure, door_config, engine_config, record_limits
 from proxy.http.door import add_http_door
+from proxy.in_front_of_kafka import InFrontOfKafka
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.metrics_source import door_metrics
@@ -108,7 +109,9 @@ class App:
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._asking = IoPool(asyncio.get_running_loop(), _ASKING_THREADS)
-        side = self._side = EmbeddedLog(self._settings, self._files, self._pool)
+        kind = InFrontOfKafka if self._settings.log == "kafka" else EmbeddedLog
+        side: LogSide = kind(self._settings, self._files, self._pool)
+        self._side = side
         await side.open()
         self._engine = Engine(
             side.store,

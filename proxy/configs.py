@@ -7,6 +7,7 @@ from pidlease.engine.engine import EngineConfig
 from pidlease.engine.keeper import KeeperConfig
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.storage.upstream.config import UpstreamConfig
 from proxy.http.records import RecordLimits
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
 from proxy.kafka.groups.steps import GroupLimits
@@ -115,6 +116,23 @@ def open_logs_max(connections_max: int) -> int:
         return _OPEN_LOGS_MOST
     left = soft - min(connections_max, soft // 2) - _OTHER_FILES
     return max(_OPEN_LOGS_LEAST, min(left // 4, _OPEN_LOGS_MOST))
+
+
+def upstream_config(settings: Settings) -> UpstreamConfig:
+    """How Kafka is reached."""
+    brokers = (settings.upstream or "").split(",")
+    return UpstreamConfig(
+        bootstrap=tuple(split_address(each.strip()) for each in brokers),
+        tls=settings.upstream_tls,
+        ca=settings.upstream_ca,
+        certificate=settings.upstream_certificate,
+        key=settings.upstream_key,
+        mechanism="" if settings.upstream_sasl == "none" else settings.upstream_sasl,
+        username=settings.upstream_username,
+        password=settings.upstream_password.get_secret_value(),
+        request_seconds=settings.upstream_timeout_seconds,
+        metadata_seconds=settings.upstream_metadata_seconds,
+    )
 
 
 def zookeeper_config(settings: Settings) -> ZooKeeperConfig | None:

@@ -32,6 +32,12 @@ def _is_address(value: str) -> str:
     return value
 
 
+def _is_address_list(value: str) -> str:
+    for each in value.split(","):
+        _is_address(each.strip())
+    return value
+
+
 def _is_fault_plan(value: str) -> str:
     FaultPlan(value)
     return value
@@ -51,7 +57,9 @@ Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False
 class Settings(BaseSettings):
     """The settings of `pidlease serve`. Sizes in bytes, times in seconds unless the name says."""
 
-    model_config = SettingsConfigDict(env_prefix="PIDLEASE_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PIDLEASE_", extra="forbid", frozen=True, validate_default=True
+    )
 
     data_dir: Path = Field(description="where the log, snapshots and the PID sequence are")
     kafka_listen: Address = Field("127.0.0.1:9092", description="where Kafka clients connect")
@@ -62,6 +70,28 @@ class Settings(BaseSettings):
     insecure: bool = Field(
         default=False,
         description="listen beyond this machine although there is no authentication yet",
+    )
+
+    log: Literal["embedded", "kafka"] = Field(
+        "embedded", description="in the data directory, or the Kafka cluster of --upstream"
+    )
+    upstream: Annotated[str, AfterValidator(_is_address_list)] | None = Field(
+        None, description="HOST:PORT,...: brokers of Kafka (with log=kafka)"
+    )
+    upstream_tls: bool = Field(default=False, description="connect to Kafka by TLS,")
+    upstream_ca: Path | None = Field(None, description="trusting these certificates,")
+    upstream_certificate: Path | None = Field(None, description="with this one of our own,")
+    upstream_key: Path | None = Field(None, description="and its key")
+    upstream_sasl: Literal["none", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "none", description="how to authenticate towards Kafka,"
+    )
+    upstream_username: str = Field("", description="as this user,")
+    upstream_password: SecretStr = Field(
+        SecretStr(""), description="with this; better said by PIDLEASE_UPSTREAM_PASSWORD"
+    )
+    upstream_timeout_seconds: Seconds = Field(30.0, description="an answer of Kafka takes at most")
+    upstream_metadata_seconds: Seconds = Field(
+        30.0, description="how often it is looked what the cluster is like"
     )
 
     fsync: Literal["batch", "interval", "never"] = Field(
@@ -125,6 +155,13 @@ class Settings(BaseSettings):
     faults: Annotated[str, AfterValidator(_is_fault_plan)] = Field(
         "", description="for tests only: file operations to fail, delay, or die at"
     )
+
+    @field_validator("upstream")
+    @classmethod
+    def _is_there_for_kafka(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if (value is None) is (info.data.get("log") == "kafka"):
+            raise ValueError("belongs to log=kafka, which needs it")
+        return value
 
     @field_validator("group_max_session_seconds")
     @classmethod

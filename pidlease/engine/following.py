@@ -40,7 +40,11 @@ class Following:
         """
         known = self._table.topics
         for name in list(known):
-            if name not in topics or topics[name].topic_id != known[name].topic_id:
+            if (
+                name not in topics
+                or topics[name].topic_id != known[name].topic_id
+                or any(each.log.stopped for each in self._table.partitions[name])
+            ):
                 await self._gone(known[name])
         for name, topic in topics.items():
             before = self._table.partitions.get(name, [])
@@ -56,6 +60,8 @@ class Following:
         start = partition.log.kept_offset
         partition.restore({}, start, now_ms if start > 0 else partition.hole_ms)
         await self._pool.run(partial(catch_up, partition, now_ms))
+        if partition.log.stopped:
+            raise OSError(partition.log.stopped)
         partition.note_leases()
 
     async def _gone(self, topic: Topic) -> None:

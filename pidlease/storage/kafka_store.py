@@ -4,7 +4,7 @@ What the engine asks here it asks from threads; the connections are the event lo
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -39,20 +39,20 @@ class KafkaStore:
         self._upstream: Final = upstream
         self._pool: Final = pool
         self._loop = asyncio.get_running_loop()
-        self._ranges: Mapping[TopicPartition, tuple[int, int]] = {}
+        self._ranges: dict[TopicPartition, tuple[int, int]] = {}
         self._producers_kept_ms = 0
         #: See `LogStore`. None of it holds: retention and the like are Kafka's own.
         self.defaults: Final = LogConfig()
 
     def topics(self) -> list[Topic]:
-        """See `LogStore`.
+        """See `LogStore`: those that can be read now. The others are found when they can.
 
         Raises:
             DataFolderError: Kafka cannot be asked.
         """
         view = self._upstream.cluster.view
         try:
-            self._ranges = self._wait(self._upstream.ranges(_places(view)))
+            self._ranges = dict(self._wait(self._upstream.ranges(_places(view))))
             self._producers_kept_ms = self._wait(self._upstream.producers_kept_ms())
         except UpstreamError as error:
             raise DataFolderError(f"the log in Kafka cannot be read: {error}") from error
@@ -60,7 +60,11 @@ class KafkaStore:
             _log.warning("Kafka does not tell how long it knows producers"
                          " (producer.id.expiration.ms): their batches go one at a time; allow"
                          " DescribeConfigs on the cluster")  # fmt: skip
-        return [topic_of(each) for each in view.topics.values()]
+        return [topic_of(each) for each in view.topics.values() if self._is_readable(each)]
+
+    def _is_readable(self, topic: UpstreamTopic) -> bool:
+        places = (TopicPartition(topic.name, number) for number in range(len(topic.leaders)))
+        return all(place in self._ranges for place in places)
 
     def open_partition(
         self,
@@ -70,17 +74,14 @@ class KafkaStore:
     ) -> KafkaPartitionLog:
         """See `LogStore`."""
         place = TopicPartition(topic.name, partition)
-        span = self._ranges.get(place)
-        stopped = ""
+        span = self._ranges.pop(place, None)
         if span is None:
             try:
                 span = self._wait(self._upstream.range_of(place))
             except UpstreamError as error:
-                span, stopped = (0, 0), f"Kafka does not tell its offsets: {error}"
+                raise OSError(f"{place} cannot be read yet: {error}") from error
         log = KafkaPartitionLog(self._upstream, place, span, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
-        if stopped:
-            log.stop(stopped)
         return log
 
     def close(self) -> None:

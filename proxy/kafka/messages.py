@@ -46,6 +46,7 @@ _APIS: Final = {
     47: ("offset_delete", "OffsetDelete"),
     60: ("describe_cluster", "DescribeCluster"),
     61: ("describe_producers", "DescribeProducers"),
+    69: ("consumer_group_describe", "ConsumerGroupDescribe"),
 }
 
 
@@ -137,12 +138,18 @@ class Response:
     def encode(self, correlation_id: int, **values: object) -> bytes:
         """The whole response, with its header."""
         kind = getattr(self._module, self._prefix + "Response")
+        entity = _build(kind, {"throttle_time": _NO_TIME, **values})
+        return self.encode_entity(correlation_id, entity)
+
+    def encode_entity(self, correlation_id: int, entity: Any) -> bytes:
+        """The same of a response that is put together already."""
+        kind = type(entity)
         stream = io.BytesIO()
         stream.write(correlation_id.to_bytes(4, "big", signed=True))
         # Response header v1 has tags behind the correlation id; ApiVersions always has v0.
         if kind.__flexible__ and self._prefix != "ApiVersions":
             stream.write(b"\0")
-        entity_writer(kind)(stream, _build(kind, {"throttle_time": _NO_TIME, **values}))
+        entity_writer(kind)(stream, entity)
         return stream.getvalue()
 
 

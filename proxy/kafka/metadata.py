@@ -4,7 +4,8 @@ The server is a cluster of one broker, which leads every partition and is the co
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -45,10 +46,17 @@ class MetadataApi:
     Parameters:
         engine: where the topics are.
         config: how the server describes itself.
+        make: makes a topic of that name, with as many partitions as it is set.
     """
 
-    def __init__(self, engine: Engine, config: ClusterConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: ClusterConfig,
+        make: Callable[[str], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
         self._engine = engine
+        self._create = make or self._create_here
         self._config = config
         self.cache: Final = MetadataCache(engine)
         self._ids = TopicIds(engine)
@@ -113,6 +121,9 @@ class MetadataApi:
         """Make a topic that is asked for by a legal name, and not there."""
         if name is None or name in self._engine.topics or illegal_name(name):
             return
+        await self._create(name)
+
+    async def _create_here(self, name: str) -> None:
         try:
             await self._engine.create_topic(Topic.new(name, self._config.default_partitions))
         except TopicExistsError:

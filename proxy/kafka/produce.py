@@ -4,6 +4,7 @@ Their records are not looked at, but for the first one's headers under policies 
 monotonic (`identified.py`).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -34,6 +35,14 @@ from proxy.kafka.produce_wire import (
     write_produce,
 )
 from proxy.kafka.wire import RequestHeader
+
+#: Ids below are Kafka's own: ours have their policy in front (see `core.pid`).
+OWN_PIDS_FROM: Final = 1 << 48
+
+#: Brings a batch to Kafka as it is, with a transactional id, and tells what Kafka made of it.
+Passing = Callable[
+    [TopicPartition, memoryview, str | None, Callable[[PartitionResult], None]], None
+]
 
 _PENDING = PartitionResult(ErrorCode.unknown_server_error.value)
 
@@ -129,10 +138,14 @@ class ProduceApi:
     Parameters:
         engine: where batches go.
         batch_bytes_max: the largest batch (Kafka's message.max.bytes).
+        passing: takes batches that are Kafka's own affair; None: there is no Kafka behind.
     """
 
-    def __init__(self, engine: Engine, batch_bytes_max: int) -> None:
+    def __init__(
+        self, engine: Engine, batch_bytes_max: int, passing: Passing | None = None
+    ) -> None:
         self._engine = engine
+        self._passing = passing
         self._batch_bytes_max = batch_bytes_max
         self._identified = IdentifiedBatches(engine.pool)
 
@@ -144,7 +157,11 @@ class ProduceApi:
         """
         request = read_produce(frame, header.body, header.version)
         reply = _Reply(slot, header.version, request)
-        if request.acks not in (-1, 0, 1) or request.transactional:
+        if request.transactional_id is not None and self._passing is not None:
+            for place, part in enumerate(request.parts):
+                self._pass(reply, place, part, request.transactional_id)
+            return
+        if request.acks not in (-1, 0, 1) or request.transactional_id is not None:
             refusal = _refusal(request)
             for place, part in enumerate(request.parts):
                 self._refused(reply, part, intact=True)
@@ -178,10 +195,21 @@ class ProduceApi:
             self._identified.produce(reply.connection, sent)
             return
         done = partial(reply.tell, place, header, log_start)
+        if self._passing is not None and 0 < pid < OWN_PIDS_FROM:
+            self._pass(reply, place, part, None)
+            return
         if policy is not Policy.KAFKA and pid not in NO_PIDS:
             partition.refuse(pid, _foreign(pid), done)
             return
         partition.produce(pid, header, data, batch_of(header), done)
+
+    def _pass(
+        self, reply: _Reply, place: int, part: PartitionData, transactional_id: str | None
+    ) -> None:
+        """Kafka judges what goes under an id of its own."""
+        where = TopicPartition(part.topic, part.number)
+        if self._passing is not None:
+            self._passing(where, part.data, transactional_id, partial(reply.put, place))
 
     def _refused(self, reply: _Reply, part: PartitionData, *, intact: bool) -> None:
         place = TopicPartition(part.topic, part.number)
@@ -223,7 +251,7 @@ class _RefusedError(Exception):
 
 def _refusal(request: ProduceRequest) -> PartitionResult:
     """What is wrong with the request as a whole."""
-    if request.transactional:
+    if request.transactional_id is not None:
         code = ErrorCode.transactional_id_authorization_failed.value
         return PartitionResult(code, message="transactions are not served")
     code = ErrorCode.invalid_required_acks.value
@@ -236,7 +264,7 @@ def _foreign(pid: int) -> Outcome:
     if policy is not None:
         reason = f"PID {pid} is of policy {policy.name.lower()}, which does not come by this door"
         return Outcome(Status.MALFORMED, reason=reason)
-    if 0 < pid < 1 << 48:
+    if 0 < pid < OWN_PIDS_FROM:
         reason = f"PID {pid} is one of Kafka's own, and was not leased here"
         return Outcome(Status.UNKNOWN, reason=reason)
     return Outcome(Status.MALFORMED, reason=no_policy(pid))

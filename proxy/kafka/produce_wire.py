@@ -44,7 +44,7 @@ class PartitionData(NamedTuple):
 class ProduceRequest(NamedTuple):
     """A request. `topics` has each topic's name with how many of `parts` are its own."""
 
-    transactional: bool
+    transactional_id: str | None
     acks: int
     topics: list[tuple[str, int]]
     parts: list[PartitionData]
@@ -94,12 +94,12 @@ def _read_simple(frame: bytearray, at: int) -> ProduceRequest | None:
     if length < 1 or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
         return None
     part = PartitionData(name, index, memoryview(frame)[begin:end])
-    return ProduceRequest(False, acks, [(name, 1)], [part])  # noqa: FBT003 - hot
+    return ProduceRequest(None, acks, [(name, 1)], [part])
 
 
 def _read_any(reader: Reader) -> ProduceRequest:
     reader.tags()
-    transactional = reader.string() is not None
+    transactional_id = reader.string()
     acks = reader.int16()
     reader.int32()  # timeout: an append is as fast as the disk
     topics: list[tuple[str, int]] = []
@@ -117,7 +117,7 @@ def _read_any(reader: Reader) -> ProduceRequest:
         reader.tags()
     reader.tags()
     reader.end()
-    return ProduceRequest(transactional, acks, topics, parts)
+    return ProduceRequest(transactional_id, acks, topics, parts)
 
 
 class PartitionResult(NamedTuple):

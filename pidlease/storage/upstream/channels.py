@@ -210,13 +210,16 @@ class _Channel:
             send.told(error)
 
     def _next(self) -> dict[TopicPartition, _Send]:
-        """What goes into the next request: in order, until a partition comes again."""
+        """What the next request takes: until a partition comes again, or another transaction."""
         sends: dict[TopicPartition, _Send] = {}
         size = 0
+        transactional_id = self._queue[0].batch.transactional_id
         while self._queue:
             batch = self._queue[0].batch
             size += len(batch.data)
             if batch.place in sends or (sends and size > _REQUEST_BYTES_MAX):
+                break
+            if batch.transactional_id != transactional_id:
                 break
             sends[batch.place] = self._queue.popleft()
         return sends

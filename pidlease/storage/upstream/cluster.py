@@ -176,6 +176,21 @@ class Cluster:
         request = Request(api_key, version_for(link, api_key, versions))
         return request.decode(await link.ask(request.encode(**values)))
 
+    async def ask_for_topic(self, name: str) -> None:
+        """Ask for a topic, which makes Kafka make it if it is set to (auto.create.topics.enable).
+
+        Raises:
+            UpstreamError: there is no answer.
+        """
+        link = await self.any_link()
+        request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
+        topic = request.part("MetadataRequestTopic", name=name, topic_id=None)
+        body = request.encode(
+            topics=(topic,), allow_auto_topic_creation=True,
+            include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
+        )  # fmt: skip
+        request.decode(await link.ask(body))
+
     # ------------------------------------------------------------------ looking
 
     def stale(self) -> None:

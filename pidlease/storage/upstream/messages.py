@@ -26,12 +26,19 @@ DESCRIBE_CONFIGS: Final = 32
 SASL_AUTHENTICATE: Final = 36
 
 _APIS: Final = {
+    FETCH: ("fetch", "Fetch"),
     LIST_OFFSETS: ("list_offsets", "ListOffsets"),
     METADATA: ("metadata", "Metadata"),
     FIND_COORDINATOR: ("find_coordinator", "FindCoordinator"),
     SASL_HANDSHAKE: ("sasl_handshake", "SaslHandshake"),
+    15: ("describe_groups", "DescribeGroups"),
+    16: ("list_groups", "ListGroups"),
     API_VERSIONS: ("api_versions", "ApiVersions"),
+    21: ("delete_records", "DeleteRecords"),
     DESCRIBE_CONFIGS: ("describe_configs", "DescribeConfigs"),
+    42: ("delete_groups", "DeleteGroups"),
+    61: ("describe_producers", "DescribeProducers"),
+    69: ("consumer_group_describe", "ConsumerGroupDescribe"),
     SASL_AUTHENTICATE: ("sasl_authenticate", "SaslAuthenticate"),
 }
 
@@ -60,6 +67,10 @@ class Request:
 
     def encode(self, **values: object) -> bytes:
         """The whole request, with its header, under correlation id 0."""
+        return self.encode_entity(_build(self._kind, values))
+
+    def encode_entity(self, entity: Any) -> bytes:  # noqa: ANN401 - one of kio's classes
+        """The same of a request that is put together already."""
         stream = io.BytesIO()
         client_id = CLIENT_ID.encode()
         for number, size in ((self.api_key, 2), (self.version, 2), (0, 4), (len(client_id), 2)):
@@ -67,7 +78,7 @@ class Request:
         stream.write(client_id)
         if self._kind.__flexible__:
             stream.write(b"\0")
-        entity_writer(self._kind)(stream, _build(self._kind, values))
+        entity_writer(self._kind)(stream, entity)
         return stream.getvalue()
 
     def decode(self, frame: bytes | bytearray) -> Any:  # noqa: ANN401 - one of kio's classes

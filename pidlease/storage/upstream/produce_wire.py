@@ -16,8 +16,10 @@ from pidlease.storage.upstream.messages import PRODUCE
 
 VERSIONS: Final = (3, 8)
 
-#: API, version, correlation id, client id; no transactional id, acks, timeout, topics.
-_HEAD: Final = struct.Struct(f">hhih{len(CLIENT_ID)}shhii")
+#: API, version, correlation id, client id.
+_HEAD: Final = struct.Struct(f">hhih{len(CLIENT_ID)}s")
+#: Acks, timeout, topics.
+_SETTINGS: Final = struct.Struct(">hii")
 _NO_STRING: Final = -1
 _ALL: Final = -1
 _INT16: Final = struct.Struct(">h")
@@ -31,10 +33,11 @@ _ROW_V5: Final = struct.Struct(">ihqqq")
 
 
 class Batch(NamedTuple):
-    """A batch, and where it goes."""
+    """A batch, where it goes, and in which transaction; None: in none."""
 
     place: TopicPartition
     data: Buffer
+    transactional_id: str | None = None
 
 
 class Row(NamedTuple):
@@ -60,17 +63,16 @@ def write_produce(
         version: one of VERSIONS.
         correlation_id: comes back with the answer.
         timeout_ms: how long the leader waits for the other replicas.
-        batches: of different partitions.
+        batches: of different partitions, and all of the same transactional id.
     """
     topics: dict[str, list[Batch]] = {}
     for batch in batches:
         topics.setdefault(batch.place.topic, []).append(batch)
     heads = [
-        _HEAD.pack(
-            PRODUCE, version, correlation_id, len(CLIENT_ID), CLIENT_ID.encode(), _NO_STRING,
-            _ALL, timeout_ms, len(topics),
-        )
-    ]  # fmt: skip
+        _HEAD.pack(PRODUCE, version, correlation_id, len(CLIENT_ID), CLIENT_ID.encode()),
+        _nullable(batches[0].transactional_id),
+        _SETTINGS.pack(_ALL, timeout_ms, len(topics)),
+    ]
     parts: list[Buffer] = []
     for name, some in topics.items():
         encoded = name.encode()
@@ -80,6 +82,13 @@ def write_produce(
             parts += (b"".join(heads), batch.data)
             heads.clear()
     return parts
+
+
+def _nullable(text: str | None) -> bytes:
+    if text is None:
+        return _INT16.pack(_NO_STRING)
+    encoded = text.encode()
+    return _INT16.pack(len(encoded)) + encoded
 
 
 def read_produce(version: int, frame: bytes | bytearray) -> dict[TopicPartition, Row]:

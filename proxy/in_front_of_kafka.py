@@ -1,0 +1,177 @@
+"""Kafka as the log (see `log_side.LogSide`): the data directory holds snapshots and PIDs only."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from pidlease.coordination.ports import Coordination
+from pidlease.engine.appends import Appending, Appends, AppendsMaker
+from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.engine.lanes import Lanes
+from pidlease.storage.data_folder import DataFolder
+from pidlease.storage.errors import DataFolderError
+from pidlease.storage.files import Files, read_file, write_aside
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.kafka_store import KafkaStore, topic_of
+from pidlease.storage.ports import LogStore, PartitionLog
+from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.upstream.cluster import View
+from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError
+from pidlease.storage.upstream.upstream import Upstream
+from proxy.configs import log_config, upstream_config
+from proxy.coordinator import Coordinator
+from proxy.kafka.apis import Apis
+from proxy.kafka.budget import MemoryBudget
+from proxy.kafka.config import KafkaDoorConfig
+from proxy.kafka.upstream.apis import UpstreamApis
+from proxy.settings import Settings
+
+#: The file that says whose snapshots these are.
+_MARK: Final = "upstream"
+#: A cluster that is away at the start is asked again, after so many seconds at most.
+_REST_SECONDS_MAX: Final = 10.0
+#: Topics that could not be followed are tried again.
+_FOLLOW_REST_SECONDS: Final = 0.05
+_FOLLOW_REST_SECONDS_MAX: Final = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class InFrontOfKafka:
+    """See the module's text.
+
+    Parameters:
+        settings: all of them.
+        files: the file system.
+        pool: the threads for blocking work.
+    """
+
+    store: LogStore
+    snapshots: SnapshotStore
+    coordination: Coordination
+    cluster_id: str
+
+    def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
+        self.appends: AppendsMaker = _lanes
+        self._settings: Final = settings
+        self._files: Final = files
+        self._pool: Final = pool
+        self._upstream: Final = Upstream(upstream_config(settings))
+        self._coordinator: Coordinator | None = None
+        self._folder: DataFolder | None = None
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._changed: Final = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """See `LogSide`. A cluster that is away is waited for."""
+        await self._pool.run(self._open)
+        try:
+            await self._reach()
+        except UpstreamError as error:
+            raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
+        self.cluster_id = self._upstream.cluster.view.cluster_id
+        await self._pool.run(self._check_mark)
+        self.store = KafkaStore(self._upstream, self._pool)
+
+    def _open(self) -> None:
+        settings = self._settings
+        path = Path(settings.data_dir)
+        folder = DataFolder(self._files, path, log_config(settings), self._pool)
+        self._folder = folder
+        self._coordinator = Coordinator(self._files, folder.sequence, folder.names, settings)
+        self.coordination = self._coordinator.open()
+        self.snapshots = SnapshotStore(self._files, folder.snapshots)
+
+    async def _reach(self) -> None:
+        rest = 0.5
+        while True:
+            try:
+                await self._upstream.start()
+                link = await self._upstream.cluster.any_link()
+            except UpstreamAwayError as error:
+                _log.warning("Kafka does not answer; waiting for it", error=str(error))
+                await asyncio.sleep(rest)
+                rest = min(rest * 2, _REST_SECONDS_MAX)
+            else:
+                self._versions = link.versions
+                return
+
+    def _check_mark(self) -> None:
+        """A snapshot of one cluster says nothing of another one's log."""
+        path = Path(self._settings.data_dir)
+        mark = path / _MARK
+        if self._files.exists(mark):
+            known = read_file(self._files, mark).decode()
+            if known != self.cluster_id:
+                raise DataFolderError(
+                    f"{path} belongs to cluster {known}, and --upstream"
+                    f" {self._settings.upstream} is {self.cluster_id}; name another directory"
+                )
+            return
+        if self._files.exists(path / "logs"):
+            raise DataFolderError(
+                f"{path} holds a log of its own; name another directory for --log kafka"
+            )
+        write_aside(self._files, mark, [self.cluster_id.encode()])
+
+    # ------------------------------------------------------------------ serving
+
+    async def follow(self, engine: Engine) -> None:
+        """See `LogSide`."""
+        self._upstream.cluster.on_change.append(self._note)
+        self._changed.set()  # what could not be read at the start
+        self._following = asyncio.create_task(self._follow(engine))
+
+    def _note(self, before: View, now: View) -> None:
+        if before.topics != now.topics:
+            self._changed.set()
+
+    async def _follow(self, engine: Engine) -> None:
+        rest = _FOLLOW_REST_SECONDS
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            topics = self._upstream.cluster.view.topics
+            try:
+                await engine.follow({name: topic_of(each) for name, each in topics.items()})
+                rest = _FOLLOW_REST_SECONDS
+            except OSError as error:
+                _log.info("a topic of Kafka is not ready yet", reason=str(error))
+                self._changed.set()
+                await asyncio.sleep(rest)
+                rest = min(rest * 2, _FOLLOW_REST_SECONDS_MAX)
+            except Exception:  # noqa: BLE001 - the others are served meanwhile
+                _log.exception("topics of Kafka could not be followed; trying again")
+                self._changed.set()
+                await asyncio.sleep(_FOLLOW_REST_SECONDS_MAX)
+
+    def apis(
+        self,
+        engine: Engine,
+        config: KafkaDoorConfig,
+        budget: MemoryBudget,  # noqa: ARG002
+    ) -> Apis:
+        """See `LogSide`."""
+        return UpstreamApis(engine, config, self._upstream, self._versions)
+
+    async def close(self) -> None:
+        """See `LogSide`."""
+        if self._following is not None:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._following
+
+    def release(self) -> None:
+        """See `LogSide`."""
+        if self._coordinator is not None:
+            self._coordinator.close()
+        if self._folder is not None:
+            self._folder.release()
+
+
+def _lanes(log: PartitionLog, partition: Appending) -> Appends:
+    return Lanes(log, partition, wall_clock_ms)

@@ -1,0 +1,254 @@
+"""Which requests are served in front of Kafka: by us, or by the broker whose affair they are."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from pidlease.engine.engine import Engine
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.cluster import Cluster
+from pidlease.storage.upstream.errors import UpstreamError
+from pidlease.storage.upstream.messages import METADATA
+from pidlease.storage.upstream.produce_wire import Batch, Row
+from pidlease.storage.upstream.upstream import Upstream
+from proxy.kafka.apis import FETCH, PRODUCE, advertised
+from proxy.kafka.cluster import ClusterApi
+from proxy.kafka.config import KafkaDoorConfig
+from proxy.kafka.connection import KafkaConnection, Slot
+from proxy.kafka.messages import read_request
+from proxy.kafka.metadata import MetadataApi
+from proxy.kafka.ordered import Answered
+from proxy.kafka.produce import ProduceApi
+from proxy.kafka.produce_wire import PartitionResult
+from proxy.kafka.producers import init_producer_id
+from proxy.kafka.upstream.coordinators import GROUP, TRANSACTION, Coordinators
+from proxy.kafka.upstream.fetching import ClientFetches, Fetching
+from proxy.kafka.upstream.joining import GROUP_FIELDS, LIST_GROUPS, Joining
+from proxy.kafka.upstream.links import LinksOfClients, send
+from proxy.kafka.wire import Reader, RequestHeader
+
+_INIT_PRODUCER_ID: Final = 22
+_TXN_OFFSET_COMMIT: Final = 28
+#: Requests that begin with the group, or the transactional id, that they are about; and from which
+#: version on their strings have compact lengths.
+_OF_GROUPS: Final = {8: 8, 9: 6, 11: 6, 12: 4, 13: 4, 14: 4, 47: 99, 68: 0}
+_OF_TRANSACTIONS: Final = {24: 3, 25: 3, 26: 3, _TXN_OFFSET_COMMIT: 3}
+#: Requests about partitions, that their leaders answer.
+_OF_LEADERS: Final = (2, 21, 61)
+#: Requests that any broker takes, or the controller.
+_OF_ANYBODY: Final = (19, 20, 32, 33, 37, 44)
+
+#: What goes through, as far as the broker has it. Nothing of these versions names a broker's
+#: address: Produce from 10 and Fetch from 16 on do.
+_VERSIONS: Final = {
+    PRODUCE: (3, 9),
+    FETCH: (4, 11),
+    2: (1, 6),
+    8: (2, 9),
+    9: (1, 7),
+    11: (0, 9),
+    12: (0, 4),
+    13: (0, 5),
+    14: (0, 5),
+    15: (0, 6),
+    16: (0, 5),
+    19: (2, 7),
+    20: (1, 6),
+    21: (0, 2),
+    _INIT_PRODUCER_ID: (0, 5),
+    24: (0, 3),
+    25: (0, 4),
+    26: (0, 4),
+    _TXN_OFFSET_COMMIT: (0, 4),
+    32: (1, 4),
+    33: (0, 2),
+    37: (0, 3),
+    42: (0, 2),
+    44: (0, 1),
+    47: (0, 0),
+    61: (0, 0),
+    68: (0, 1),
+    69: (0, 1),
+}
+#: What we answer ourselves, whatever the broker has.
+_OWN: Final = {METADATA: (0, 13), 10: (0, 6), 18: (0, 4), 60: (0, 2)}
+#: So long a broker may hold a request of a group: members wait for one another.
+_GROUP_SECONDS: Final = 3600.0
+#: A topic that a client asks for appears within this time, or the client asks again.
+_MAKE_SECONDS: Final = 5.0
+_MAKE_POLL_SECONDS: Final = 0.05
+#: What is told where nobody knows what Kafka made of a batch of its own affair: it comes again.
+_UNKNOWN_OUTCOME: Final = ErrorCode.request_timed_out.value
+
+_log = structlog.get_logger(__name__)
+
+
+class UpstreamApis:
+    """See `apis.Apis`.
+
+    Parameters:
+        engine: judges what comes under our PIDs.
+        config: how the door is set.
+        upstream: the cluster.
+        versions: what its brokers serve.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: KafkaDoorConfig,
+        upstream: Upstream,
+        versions: Mapping[int, tuple[int, int]],
+    ) -> None:
+        self.versions: Mapping[int, tuple[int, int]] = served(versions)
+        self._engine = engine
+        self._upstream = upstream
+        self._cluster: Final[Cluster] = upstream.cluster
+        self._clients = LinksOfClients(self._cluster)
+        self._fetches: dict[KafkaConnection, ClientFetches] = {}
+        self._describing = ClusterApi(config.cluster, advertised(self.versions))
+        self._metadata = MetadataApi(engine, config.cluster, self._make)
+        self._coordinators = Coordinators(self._cluster, config.cluster)
+        self._joining = Joining(self._cluster, self._coordinators)
+        self._fetching = Fetching(self._cluster, config.fetch_bytes_max)
+        produce = ProduceApi(engine, config.batch_bytes_max, self._pass)
+        self.produce = produce.handle
+        self.api_versions = self._describing.api_versions
+
+    def start(self) -> None:
+        """See `Apis`."""
+
+    async def close(self) -> None:
+        """See `Apis`: who waits for Kafka is told by the end of the connection."""
+
+    def closed(self, connection: KafkaConnection) -> None:
+        """See `Apis`."""
+        self._clients.closed(connection)
+        self._fetches.pop(connection, None)
+
+    def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
+        """See `Apis`."""
+        if header.api_key == 60:
+            return self._describing.describe_cluster(header, frame)
+        if header.api_key == METADATA:
+            return self._metadata.answer(slot, header, frame)
+        if header.api_key == _INIT_PRODUCER_ID:
+            transactional_id = read_request(header, frame).transactional_id
+            if transactional_id is None:
+                return init_producer_id(self._engine, header, frame)
+        return self._ask(slot, header, frame)
+
+    async def _ask(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes | None:
+        """Have Kafka answer; where it cannot, the connection ends: the client tries again."""
+        try:
+            return await self._work(slot, header, frame)
+        except UpstreamError as error:
+            _log.warning("Kafka did not answer a client's request", api_key=header.api_key,
+                         client=header.client_id, error=str(error))  # fmt: skip
+            self._cluster.stale()
+            slot.connection.close()
+            return None
+
+    def _work(
+        self, slot: Slot, header: RequestHeader, frame: bytearray
+    ) -> Coroutine[Any, Any, bytes | None]:
+        key = header.api_key
+        links = self._clients.of(slot.connection)
+        if key == FETCH:
+            fetches = self._fetches.setdefault(slot.connection, ClientFetches())
+            return self._fetching.answer(links, fetches, slot, header, frame)
+        if key in _OF_LEADERS:
+            return self._joining.partitions(links, header, frame)
+        if key in GROUP_FIELDS:
+            return self._joining.groups(links, header, frame)
+        if key == LIST_GROUPS:
+            return self._joining.list_groups(links, header, frame)
+        if key == 10:
+            return self._coordinators.answer(header, frame)
+        return self._forward(slot, frame, self._broker_for(header, frame), key)
+
+    # ------------------------------------------------------------------ as it came
+
+    def _broker_for(self, header: RequestHeader, frame: bytearray) -> Callable[[], Awaitable[int]]:
+        """Finds the broker whose affair a request is."""
+        key = header.api_key
+        if key in _OF_ANYBODY:
+            return self._controller
+        if key == _INIT_PRODUCER_ID:
+            transactional_id = read_request(header, frame).transactional_id
+            return partial(self._coordinators.of, TRANSACTION, transactional_id)
+        flexible_from = _OF_GROUPS[key] if key in _OF_GROUPS else _OF_TRANSACTIONS[key]
+        reader = Reader(frame, header.body, flexible=header.version >= flexible_from)
+        reader.tags()
+        about = reader.string() or ""
+        if key == _TXN_OFFSET_COMMIT:
+            about = reader.string() or ""  # the group, behind the transactional id
+        kind = TRANSACTION if key in (24, 25, 26) else GROUP
+        return partial(self._coordinators.of, kind, about)
+
+    async def _controller(self) -> int:
+        view = self._cluster.view
+        return view.controller if view.controller in view.brokers else next(iter(view.brokers))
+
+    async def _forward(
+        self, slot: Slot, frame: bytearray, broker: Callable[[], Awaitable[int]], key: int
+    ) -> bytes:
+        links = self._clients.of(slot.connection)
+        seconds = _GROUP_SECONDS if key in _OF_GROUPS else 0.0
+        async with links.order:
+            link = await links.link(await broker())
+            answer = send(link, frame, seconds)
+        found = bytes(await answer)
+        if key in (19, 20, 37):
+            await self._cluster.look()
+        return found
+
+    # ------------------------------------------------------------------ parts of it
+
+    def _pass(
+        self,
+        place: TopicPartition,
+        data: memoryview,
+        transactional_id: str | None,
+        told: Callable[[PartitionResult], None],
+    ) -> None:
+        """Bring a batch to Kafka that is its own affair."""
+
+        def answered(result: Row | UpstreamError) -> None:
+            if isinstance(result, UpstreamError):
+                told(PartitionResult(_UNKNOWN_OUTCOME, message=str(result)))
+            else:
+                told(PartitionResult(result.code, result.offset, -1, result.message or None))
+
+        # By its id: what goes under one stays in order. Below 51 bytes there is none.
+        producer = int.from_bytes(data[43:51], "big", signed=True)
+        self._upstream.send(producer, Batch(place, data, transactional_id), answered)
+
+    async def _make(self, name: str) -> None:
+        """Have Kafka make a topic that a client asks for, if it is set to."""
+        with suppress(UpstreamError):
+            await self._cluster.ask_for_topic(name)
+            for _ in range(int(_MAKE_SECONDS / _MAKE_POLL_SECONDS)):
+                await self._cluster.look()
+                if name in self._engine.topics:
+                    return
+                await asyncio.sleep(_MAKE_POLL_SECONDS)
+
+
+def served(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """What clients may ask for: what goes through as far as Kafka has it, and what is our own."""
+    found = dict(_OWN)
+    for key, (lowest, highest) in _VERSIONS.items():
+        if key not in upstream:
+            continue
+        own = key in (PRODUCE, _INIT_PRODUCER_ID)
+        low = lowest if own else max(lowest, upstream[key][0])
+        high = highest if own else min(highest, upstream[key][1])
+        if low <= high:
+            found[key] = (low, high)
+    return found

@@ -1,0 +1,185 @@
+"""Requests about many partitions or groups: taken apart, one part for each broker, and joined."""
+
+import asyncio
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
+from pidlease.storage.upstream.messages import Request
+from proxy.kafka.messages import Response, read_request_slowly
+from proxy.kafka.upstream.coordinators import GROUP, Coordinators
+from proxy.kafka.upstream.links import ClientLinks, send
+from proxy.kafka.wire import RequestHeader
+
+LIST_OFFSETS: Final = 2
+DELETE_RECORDS: Final = 21
+DESCRIBE_PRODUCERS: Final = 61
+LIST_GROUPS: Final = 16
+
+#: Who leads may have changed.
+_STALE_CODES: Final = frozenset((3, 5, 6))
+
+#: Of requests about groups: where they stand in the request, and in the answer.
+GROUP_FIELDS: Final = {
+    15: ("groups", "groups"),
+    42: ("groups_names", "results"),
+    69: ("group_ids", "groups"),
+}
+#: Of requests about partitions: where topics stand in the answer, and a row of an answer that only
+#: says what is wrong.
+_PARTITIONS: Final[dict[int, tuple[str, str, dict[str, Any]]]] = {
+    LIST_OFFSETS: (
+        "ListOffsetsTopicResponse", "ListOffsetsPartitionResponse",
+        {"old_style_offsets": (), "timestamp": -1, "offset": -1, "leader_epoch": -1},
+    ),
+    DELETE_RECORDS: (
+        "DeleteRecordsTopicResult", "DeleteRecordsPartitionResult", {"low_watermark": -1},
+    ),
+    DESCRIBE_PRODUCERS: (
+        "TopicResponse", "PartitionResponse", {"error_message": None, "active_producers": ()},
+    ),
+}  # fmt: skip
+
+
+class Joining:
+    """See the module's text.
+
+    Parameters:
+        cluster: who leads what.
+        coordinators: who coordinates what.
+    """
+
+    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+        self._cluster = cluster
+        self._coordinators = coordinators
+
+    async def partitions(
+        self, links: ClientLinks, header: RequestHeader, frame: bytearray
+    ) -> bytes:
+        """Answer a request about partitions: each part by its leader.
+
+        Raises:
+            MalformedRequestError: it is none.
+            UpstreamError: a broker does not answer.
+        """
+        request = await read_request_slowly(header, frame)
+        rows: dict[tuple[str, int], Any] = {}
+        by_leader: dict[int, list[tuple[str, Any]]] = {}
+        for topic in request.topics:
+            for part in _parts(topic):
+                leader = self._cluster.view.leader(topic.name, _number(part))
+                by_leader.setdefault(leader, []).append((topic.name, part))
+        for name, part in by_leader.pop(NO_LEADER, ()):
+            rows[name, _number(part)] = self._no_leader(header, name, _number(part))
+        asked = [
+            (leader, dataclasses.replace(request, topics=_regroup(request, some)))
+            for leader, some in by_leader.items()
+        ]
+        for answer in await self._ask(links, header, asked):
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    if row.error_code.value in _STALE_CODES:
+                        self._cluster.stale()
+                    rows[topic.name, row.partition_index] = row
+        return self._joined(header, request, rows)
+
+    def _no_leader(self, header: RequestHeader, name: str, number: int) -> Any:
+        self._cluster.stale()
+        known = self._cluster.view.topics.get(name)
+        exists = known is not None and 0 <= number < len(known.leaders)
+        code = ErrorCode.leader_not_available if exists else ErrorCode.unknown_topic_or_partition
+        _, kind, values = _PARTITIONS[header.api_key]
+        response = Response(header.api_key, header.version)
+        return response.part(kind, partition_index=number, error_code=code, **values)
+
+    def _joined(
+        self, header: RequestHeader, request: Any, rows: dict[tuple[str, int], Any]
+    ) -> bytes:
+        response = Response(header.api_key, header.version)
+        kind = _PARTITIONS[header.api_key][0]
+        topics = tuple(
+            response.part(
+                kind, name=topic.name,
+                partitions=tuple(rows[topic.name, _number(part)] for part in _parts(topic)),
+            )
+            for topic in request.topics
+        )  # fmt: skip
+        return response.encode(header.correlation_id, topics=topics)
+
+    async def groups(self, links: ClientLinks, header: RequestHeader, frame: bytearray) -> bytes:
+        """Answer a request about groups: each part by its coordinator.
+
+        Raises:
+            MalformedRequestError: it is none.
+            UpstreamError: a broker does not answer.
+        """
+        request = await read_request_slowly(header, frame)
+        field, result = GROUP_FIELDS[header.api_key]
+        split = await self._coordinators.split(GROUP, getattr(request, field))
+        asked = [
+            (broker, dataclasses.replace(request, **{field: tuple(groups)}))
+            for broker, groups in split.items()
+        ]
+        answers = await self._ask(links, header, asked)
+        joined = tuple(row for answer in answers for row in getattr(answer, result))
+        response = Response(header.api_key, header.version)
+        return response.encode(header.correlation_id, **{result: joined})
+
+    async def list_groups(
+        self, links: ClientLinks, header: RequestHeader, frame: bytearray
+    ) -> bytes:
+        """Answer ListGroups: what each broker coordinates.
+
+        Raises:
+            MalformedRequestError: it is none.
+            UpstreamError: a broker does not answer.
+        """
+        request = await read_request_slowly(header, frame)
+        asked = [(broker, request) for broker in self._cluster.view.brokers]
+        answers = await self._ask(links, header, asked)
+        code = next((each.error_code for each in answers if each.error_code.value), ErrorCode.none)
+        groups = tuple(row for answer in answers for row in answer.groups)
+        response = Response(header.api_key, header.version)
+        return response.encode(header.correlation_id, error_code=code, groups=groups)
+
+    async def _ask(
+        self, links: ClientLinks, header: RequestHeader, asked: Iterable[tuple[int, Any]]
+    ) -> list[Any]:
+        request = Request(header.api_key, header.version)
+        async with links.order:
+            futures = [
+                send(await links.link(broker), request.encode_entity(entity))
+                for broker, entity in asked
+            ]
+        return [request.decode(frame) for frame in await asyncio.gather(*futures)]
+
+
+def _parts(topic: Any) -> tuple[Any, ...]:
+    """The partitions of a request's topic, as rows or as numbers."""
+    return tuple(getattr(topic, _field(topic)))
+
+
+def _number(part: Any) -> int:
+    return int(part) if isinstance(part, int) else int(part.partition_index)
+
+
+def _regroup(request: Any, some: list[tuple[str, Any]]) -> tuple[Any, ...]:
+    """Topics with only those partitions, without leader epochs: ours are not Kafka's."""
+    named: dict[str, list[Any]] = {}
+    for name, part in some:
+        known = part
+        if hasattr(part, "current_leader_epoch"):
+            known = dataclasses.replace(part, current_leader_epoch=-1)
+        named.setdefault(name, []).append(known)
+    kinds = {topic.name: topic for topic in request.topics}
+    return tuple(
+        dataclasses.replace(kinds[name], **{_field(kinds[name]): tuple(parts)})
+        for name, parts in named.items()
+    )
+
+
+def _field(topic: Any) -> str:
+    return "partitions" if hasattr(topic, "partitions") else "partition_indexes"

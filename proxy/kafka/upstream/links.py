@@ -1,0 +1,92 @@
+"""A client's own connections to brokers: what it asks waits for nobody else.
+
+Kafka works on one request of a connection at a time. A client that waits (for records, for its
+group) would hold up all others that shared its connection.
+"""
+
+import asyncio
+from typing import Final
+
+from pidlease.storage.files import Buffer
+from pidlease.storage.upstream.cluster import Cluster
+from pidlease.storage.upstream.connecting import connect
+from pidlease.storage.upstream.errors import UpstreamError
+from pidlease.storage.upstream.link import Link
+from proxy.kafka.connection import KafkaConnection
+
+
+class ClientLinks:
+    """One client's.
+
+    Parameters:
+        cluster: the brokers.
+
+    Attributes:
+        order: held while a request is sent: what a client sends first goes out first.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.order: Final = asyncio.Lock()
+        self._cluster = cluster
+        self._links: dict[int, Link] = {}
+
+    async def link(self, broker: int) -> Link:
+        """The connection to a broker.
+
+        Raises:
+            UpstreamError: it does not answer, or is not known.
+        """
+        address = self._cluster.address(broker)
+        link = self._links.get(broker)
+        if link is None or not link.open or link.address != address:
+            if link is not None:
+                link.close()
+            link = self._links[broker] = await connect(self._cluster.config, address)
+        return link
+
+    def close(self) -> None:
+        """The client is gone."""
+        for link in self._links.values():
+            link.close()
+
+
+class LinksOfClients:
+    """Those of all clients.
+
+    Parameters:
+        cluster: the brokers.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._links: dict[KafkaConnection, ClientLinks] = {}
+
+    def of(self, connection: KafkaConnection) -> ClientLinks:
+        """A client's."""
+        links = self._links.get(connection)
+        if links is None:
+            links = self._links[connection] = ClientLinks(self._cluster)
+        return links
+
+    def closed(self, connection: KafkaConnection) -> None:
+        """A client is gone."""
+        links = self._links.pop(connection, None)
+        if links is not None:
+            links.close()
+
+
+def send(link: Link, frame: Buffer, seconds: float = 0.0) -> asyncio.Future[bytearray]:
+    """Send a request now; the answer, or an UpstreamError, comes as the future's."""
+    future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+
+    def answered(answer: bytearray | UpstreamError) -> None:
+        if future.cancelled():
+            return
+        if isinstance(answer, UpstreamError):
+            future.set_exception(answer)
+            future.exception()  # nobody may be waiting any more
+        else:
+            future.set_result(answer)
+
+    link.send([frame], answered, seconds)
+    return future
