@@ -53,16 +53,18 @@ class Appends(Protocol):
     def push(self, pending: Pending) -> None:
         """Append a batch, behind those of its producer that came before."""
 
-    def applied(self, next_offset: int) -> int:
-        """Everything before this offset is applied for certain.
-
-        Parameters:
-            next_offset: behind everything that is applied.
-        """
+    def begin(self, next_offset: int) -> None:
+        """All of the log before an offset was applied, which was its end."""
 
     @property
-    def in_doubt(self) -> bool:
-        """Whether the log may hold what is not applied."""
+    def applied(self) -> int:
+        """Everything before this offset is applied for certain."""
+
+    def doubts(self, pid: int) -> bool:
+        """Whether the log may hold what is not applied of a producer."""
+
+    def overdue(self) -> bool:
+        """Whether reading the log would put an end to a doubt."""
 
     def reread(self, end: int, now_ms: int) -> None:
         """All of the log before an offset was applied, which was its end at a time."""
@@ -80,7 +82,6 @@ class GroupAppends:
     """
 
     rereading = None
-    in_doubt = False
 
     def __init__(self, log: PartitionLog, partition: Appending) -> None:
         self._log: Final = log
@@ -95,12 +96,24 @@ class GroupAppends:
         """See `Appends`."""
         return len(self._queue) + len(self._writing)
 
-    def applied(self, next_offset: int) -> int:
+    def begin(self, next_offset: int) -> None:
         """See `Appends`."""
-        return next_offset
+
+    @property
+    def applied(self) -> int:
+        """See `Appends`."""
+        return self._partition.next_offset
+
+    def doubts(self, pid: int) -> bool:  # noqa: ARG002 - nobody else writes here
+        """See `Appends`."""
+        return False
+
+    def overdue(self) -> bool:
+        """See `Appends`."""
+        return False
 
     def reread(self, end: int, now_ms: int) -> None:
-        """See `Appends`: nobody else writes here."""
+        """See `Appends`."""
 
     def forget(self, pid: int) -> None:
         """See `Appends`: nothing is kept."""

@@ -18,6 +18,8 @@ from pidlease.core.state import Batch
 FAILED_HOLD_MS: Final = 120_000
 #: Producers of a partition that are remembered so.
 _KEPT_MAX: Final = 10_000
+#: Kafka's numbers wrap; no others come as far apart while one is held off.
+_NUMBERS: Final = 2**31
 #: How many are looked at with each that is added.
 _SWEPT: Final = 4
 
@@ -48,7 +50,11 @@ class FailedFirsts:
     def note(self, pid: int, batch: Batch) -> None:
         """Take note of a batch that failed; the first of the highest generation counts."""
         failed = self._by_pid.get(pid)
-        if failed is None or batch.generation > failed.generation:
+        if (
+            failed is None
+            or batch.generation > failed.generation
+            or (batch.generation == failed.generation and _is_before(batch.first, failed.first))
+        ):
             now_ms = self._clock_ms()
             self._sweep(now_ms)
             self._by_pid.pop(pid, None)  # so that the oldest stay in front
@@ -62,14 +68,21 @@ class FailedFirsts:
                 return
             del self._by_pid[pid]
 
-    def holds(self, pid: int, batch: Batch, verdict: Verdict) -> bool:
+    def holds(self, pid: int, batch: Batch, verdict: Verdict, *, known: bool) -> bool:
         """Whether a batch that would be admitted, or is a gap, is held off for now.
+
+        Not one that follows what is known of the producer: then the failed one was found to be in
+        the log after all.
 
         One of a lower generation as well: had the failed one come through, it would be fenced;
         let in now, its records stand twice when they come again under the higher generation.
         """
         failed = self._by_pid.get(pid)
-        if failed is None or verdict.kind not in (Kind.ADMIT, Kind.GAP):
+        if failed is None:
+            return False
+        if verdict.kind not in (Kind.ADMIT, Kind.GAP):
+            if verdict.kind is Kind.DUPLICATE and batch[:2] == failed[:2]:
+                del self._by_pid[pid]  # it is in the log after all
             return False
         if self._clock_ms() >= failed.until_ms or batch.generation > failed.generation:
             del self._by_pid[pid]
@@ -78,7 +91,11 @@ class FailedFirsts:
             return True
         if batch.first == failed.first:
             return False
-        return verdict.kind is Kind.ADMIT or verdict.expected == failed.first
+        if known and verdict.kind is Kind.ADMIT:
+            del self._by_pid[pid]
+            return False
+        # Expected is the failed one; or one behind it, where that was found in the log after all.
+        return verdict.kind is Kind.ADMIT or not _is_before(verdict.expected, failed.first)
 
     def first(self, pid: int) -> int:
         """The sequence that has to come again."""
@@ -87,3 +104,8 @@ class FailedFirsts:
     def forget(self, pid: int) -> None:
         """It has come again, or the producer is gone."""
         self._by_pid.pop(pid, None)
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Whether a sequence comes before another one, as far apart as they can be here."""
+    return 0 < (other - sequence) % _NUMBERS < _NUMBERS // 2

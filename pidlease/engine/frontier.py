@@ -13,20 +13,25 @@ from typing import Final
 LATE_MS: Final = 120_000
 
 
+#: Stands for all producers: what the life before this one sent may still be written.
+_ANYBODY: Final = 0
+
+
 class Frontier:
     """One partition's.
 
     Parameters:
         end: the first offset that is not applied.
+        now_ms: the time, in ms since 1970, when that was the log's end.
     """
 
-    def __init__(self, end: int) -> None:
+    def __init__(self, end: int, now_ms: int) -> None:
         #: Behind everything that is known to be in the log.
         self.end = end
         self._flying: dict[Hashable, int] = {}
         #: Of producers with batches of unknown outcome: where those are at the earliest, and since
         #: when they are.
-        self._unknown: dict[int, tuple[int, int]] = {}
+        self._unknown: dict[int, tuple[int, int]] = {_ANYBODY: (end, now_ms)}
 
     @property
     def applied(self) -> int:
@@ -34,10 +39,18 @@ class Frontier:
         floors = [*self._flying.values(), *(floor for floor, _ in self._unknown.values())]
         return min(floors, default=self.end)
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether the log may hold what is not applied."""
-        return bool(self._unknown)
+    def doubts(self, producer: int, *, heard: bool) -> bool:
+        """Whether the log may hold what is not applied of a producer.
+
+        Parameters:
+            producer: its PID.
+            heard: whether a batch of it has landed since the start.
+        """
+        return producer in self._unknown or (not heard and _ANYBODY in self._unknown)
+
+    def overdue(self, now_ms: int) -> bool:
+        """Whether a look at the log would put an end to a doubt."""
+        return any(now_ms - since_ms >= LATE_MS for _, since_ms in self._unknown.values())
 
     def sent(self, key: Hashable) -> None:
         """A batch is on its way."""

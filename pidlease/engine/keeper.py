@@ -20,6 +20,8 @@ from pidlease.storage.snapshots import Manifest, SnapshotError, SnapshotStore
 _EXPIRY_SECONDS: Final = 1.0
 #: How often it is looked whether enough batches came for a snapshot.
 _SNAPSHOT_POLL_SECONDS: Final = 0.5
+#: How often doubts about a log that others write to are ended.
+_SETTLE_SECONDS: Final = 15.0
 #: How long to wait after a failure.
 _FAILURE_SECONDS: Final = 5.0
 
@@ -88,6 +90,7 @@ class Keeper:
             asyncio.create_task(self._repeat(self._config.flush_seconds, self._flush)),
             asyncio.create_task(self._repeat(self._config.retention_seconds, self.retain)),
             asyncio.create_task(self._repeat(_EXPIRY_SECONDS, self._expire)),
+            asyncio.create_task(self._repeat(_SETTLE_SECONDS, self._settle)),
         ]
 
     async def stop(self) -> None:
@@ -183,6 +186,10 @@ class Keeper:
             except SnapshotError as error:
                 _log.warning("snapshot cannot be used", number=number, reason=str(error))
         return found
+
+    async def _settle(self) -> None:
+        for partition in self._partitions():
+            partition.settle()
 
     async def _expire(self) -> None:
         # A bounded part at a time, so that the loop stays free; the next part comes in a second.

@@ -23,8 +23,6 @@ from pidlease.storage.ports import Forwarded, ForwardingLog, PartitionLog
 #: Batches of a producer that Kafka recognises when they come again.
 _IN_FLIGHT_MAX: Final = 5
 
-_OTHER_STATE: Final = frozenset((45, 47, 59))
-
 _log = structlog.get_logger(__name__)
 
 
@@ -57,7 +55,9 @@ class Lanes:
         self._log: Final = log
         self._partition: Final = partition
         self._clock_ms: Final = clock_ms
-        self._frontier: Final = Frontier(0)
+        self._frontier = Frontier(0, clock_ms())
+        #: Producers of which a batch has landed.
+        self._heard: set[int] = set()
         self._lanes: dict[int, _Lane] = {}
         #: Until when Kafka surely knows a producer, in ms since 1970.
         self._known_until_ms: dict[int, int] = {}
@@ -67,14 +67,21 @@ class Lanes:
         """See `Appends`."""
         return sum(len(lane.flying) + len(lane.waiting) for lane in self._lanes.values())
 
-    @property
-    def in_doubt(self) -> bool:
+    def doubts(self, pid: int) -> bool:
         """See `Appends`."""
-        return self._frontier.in_doubt
+        return self._frontier.doubts(pid, heard=pid in self._heard)
 
-    def applied(self, next_offset: int) -> int:
+    def overdue(self) -> bool:
         """See `Appends`."""
-        self._frontier.end = max(self._frontier.end, next_offset)
+        return self._frontier.overdue(self._clock_ms())
+
+    def begin(self, next_offset: int) -> None:
+        """See `Appends`."""
+        self._frontier = Frontier(next_offset, self._clock_ms())
+
+    @property
+    def applied(self) -> int:
+        """See `Appends`."""
         return self._frontier.applied
 
     def reread(self, end: int, now_ms: int) -> None:
@@ -83,7 +90,6 @@ class Lanes:
 
     def push(self, pending: Pending) -> None:
         """See `Appends`."""
-        self._frontier.end = max(self._frontier.end, self._partition.next_offset)
         lane = self._lanes.get(pending.pid)
         if lane is None:
             lane = self._lanes[pending.pid] = _Lane()
@@ -93,6 +99,7 @@ class Lanes:
     def forget(self, pid: int) -> None:
         """See `Appends`."""
         self._known_until_ms.pop(pid, None)
+        self._heard.discard(pid)
 
     def _pump(self, pid: int, lane: _Lane) -> None:
         now_ms = self._clock_ms()
@@ -122,6 +129,7 @@ class Lanes:
         if pid:
             kept_ms = self._log.producers_kept_ms // 2
             # Kafka counts from the batch's own time, which may be long past (a backfill).
+            self._heard.add(pid)
             self._known_until_ms[pid] = min(header.max_timestamp, self._clock_ms()) + kept_ms
         self._pump(pid, lane)
         self._partition.tell(applied)
@@ -138,9 +146,6 @@ class Lanes:
         self._note(failed, answer)
         _log.warning("Kafka did not take a batch", partition=str(self._partition.name), pid=pid,
                      batch=failed.batch, code=answer.code, reason=answer.reason)  # fmt: skip
-        if answer.code in _OTHER_STATE:
-            # What Kafka knows of the producer is not what is known here.
-            self.rereading.begin()
         lane.flying.remove(failed)
         if not pid:
             self._partition.fail([failed], _outcome(answer))

@@ -131,7 +131,7 @@ class Partition(KnownProducers):
 
     # ------------------------------------------------------------------ judging
 
-    def produce(
+    def produce(  # noqa: C901, PLR0912 - the hot path, in one piece
         self,
         pid: int,
         header: BatchHeader,
@@ -164,13 +164,16 @@ class Partition(KnownProducers):
         if rules is None:
             done(self._outcome(None, Outcome(Status.MALFORMED, reason=no_policy(pid))))
             return
+        if self._rereading is not None and not sure:
+            again = partial(self.produce, pid, header, data, batch, done, sure=True)
+            if self._read_first(pid, batch, again, done):
+                return
         state = self._pushed.get(pid) or self.producers.get(pid)
         verdict = self._judge(rules, pid, state, batch)
-        if self._failed and self._failed.holds(pid, batch, verdict):
+        if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):
             done(self._outcome(rules.policy, behind_failed(self._failed.first(pid))))
         elif verdict.kind is not Kind.ADMIT:
-            again = partial(self.produce, pid, header, data, batch, done, sure=True)
-            self._turn_down(pid, rules, batch, verdict, done, None if sure else again)
+            self._refuse(pid, rules, batch, verdict, done)
         elif state is None and not self._leases.adopt(pid, self):
             self._no_slot(pid, rules, Pending(pid, batch, NewBatch(data, header), done))
         else:
@@ -184,34 +187,21 @@ class Partition(KnownProducers):
                 self._failed.forget(pid)
             self._appends.push(pending)
 
-    def _turn_down(
-        self,
-        pid: int,
-        rules: Rules,
-        batch: Batch,
-        verdict: Verdict,
-        done: Done,
-        again: Callable[[], None] | None,
-    ) -> None:
-        """Refuse a batch; for what is not known of its producer only when the log was read again.
-
-        Parameters:
-            again: judges it again; None: this is the second time.
-        """
-        if (
-            again is None
-            or self._rereading is None
-            or not self._appends.in_doubt
-            or verdict.kind not in (Kind.GAP, Kind.UNKNOWN)
+    def _read_first(self, pid: int, batch: Batch, again: Callable[[], None], done: Done) -> bool:
+        """Read the log before a batch is judged whose producer is in doubt; False: none is."""
+        reading = self._rereading
+        if reading is None or not (
+            reading.holds(pid)  # what came before it waits, too
+            or (pid not in self._flying and self._appends.doubts(pid))
         ):
-            self._refuse(pid, rules, batch, verdict, done)
-            return
+            return False
 
         def give_up(reason: str) -> None:
             self._failed.note(pid, batch)
             done(self._outcome(policy_of(pid), Outcome(Status.FAILED, reason=reason)))
 
-        self._rereading.park(Parked(again, give_up))
+        reading.park(pid, Parked(again, give_up))
+        return True
 
     def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
         """Tell, and count, what a door has found to be wrong with a batch.
@@ -395,13 +385,18 @@ class Partition(KnownProducers):
 
     def rows(self) -> PartitionRows:
         """What a snapshot holds of this partition, as of now."""
-        return super().rows()._replace(next_offset=self._appends.applied(self.next_offset))
+        return super().rows()._replace(next_offset=self._appends.applied)
+
+    def settle(self) -> None:
+        """Put an end to doubts that can be ended by now; from time to time."""
+        if self._rereading is not None and self._appends.overdue():
+            self._rereading.begin()
 
     async def reread(self, log: ForwardingLog) -> None:
         """See `rereading.Rereadable`."""
         now_ms = self._clock_ms()
         end = await log.look()
-        start = max(self._appends.applied(self.next_offset), log.start_offset)
+        start = max(self._appends.applied, log.start_offset)
         before = set(self.producers)
         async for batches in log.batches_from(start, end):
             self.replay(batches, now_ms)
@@ -409,7 +404,8 @@ class Partition(KnownProducers):
         self._leases.restore(self.producers.keys() - before, self)
 
     def note_leases(self) -> None:
-        """Tell the leases which PIDs have state here, after a restore."""
+        """Tell the leases which PIDs have state here, after a restore and the replay."""
+        self._appends.begin(self.next_offset)
         self._leases.restore(self.producers, self)
 
     async def delete_records(self, before: int) -> int:

@@ -1,7 +1,8 @@
 """Reading the log again, where it may hold what is not applied.
 
-Before a batch is called a gap, or its producer unknown, that must be certain: what stands in the
-log of batches that were never answered is read first.
+A batch that was never answered may stand in the log. Kafka recognises it when it comes again; but
+not where it has forgotten its producer, or all but its last batch. So before anything more of such
+a producer is judged, the log is read.
 """
 
 import asyncio
@@ -55,13 +56,20 @@ class Rereading:
     def __init__(self, partition: Rereadable, log: ForwardingLog) -> None:
         self._partition: Final = partition
         self._log: Final = log
-        self._parked: list[Parked] = []
+        self._parked: list[tuple[int, Parked]] = []
+        #: How much of each producer waits, also of those that are being read for.
+        self._waiting: dict[int, int] = {}
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
 
-    def park(self, parked: Parked) -> None:
+    def holds(self, producer: int) -> bool:
+        """Whether batches of a producer wait: then those behind them wait, too."""
+        return producer in self._waiting
+
+    def park(self, producer: int, parked: Parked) -> None:
         """Read the log, from a moment that is not past yet, and judge then."""
-        self._parked.append(parked)
+        self._waiting[producer] = self._waiting.get(producer, 0) + 1
+        self._parked.append((producer, parked))
         self.begin()
 
     def begin(self) -> None:
@@ -79,19 +87,25 @@ class Rereading:
         finally:
             self._task = None
 
-    async def _once(self, parked: list[Parked]) -> None:
+    async def _once(self, parked: list[tuple[int, Parked]]) -> None:
+        failure = ""
         try:
             await self._partition.reread(self._log)
         except LogError as error:
             _log.warning("the log could not be read again", partition=str(self._partition.name),
                          error=str(error))  # fmt: skip
-            for each in parked:
-                each.give_up(str(error))
-            return
+            failure = str(error)
         except Exception as error:  # noqa: BLE001 - a bug is not to leave them waiting
             _log.exception("the log could not be read again", partition=str(self._partition.name))
-            for each in parked:
-                each.give_up(repr(error))
-            return
-        for each in parked:
-            each.again()
+            failure = repr(error)
+        for producer, each in parked:
+            self._waiting[producer] -= 1
+            if not self._waiting[producer]:
+                del self._waiting[producer]
+            try:
+                if failure:
+                    each.give_up(failure)
+                else:
+                    each.again()
+            except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others
+                _log.exception("a batch could not be judged again", producer=producer)

@@ -14,8 +14,9 @@ from tests.mutants.leased_mutants import LEASED
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Result, check, control, prepare
 from tests.mutants.storage_mutants import STORAGE
+from tests.mutants.upstream_mutants import UPSTREAM
 
-MUTANTS = (*STORAGE, *ENGINE, *LEASED, *GROUPS)
+MUTANTS = (*STORAGE, *ENGINE, *LEASED, *GROUPS, *UPSTREAM)
 
 
 def main() -> int:

@@ -29,7 +29,9 @@ _ADMITS: Final = (
     "            return ADMIT\n",
 )
 
-_HOLDS: Final = "        if self._failed and self._failed.holds(pid, batch, verdict):"
+_HOLDS: Final = (
+    "        if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):"
+)
 
 
 def _holding(kinds: str) -> tuple[str, str]:

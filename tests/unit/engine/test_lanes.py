@@ -1,0 +1,113 @@
+"""Batches on their way into Kafka: many at a time, through lost answers, late writes and deaths."""
+
+import asyncio
+
+import pytest
+
+from pidlease.core.pid import Policy, make_pid
+from pidlease.engine.frontier import LATE_MS, Frontier
+from tests.crash.seeds import SOAK, new_random
+from tests.unit.engine.fakes import settle
+from tests.unit.engine.kafka_sim import World
+
+RUNS = 400 if SOAK else 25
+PID, OTHER = make_pid(Policy.KAFKA, 1), make_pid(Policy.KAFKA, 2)
+
+
+@pytest.mark.parametrize("number", range(RUNS))
+async def test_exactly_once_whatever_becomes_of_answers(number: int) -> None:
+    world = World(new_random(f"lanes-{number}"), producers=4, batches=60)
+    await world.run(1500)
+    world.check()
+    for what in ("refused", "timed out", "cut", "killed"):
+        assert world.happened.get(what), f"no batch was {what}: {world.happened}"
+
+
+async def test_what_is_read_again_is_not_applied_again() -> None:
+    world = World(new_random("lanes-again"), producers=1, batches=9)
+    world.faults = False
+    await world.run(0)
+    before = dict(world.partition.producers)
+    reading = asyncio.create_task(world.partition.reread(world.log))
+    await settle()
+    while world.gates:
+        world.gates.popleft().set()
+    await reading
+    assert world.partition.producers == before
+
+
+# ---------------------------------------------------------------------- how far it is applied
+
+
+def settled() -> Frontier:
+    """One that is past the doubts of its beginning."""
+    frontier = Frontier(10, -LATE_MS)
+    assert (frontier.doubts(PID, heard=False), frontier.doubts(PID, heard=True)) == (True, False)
+    assert frontier.overdue(0)
+    frontier.read(10, 0)
+    assert not frontier.doubts(PID, heard=False)
+    return frontier
+
+
+def test_a_life_before_may_still_write() -> None:
+    frontier = Frontier(10, 0)
+    frontier.sent("a")
+    frontier.landed("a", 20)
+    assert frontier.applied == 10
+    frontier.read(20, 1)
+    assert (frontier.applied, frontier.overdue(1)) == (20, False)
+    assert frontier.doubts(PID, heard=False)
+
+
+def test_answers_in_any_order() -> None:
+    frontier = settled()
+    frontier.sent("a")
+    frontier.sent("b")
+    frontier.landed("b", 15)
+    assert (frontier.applied, frontier.end) == (10, 15)
+    frontier.sent("c")
+    frontier.landed("a", 12)
+    assert (frontier.applied, frontier.end) == (15, 15)
+    frontier.refused("c")
+    assert frontier.applied == 15
+
+
+def test_what_may_still_be_written_holds_it_back() -> None:
+    frontier = settled()
+    frontier.sent("a")
+    frontier.lost("a", PID, 0)
+    frontier.sent("b")
+    frontier.landed("b", 20)
+    assert (frontier.applied, frontier.doubts(PID, heard=True)) == (10, True)
+    frontier.read(20, LATE_MS - 1)  # it may come yet, but not before that
+    assert (frontier.applied, frontier.doubts(PID, heard=True)) == (20, True)
+    frontier.sent("c")
+    frontier.landed("c", 30)
+    assert frontier.applied == 20
+    frontier.read(30, LATE_MS)
+    assert (frontier.applied, frontier.doubts(PID, heard=True)) == (30, False)
+
+
+def test_what_came_behind_settles_it() -> None:
+    frontier = settled()
+    for key, producer in (("a", PID), ("b", OTHER)):
+        frontier.sent(key)
+        frontier.lost(key, producer, 0)
+    frontier.sent("c")
+    frontier.landed("c", 30)
+    frontier.settled(PID)
+    assert frontier.applied == 10
+    assert (frontier.doubts(PID, heard=True), frontier.doubts(OTHER, heard=True)) == (False, True)
+    frontier.settled(OTHER)
+    assert frontier.applied == 30
+
+
+def test_an_older_loss_of_the_same_producer_counts() -> None:
+    frontier = settled()
+    frontier.sent("a")
+    frontier.lost("a", PID, 0)
+    frontier.sent("b")
+    frontier.landed("b", 20)
+    frontier.sent("c")
+    frontier.lost("c", PID, 5)
+    assert frontier.applied == 10
