@@ -38,7 +38,8 @@ class Point:
 #: TRIGGER OPERATION PATTERN COUNT MARKS, in the order in which one directory comes by them.
 #: COUNT: a number; `each`: once for each partition at the start, then wherever it happens next;
 #: `+` behind it: up to ten more. MARKS: `!` die before it, too; `~` a write that is also torn;
-#: `s` in the soak only: making the empty directories.
+#: `s` in the soak only: making the empty directories; `d` where what is durable matters: not with
+#: fsync=never, which leaves it to the system.
 _STEPS: Final = """
 start make_folder */data 1 !s
 start open */data/.aside* 1 s
@@ -115,7 +116,7 @@ traffic truncate */load-?/*.log 1
 traffic fsync_folder */logs/load-? each
 commit write */groups/offsets 1+ !~
 commit truncate */groups/offsets 1
-commit fsync */groups/offsets 2+
+commit fsync */groups/offsets 2+ d
 stop write */groups/offsets 1 ~
 stop fsync */groups/offsets 2 s
 traffic make_folder */snapshots/.aside* 1 !
@@ -146,12 +147,12 @@ start remove */clean-stop 1
 """
 
 
-def points(random: Random, *, all_sides: bool) -> list[Point]:
+def points(random: Random, *, all_sides: bool, durable: bool = True) -> list[Point]:
     """All points, in the order in which one directory comes by them."""
     found = []
     for line in _STEPS.strip().splitlines():
         trigger, operation, pattern, number, marks = (*line.split(), "")[:5]
-        if "s" in marks and not all_sides:
+        if ("s" in marks and not all_sides) or ("d" in marks and not durable):
             continue
         sides = ["kill before"] if all_sides or "!" in marks else []
         sides.append("kill after")
