@@ -1,6 +1,5 @@
 """Which requests are served in front of Kafka: by us, or by the broker whose affair they are."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -26,6 +25,7 @@ from proxy.kafka.ordered import Answered
 from proxy.kafka.produce import ProduceApi
 from proxy.kafka.produce_wire import PartitionResult
 from proxy.kafka.producers import init_producer_id
+from proxy.kafka.upstream.changing import TOPIC_CHANGES, Changing
 from proxy.kafka.upstream.coordinators import GROUP, TRANSACTION, Coordinators
 from proxy.kafka.upstream.fetching import ClientFetches, Fetching
 from proxy.kafka.upstream.joining import GROUP_FIELDS, LIST_GROUPS, Joining
@@ -79,9 +79,6 @@ _VERSIONS: Final = {
 _OWN: Final = {METADATA: (0, 13), 10: (0, 6), 18: (0, 4), 60: (0, 2)}
 #: So long a broker may hold a request of a group: members wait for one another.
 _GROUP_SECONDS: Final = 3600.0
-#: A topic that a client asks for appears within this time, or the client asks again.
-_MAKE_SECONDS: Final = 5.0
-_MAKE_POLL_SECONDS: Final = 0.05
 #: What is told where nobody knows what Kafka made of a batch of its own affair: it comes again.
 _UNKNOWN_OUTCOME: Final = ErrorCode.request_timed_out.value
 
@@ -113,6 +110,7 @@ class UpstreamApis:
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
         self._metadata = MetadataApi(engine, config.cluster, self._make)
+        self._changing = Changing(self._cluster, engine)
         self._coordinators = Coordinators(self._cluster, config.cluster)
         self._joining = Joining(self._cluster, self._coordinators)
         self._fetching = Fetching(self._cluster, config.fetch_bytes_max)
@@ -170,7 +168,10 @@ class UpstreamApis:
             return self._joining.list_groups(links, header, frame)
         if key == 10:
             return self._coordinators.answer(header, frame)
-        return self._forward(slot, frame, self._broker_for(header, frame), key)
+        forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)
+        if key in TOPIC_CHANGES:
+            return self._changing.seen(header, frame, forwarded)
+        return forwarded
 
     # ------------------------------------------------------------------ as it came
 
@@ -203,10 +204,7 @@ class UpstreamApis:
         async with links.order:
             link = await links.link(await broker())
             answer = send(link, frame, seconds)
-        found = bytes(await answer)
-        if key in (19, 20, 37):
-            await self._cluster.look()
-        return found
+        return bytes(await answer)
 
     # ------------------------------------------------------------------ parts of it
 
@@ -233,11 +231,7 @@ class UpstreamApis:
         """Have Kafka make a topic that a client asks for, if it is set to."""
         with suppress(UpstreamError):
             await self._cluster.ask_for_topic(name)
-            for _ in range(int(_MAKE_SECONDS / _MAKE_POLL_SECONDS)):
-                await self._cluster.look()
-                if name in self._engine.topics:
-                    return
-                await asyncio.sleep(_MAKE_POLL_SECONDS)
+            await self._changing.wait_until(lambda: name in self._engine.topics)
 
 
 def served(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:

@@ -1,0 +1,79 @@
+"""Changes of topics by a client: answered when they are seen here, too.
+
+Kafka answers when the change is certain, and brokers learn of it a moment later. A client that goes
+on at once would be told that there is no such topic.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from pidlease.engine.engine import Engine
+from pidlease.storage.upstream.cluster import Cluster
+from pidlease.storage.upstream.errors import UpstreamNonsenseError
+from pidlease.storage.upstream.messages import Request
+from proxy.kafka.messages import read_request_slowly
+from proxy.kafka.wire import RequestHeader
+
+_CREATE_TOPICS: Final = 19
+_DELETE_TOPICS: Final = 20
+_CREATE_PARTITIONS: Final = 37
+TOPIC_CHANGES: Final = (_CREATE_TOPICS, _DELETE_TOPICS, _CREATE_PARTITIONS)
+
+#: A change is seen within this time, or it is answered all the same.
+_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.05
+
+
+class Changing:
+    """See the module's text.
+
+    Parameters:
+        cluster: looked at again.
+        engine: knows the topics.
+    """
+
+    def __init__(self, cluster: Cluster, engine: Engine) -> None:
+        self._cluster = cluster
+        self._engine = engine
+
+    async def seen(
+        self, header: RequestHeader, frame: bytearray, forwarded: Coroutine[Any, Any, bytes]
+    ) -> bytes:
+        """Wait for the answer of Kafka, and until what it says can be seen.
+
+        Raises:
+            MalformedRequestError: it is no such request.
+            UpstreamError: there is no answer.
+        """
+        try:
+            request = await read_request_slowly(header, frame)
+        except BaseException:
+            forwarded.close()
+            raise
+        answer = await forwarded
+        if not getattr(request, "validate_only", False):
+            try:
+                entity = Request(header.api_key, header.version).decode(answer)
+            except UpstreamNonsenseError:
+                return answer  # the client may make something of it
+            await self.wait_until(lambda: self._is_seen(header.api_key, request, entity))
+        return answer
+
+    def _is_seen(self, key: int, request: Any, answer: Any) -> bool:
+        topics = self._engine.topics
+        if key == _CREATE_PARTITIONS:
+            wanted = {topic.name: topic.count for topic in request.topics}
+            done = [row.name for row in answer.results if not row.error_code.value]
+            return all(name in topics and topics[name].partitions >= wanted[name] for name in done)
+        rows = answer.topics if key == _CREATE_TOPICS else answer.responses
+        done = [row.name for row in rows if not row.error_code.value]
+        return all((name in topics) is (key == _CREATE_TOPICS) for name in done)
+
+    async def wait_until(self, happened: Callable[[], bool]) -> None:
+        """Look at the cluster until something has happened; not for ever."""
+        deadline = time.monotonic() + _SECONDS
+        while not happened() and time.monotonic() < deadline:
+            await self._cluster.look()
+            await asyncio.sleep(_POLL_SECONDS)

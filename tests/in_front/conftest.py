@@ -1,0 +1,40 @@
+"""A real Kafka, and a server in front of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer
+
+
+@contextmanager
+def in_front_of(kafka: KafkaServer, folder: Path, **settings: str) -> Iterator[PidleaseServer]:
+    """A server in front of a Kafka; it is killed, should it still run at the end."""
+    server = PidleaseServer(
+        folder, settings={"log": "kafka", "upstream": kafka.bootstrap, **settings}
+    )
+    try:
+        yield server
+    finally:
+        server.kill9()
+
+
+@pytest.fixture(scope="package")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One Kafka for many tests; each has topics of its own."""
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def server(
+    kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PidleaseServer]:
+    """One server for many tests."""
+    with in_front_of(kafka, tmp_path_factory.mktemp("server")) as running:
+        running.start()
+        yield running
+        assert running.stop() == 0

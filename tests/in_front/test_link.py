@@ -1,0 +1,185 @@
+"""One connection to a broker: answers in order, answers that are none, and ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pidlease.storage.upstream import link as module
+from pidlease.storage.upstream.config import UpstreamConfig
+from pidlease.storage.upstream.connecting import connect
+from pidlease.storage.upstream.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamLostError,
+    UpstreamNonsenseError,
+    UpstreamRefusedError,
+)
+from pidlease.storage.upstream.link import Link
+from tests.servers.ports import LOOPBACK, free_ports
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def broker(serve: Serve) -> AsyncIterator[int]:
+    """Something that listens as a broker does."""
+    server = await asyncio.start_server(serve, LOOPBACK, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def linked(serve: Serve, seconds: float = 5.0) -> AsyncIterator[Link]:
+    async with broker(serve) as port:
+        link = Link((LOOPBACK, port), seconds)
+        await asyncio.get_running_loop().create_connection(lambda: link, LOOPBACK, port)
+        try:
+            yield link
+        finally:
+            link.close()
+
+
+def request(number: int, content: bytes = b"") -> bytes:
+    """API 0, version 0, and a correlation id."""
+    return bytes(4) + number.to_bytes(4, "big") + content
+
+
+async def read(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+def frame(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        try:
+            asked = await read(reader)
+        except asyncio.IncompleteReadError:
+            return
+        writer.write(frame(asked[4:]))
+
+
+async def test_answers_come_to_who_asked_however_they_are_cut() -> None:
+    async def in_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        content = b"".join([frame((await read(reader))[4:]) for _ in range(4)])
+        for start in range(0, len(content), 50_000):
+            writer.write(content[start : start + 50_000])
+            await writer.drain()
+            await asyncio.sleep(0.002)
+
+    sizes = [0, 100_000, 3, 300_000]
+    async with linked(in_pieces) as link:
+        asked = [link.ask(request(n, b"x" * size)) for n, size in enumerate(sizes)]
+        answers = await asyncio.gather(*asked)
+    assert [len(each) - 4 for each in answers] == sizes
+
+
+async def test_an_answer_that_nobody_asked_for_ends_it() -> None:
+    async def wrong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
+        writer.write(frame(b"\0\0\0\x09"))
+
+    async with linked(wrong) as link:
+        both = await asyncio.gather(link.ask(request(1)), link.ask(request(2)),
+                                    return_exceptions=True)  # fmt: skip
+        assert [type(each) for each in both] == [UpstreamNonsenseError] * 2
+        with pytest.raises(UpstreamLostError):
+            await link.ask(request(3))
+
+
+@pytest.mark.parametrize("size", [b"\xff\xff\xff\xff", b"\0\0\0\x03"])
+async def test_a_size_that_makes_no_sense_ends_it(size: bytes) -> None:
+    async def wrong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
+        writer.write(size + bytes(10))
+
+    async with linked(wrong) as link:
+        with pytest.raises(UpstreamNonsenseError):
+            await link.ask(request(1))
+
+
+async def test_a_broker_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WATCH_SECONDS", 0.05)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with linked(silent, seconds=0.1) as link:
+        changed = asyncio.Event()
+        link.on_change = changed.set
+        with pytest.raises(UpstreamLostError, match="no answer in time"):
+            await link.ask(request(1))
+        await changed.wait()
+        assert not link.open
+
+
+async def test_the_end_of_the_connection_is_told_to_all() -> None:
+    async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await read(reader)
+        writer.write(frame(asked[4:]))
+        await writer.drain()
+        writer.close()
+
+    async with linked(ends) as link:
+        asked = [link.ask(request(number)) for number in range(3)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each) for each in answers] == [bytearray, UpstreamLostError, UpstreamLostError]
+
+
+async def test_a_bug_of_one_does_not_strand_the_others() -> None:
+    def broken(_: bytearray | UpstreamError) -> None:
+        raise ZeroDivisionError
+
+    async with linked(echo) as link:
+        link.send([request(1)], broken)
+        assert await link.ask(request(2)) == b"\0\0\0\x02"
+
+
+# ---------------------------------------------------------------------- connecting
+
+
+def config(port: int) -> UpstreamConfig:
+    return UpstreamConfig(((LOOPBACK, port),), connect_seconds=0.3)
+
+
+async def test_nobody_listens() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(UpstreamAwayError, match=str(port)):
+        await connect(config(port), (LOOPBACK, port))
+
+
+async def test_nobody_answers() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with broker(silent) as port:
+        with pytest.raises(UpstreamAwayError, match=r"no connection within 0\.3 s"):
+            await connect(config(port), (LOOPBACK, port))
+
+
+async def test_who_ends_the_connection_may_want_tls() -> None:
+    async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
+        writer.close()
+
+    async with broker(ends) as port:
+        with pytest.raises(UpstreamRefusedError, match="does it want TLS"):
+            await connect(config(port), (LOOPBACK, port))
+
+
+async def test_who_answers_something_else_is_no_kafka() -> None:
+    async def wrong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await read(reader)
+        writer.write(frame(asked[4:8] + b"\0\0\0\0\0\x09short"))
+
+    async with broker(wrong) as port:
+        with pytest.raises(UpstreamNonsenseError, match="versions cannot be read"):
+            await connect(config(port), (LOOPBACK, port))
