@@ -125,8 +125,8 @@ class Lanes:
         header = pending.new.header
         applied = self._partition.apply([pending], [answer.offset])
         self._frontier.landed(pending, answer.offset + header.records)
-        self._frontier.settled(pid)
         if pid:
+            self._frontier.settled(pid)
             kept_ms = self._log.producers_kept_ms // 2
             # Kafka counts from the batch's own time, which may be long past (a backfill).
             self._heard.add(pid)
@@ -136,7 +136,7 @@ class Lanes:
 
     def _note(self, pending: Pending, answer: Forwarded) -> None:
         """Take note of what nobody waits for any more, or did not come into the log."""
-        if answer.definite:
+        if answer.definite or not pending.pid:  # without a PID nothing is known, nor in doubt
             self._frontier.refused(pending)
         else:
             self._frontier.lost(pending, pending.pid, self._clock_ms())

@@ -60,6 +60,13 @@ UPSTREAM: Final = (
         (_SIM,),
     ),
     Mutant(
+        "a batch without a PID puts an end to doubts",
+        _LANES,
+        "        if pid:\n            self._frontier.settled(pid)\n",
+        "        self._frontier.settled(pid)\n        if pid:\n",
+        (_SIM,),
+    ),
+    Mutant(
         "what waits for the log is passed by",
         _PARTITION,
         "            reading.holds(pid)  # what came before it waits, too\n",

@@ -60,6 +60,9 @@ class SimKafka:
     def take(self, header: BatchHeader) -> tuple[int, int]:
         """The code and the offset that are answered to a batch."""
         pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
+        if pid < 0:
+            self.stored.append(header._replace(base_offset=self.end))
+            return 0, self.stored[-1].base_offset
         last = first + header.last_offset_delta
         known = self.known.get(pid)
         if known is not None:
@@ -239,10 +242,16 @@ class World:
         ] * 12  # fmt: skip
         rare = [self._refuse, self._cut, self._time_out, self._late, self._kill, self._snapshot,
                 self.kafka.restart, self.kafka.foreign, self._forget,
-                self.partition.settle]  # fmt: skip
+                self.partition.settle, self._plain]  # fmt: skip
         event = self.random.choice([*common, *(rare if self.faults else [])])
         event()
         await settle()
+
+    def _plain(self) -> None:
+        """Somebody writes without a PID, and does not care."""
+        data = make_batch([b"plain"])
+        header = read_header(data)
+        self.partition.produce(0, header, data, batch_of(header), lambda _: None)
 
     def _read(self) -> None:
         """Somebody who asked how far the log goes is told."""

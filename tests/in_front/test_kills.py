@@ -1,0 +1,89 @@
+"""The server, and Kafka, killed under clients that go on: each record once, read from Kafka."""
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.crash.clients import Load
+from tests.crash.lives import Retries, loads_for
+from tests.crash.readback import consume
+from tests.crash.seeds import SOAK, new_random
+from tests.in_front.conftest import in_front_of
+from tests.servers.kafka import KafkaServer
+from tests.servers.test_kafka_server import needs_kafka
+
+pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
+
+TOPIC = "kills"
+PARTITIONS = 4
+#: Of the server; every so many of them Kafka is killed instead.
+KILLS = 120 if SOAK else 8
+_KAFKA_EVERY = 4
+#: Everybody gets on within this time: a broker takes a while to come back.
+_HANG_S = 90.0
+
+
+@pytest.mark.timeout(7200 if SOAK else 400)
+def test_kills_of_the_server_and_of_kafka(tmp_path: Path) -> None:
+    random = new_random("in-front-kills")
+    # What was acknowledged by one broker alone is in its page cache: kill -9 does not take that.
+    with (
+        KafkaServer(tmp_path / "kafka") as kafka,
+        in_front_of(kafka, tmp_path / "server", snapshot_batches="20",
+                    default_partitions=str(PARTITIONS), log_level="info") as server,
+    ):  # fmt: skip
+        retries = Retries(server)
+        retries.new_life()
+        server.start()
+        make_topic(kafka.bootstrap)
+        loads = loads_for(server.bootstrap, TOPIC, PARTITIONS, random)
+        for load in loads:
+            load.start()
+        for number in range(KILLS):
+            get_on(loads, retries)
+            time.sleep(random.random() * 0.3)
+            if number % _KAFKA_EVERY == _KAFKA_EVERY - 1:
+                kafka.process.kill9()
+                time.sleep(random.random() * 2)
+                kafka.start()
+            else:
+                server.kill9()
+                retries.new_life()
+                server.start()
+        get_on(loads, retries)
+        for load in loads:
+            load.finish(_HANG_S)
+        retries.look()
+        stored = consume(kafka.bootstrap, TOPIC, PARTITIONS)
+        for load in loads:
+            load.ledger.check(stored)
+        print(f"{KILLS} kills, {len(stored)} records, {retries.total:.0f} duplicates caught here")
+        assert server.stop() == 0
+        assert "recovered" in server.log_text()
+        assert "Kafka did not take a batch" in server.log_text(), "no batch was ever in doubt"
+
+
+def make_topic(bootstrap: str) -> None:
+    """With its partitions, whatever Kafka makes by itself."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(30)
+
+
+def get_on(loads: list[Load], retries: Retries) -> None:
+    """Wait until each client was told of a record since now."""
+    before = [load.ledger.acknowledged_count for load in loads]
+    deadline = time.monotonic() + _HANG_S
+
+    def each_has() -> bool:
+        assert time.monotonic() < deadline, "nobody gets on"
+        return all(
+            load.ledger.acknowledged_count > count
+            for load, count in zip(loads, before, strict=True)
+        ) or any(load.ledger.failures for load in loads)
+
+    while not each_has():
+        retries.look()
+        time.sleep(0.05)
