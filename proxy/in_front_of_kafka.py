@@ -19,7 +19,11 @@ from pidlease.storage.kafka_store import KafkaStore, topic_of
 from pidlease.storage.ports import LogStore, PartitionLog
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.upstream.cluster import View
-from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError
+from pidlease.storage.upstream.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamLostError,
+)
 from pidlease.storage.upstream.upstream import Upstream
 from proxy.configs import log_config, upstream_config
 from proxy.coordinator import Coordinator
@@ -93,7 +97,9 @@ class InFrontOfKafka:
                 await self._upstream.start()
                 link = await self._upstream.cluster.any_link()
             except UpstreamAwayError as error:
-                _log.warning("Kafka does not answer; waiting for it", error=str(error))
+                lost = isinstance(error, UpstreamLostError) and not self._settings.upstream_username
+                hint = "; does it want SASL?" if lost else ""
+                _log.warning("Kafka does not answer; waiting for it", error=f"{error}{hint}")
                 await asyncio.sleep(rest)
                 rest = min(rest * 2, _REST_SECONDS_MAX)
             else:

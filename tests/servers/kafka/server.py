@@ -59,14 +59,21 @@ class KafkaServer:
         *,
         heap: str = "512m",
         overrides: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
         start_timeout_s: float = 90,
     ) -> None:
+        """`listeners`: names of more of them, and their protocols (SASL_SSL and the like)."""
         self.directory = directory.resolve()
         self.data_dir = self.directory / "data"
         self.heap = heap
         self.start_timeout_s = start_timeout_s
         self._overrides = dict(overrides or {})
-        self._broker_port, self._controller_port = free_ports(2)
+        self._protocols = dict(listeners or {})
+        self._broker_port, self._controller_port, *others = free_ports(2 + len(self._protocols))
+        #: Where the other listeners are, by their names.
+        self.listeners = {
+            name: f"{LOOPBACK}:{port}" for name, port in zip(self._protocols, others, strict=True)
+        }
         self.bootstrap = f"{LOOPBACK}:{self._broker_port}"
         self.process = ServerProcess(
             name="Kafka", log_path=self.directory / "kafka.log", cwd=self.directory
@@ -104,10 +111,18 @@ class KafkaServer:
     def _write_properties(self) -> Path:
         broker = f"PLAINTEXT://{self.bootstrap}"
         controller = f"{LOOPBACK}:{self._controller_port}"
+        others = [f"{name}://{address}" for name, address in self.listeners.items()]
         settings = {
             **_SINGLE_NODE,
-            "listeners": f"{broker},CONTROLLER://{controller}",
-            "advertised.listeners": broker,
+            "listeners": ",".join([broker, f"CONTROLLER://{controller}", *others]),
+            "advertised.listeners": ",".join([broker, *others]),
+            "listener.security.protocol.map": ",".join(
+                [
+                    "PLAINTEXT:PLAINTEXT",
+                    "CONTROLLER:PLAINTEXT",
+                    *(f"{name}:{protocol}" for name, protocol in self._protocols.items()),
+                ]
+            ),
             "controller.quorum.voters": f"1@{controller}",
             "log.dirs": str(self.data_dir),
             **self._overrides,

@@ -1,0 +1,49 @@
+"""Certificates that are worth something in tests only, by openssl."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates come from openssl"
+)
+
+
+class Certificate(NamedTuple):
+    """A certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Makes certificates that are worth something here only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = self._made("root", "-x509", "-subj", "/CN=root")
+
+    def issue(self, name: str, *addresses: str) -> Certificate:
+        """A certificate for some addresses, signed by the root."""
+        made = self._made(name, "-subj", f"/CN={name}")
+        extensions = self.folder / f"{name}.ext"
+        extensions.write_text(f"subjectAltName={','.join(addresses) or 'DNS:none'}\n")
+        request = made.certificate.rename(self.folder / f"{name}.csr")
+        self._run(
+            *("x509", "-req", "-in", request, "-out", made.certificate, "-days", "1"),
+            *("-CA", self.root.certificate, "-CAkey", self.root.key, "-CAcreateserial"),
+            *("-extfile", extensions),
+        )
+        return made
+
+    def _made(self, name: str, *options: str) -> Certificate:
+        made = Certificate(self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+        self._run("req", *curve, *options, "-keyout", made.key, "-out", made.certificate)
+        return made
+
+    def _run(self, *command: object) -> None:
+        subprocess.run(["openssl", *map(str, command)], check=True, capture_output=True)
