@@ -37,6 +37,8 @@ from proxy.settings import Settings
 _MARK: Final = "upstream"
 #: A cluster that is away at the start is asked again, after so many seconds at most.
 _REST_SECONDS_MAX: Final = 10.0
+#: How often it is looked whether a partition could not be read, and is to be opened again.
+_LOOK_SECONDS: Final = 10.0
 #: Topics that could not be followed are tried again.
 _FOLLOW_REST_SECONDS: Final = 0.05
 _FOLLOW_REST_SECONDS_MAX: Final = 1.0
@@ -139,7 +141,11 @@ class InFrontOfKafka:
     async def _follow(self, engine: Engine) -> None:
         rest = _FOLLOW_REST_SECONDS
         while True:
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._changed.wait()
+            if not self._changed.is_set() and not any(p.log.stopped for p in engine.partitions()):
+                continue
             self._changed.clear()
             topics = self._upstream.cluster.view.topics
             try:

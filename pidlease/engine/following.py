@@ -36,7 +36,7 @@ class Following:
         A partition is seen when its log has been read.
 
         Raises:
-            OSError: a partition cannot be opened; the rest is done the next time.
+            OSError: a partition cannot be opened; its topic is found the next time.
         """
         known = self._table.topics
         for name in list(known):
@@ -46,14 +46,23 @@ class Following:
                 or any(each.log.stopped for each in self._table.partitions[name])
             ):
                 await self._gone(known[name])
-        for name, topic in topics.items():
-            before = self._table.partitions.get(name, [])
-            if len(before) < topic.partitions:
-                added = await self._table.open_from(topic, len(before))
-                for each in added:
-                    await self._read(each)
-                self._table.publish(topic, [*before, *added])
-                _log.info("topic found", topic=name, partitions=topic.partitions)
+        failed: OSError | None = None
+        for topic in topics.values():
+            try:
+                await self._grow(topic)
+            except OSError as error:  # the others are not to wait for this one
+                failed = error
+        if failed is not None:
+            raise failed
+
+    async def _grow(self, topic: Topic) -> None:
+        before = self._table.partitions.get(topic.name, [])
+        if len(before) < topic.partitions:
+            added = await self._table.open_from(topic, len(before))
+            for each in added:
+                await self._read(each)
+            self._table.publish(topic, [*before, *added])
+            _log.info("topic found", topic=topic.name, partitions=topic.partitions)
 
     async def _read(self, partition: Partition) -> None:
         now_ms = self._leases.now_ms()

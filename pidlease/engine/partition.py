@@ -314,7 +314,8 @@ class Partition(KnownProducers):
                 if self._rereading is None or state is None or offset_of(rules, state) < offset:
                     self.producers[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
                 self._land(pid)
-            self.next_offset = max(self.next_offset, offset + header.records)
+            if offset >= self.next_offset:
+                self.next_offset = offset + header.records
             counts.batches += 1
             counts.records += header.records
             counts.bytes += header.size

@@ -1,0 +1,79 @@
+"""Topics that come, go and grow without us."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pidlease.storage.topics import Topic
+from tests.sim.files import SimFiles
+from tests.unit.engine.server import Server
+
+A, B = Topic("a", "1" * 32, 1, {}), Topic("b", "2" * 32, 2, {})
+
+
+async def started() -> Server:
+    server = Server(SimFiles(1))
+    await server.start()
+    await server.engine.follow({})
+    return server
+
+
+def names(server: Server) -> dict[str, int]:
+    return {name: len(parts) for name, parts in server.engine._table.partitions.items()}
+
+
+async def test_they_come_grow_and_go() -> None:
+    server = await started()
+    assert names(server) == {}
+    await server.engine.follow({"a": A, "b": B})
+    assert names(server) == {"a": 1, "b": 2}
+    version = server.engine.topics_version
+    await server.engine.follow({"a": A, "b": B})
+    assert server.engine.topics_version == version
+    before = server.partition(1, "b")
+    await server.engine.follow({"b": replace(B, partitions=3)})
+    assert names(server) == {"b": 3}
+    assert server.partition(1, "b") is before
+
+
+async def test_another_topic_of_the_name_begins_anew() -> None:
+    server = await started()
+    await server.engine.follow({"a": A})
+    before = server.partition(0, "a")
+    await server.engine.follow({"a": replace(A, topic_id="3" * 32)})
+    assert server.partition(0, "a") is not before
+    assert before.gone
+
+
+async def test_one_that_cannot_be_opened_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await started()
+    store: Any = server.engine._store
+    opened = store.open_partition
+
+    def fails(topic: Topic, *more: Any) -> Any:
+        if topic.name == "a":
+            raise OSError("no leader")
+        return opened(topic, *more)
+
+    monkeypatch.setattr(store, "open_partition", fails)
+    with pytest.raises(OSError, match="no leader"):
+        await server.engine.follow({"a": A, "b": B})
+    assert names(server) == {"b": 2}
+    monkeypatch.setattr(store, "open_partition", partial(opened))
+    await server.engine.follow({"a": A, "b": B})
+    assert names(server) == {"a": 1, "b": 2}
+
+
+async def test_a_stopped_partition_is_opened_again() -> None:
+    server = await started()
+    await server.engine.follow({"a": A})
+    before = server.partition(0, "a")
+    before.log.stop("it could not be read")
+    await server.engine.follow({"a": A})
+    after = server.partition(0, "a")
+    assert after is not before
+    assert not after.log.stopped
