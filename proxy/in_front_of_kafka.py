@@ -41,7 +41,7 @@ _REST_SECONDS_MAX: Final = 10.0
 _LOOK_SECONDS: Final = 10.0
 #: Topics that could not be followed are tried again.
 _FOLLOW_REST_SECONDS: Final = 0.05
-_FOLLOW_REST_SECONDS_MAX: Final = 1.0
+_FOLLOW_REST_SECONDS_MAX: Final = 15.0
 
 _log = structlog.get_logger(__name__)
 
@@ -153,8 +153,7 @@ class InFrontOfKafka:
                 rest = _FOLLOW_REST_SECONDS
             except OSError as error:
                 _log.info("a topic of Kafka is not ready yet", reason=str(error))
-                self._changed.set()
-                await asyncio.sleep(rest)
+                asyncio.get_running_loop().call_later(rest, self._changed.set)
                 rest = min(rest * 2, _FOLLOW_REST_SECONDS_MAX)
             except Exception:  # noqa: BLE001 - the others are served meanwhile
                 _log.exception("topics of Kafka could not be followed; trying again")

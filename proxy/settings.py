@@ -89,7 +89,10 @@ class Settings(BaseSettings):
     upstream_password: SecretStr = Field(
         SecretStr(""), description="with this; better said by PIDLEASE_UPSTREAM_PASSWORD"
     )
-    upstream_timeout_seconds: Seconds = Field(30.0, description="an answer of Kafka takes at most")
+    upstream_timeout_seconds: float = Field(
+        # What is in doubt stays so for longer (engine/frontier.py).
+        30.0, gt=0, le=50, description="an answer of Kafka takes at most"
+    )  # fmt: skip
     upstream_metadata_seconds: Seconds = Field(
         30.0, description="how often it is looked what the cluster is like"
     )

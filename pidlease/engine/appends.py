@@ -18,7 +18,7 @@ from pidlease.storage.ports import PartitionLog
 
 _log = structlog.get_logger(__name__)
 
-#: Batches that were applied, with what is to be told of them.
+#: Batches with what is to be told of them.
 Applied = list[tuple[Pending, Outcome]]
 
 
@@ -35,7 +35,7 @@ class Appending(Rereadable, Protocol):
     def tell(self, applied: Applied) -> None:
         """Tell those who wait for what was applied."""
 
-    def fail(self, group: list[Pending], outcome: Outcome) -> None:
+    def fail(self, failed: Applied) -> None:
         """Batches do not stand in the log, or nobody knows: fall back, and tell."""
 
 
@@ -154,7 +154,8 @@ class GroupAppends:
         pids = {pending.pid for pending in group if pending.pid}
         behind = [p for p in self._queue if stopped or p.pid in pids]
         self._queue = deque(p for p in self._queue if not (stopped or p.pid in pids))
-        self._partition.fail([*group, *behind], Outcome(status, reason=str(error)))
+        outcome = Outcome(status, reason=str(error))
+        self._partition.fail([(pending, outcome) for pending in (*group, *behind)])
 
 
 #: Makes a partition's, of its log.

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -121,6 +122,7 @@ class Engine:
             self.partitions, self.leases, snapshots, self._around, pool, config.keeper
         )
         self._table = TopicTable(store, pool, self._around, self.leases, config.partitions_max)
+        self._following = Following(self._table, self.leases, pool)
         self.topics: Final = self._table.topics
         self._partitions: Final = self._table.partitions
         #: Whether requests are taken; set when a door is open, and false again before it closes.
@@ -165,7 +167,9 @@ class Engine:
         The doors take nothing new when this is called.
         """
         self.ready = False
-        await self._table.settle()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await self._table.settle()
         deadline = time.monotonic() + _DRAIN_SECONDS
         while (  # noqa: ASYNC110 - a bounded wait, over all partitions
             any(p.in_flight for p in self.partitions()) and time.monotonic() < deadline
@@ -301,8 +305,7 @@ class Engine:
         Raises:
             OSError: a partition cannot be opened; the rest is done the next time.
         """
-        following = Following(self._table, self.leases, self.pool)
-        await self._table.change(following.follow(topics))
+        await self._table.change(self._following.follow(topics))
 
     @property
     def log_settings(self) -> LogConfig:

@@ -1,6 +1,7 @@
 """Topics that come, go and grow without us: those of a Kafka cluster."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -12,6 +13,9 @@ from pidlease.engine.recovery import catch_up
 from pidlease.engine.topics import TopicTable
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics import Topic
+
+#: Names that are remembered.
+_GONE_MAX: Final = 100_000
 
 _log = structlog.get_logger(__name__)
 
@@ -29,6 +33,8 @@ class Following:
         self._table: Final = table
         self._leases: Final = leases
         self._pool: Final = pool
+        #: Names of topics that are gone: one that comes again was another one's before.
+        self._gone_names: set[str] = set()
 
     async def follow(self, topics: Mapping[str, Topic]) -> None:
         """Make the topics that are known those that there are; as one of the table's changes.
@@ -57,6 +63,9 @@ class Following:
 
     async def _grow(self, topic: Topic) -> None:
         before = self._table.partitions.get(topic.name, [])
+        if not before and topic.name in self._gone_names:
+            # Producers of that one go on where they were (see `TopicTable`).
+            topic = replace(topic, made_again_ms=self._leases.now_ms())
         if len(before) < topic.partitions:
             added = await self._table.open_from(topic, len(before))
             for each in added:
@@ -74,6 +83,8 @@ class Following:
         partition.note_leases()
 
     async def _gone(self, topic: Topic) -> None:
+        if len(self._gone_names) < _GONE_MAX:
+            self._gone_names.add(topic.name)
         partitions = self._table.partitions[topic.name]
         self._table.hide(topic)
         for each in partitions:

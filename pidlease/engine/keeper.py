@@ -22,6 +22,8 @@ _EXPIRY_SECONDS: Final = 1.0
 _SNAPSHOT_POLL_SECONDS: Final = 0.5
 #: How often doubts about a log that others write to are ended.
 _SETTLE_SECONDS: Final = 15.0
+#: Of so many partitions at once: the log is asked for each.
+_SETTLED_AT_ONCE: Final = 500
 #: How long to wait after a failure.
 _FAILURE_SECONDS: Final = 5.0
 
@@ -188,8 +190,11 @@ class Keeper:
         return found
 
     async def _settle(self) -> None:
+        settled = 0
         for partition in self._partitions():
-            partition.settle()
+            settled += partition.settle()
+            if settled >= _SETTLED_AT_ONCE:
+                return  # the others the next time
 
     async def _expire(self) -> None:
         # A bounded part at a time, so that the loop stays free; the next part comes in a second.

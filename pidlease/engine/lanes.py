@@ -16,7 +16,7 @@ import structlog
 from pidlease.engine.appends import Appending
 from pidlease.engine.flight import Pending
 from pidlease.engine.frontier import Frontier
-from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.engine.rereading import Rereading
 from pidlease.storage.ports import Forwarded, ForwardingLog, PartitionLog
 
@@ -148,21 +148,24 @@ class Lanes:
                      batch=failed.batch, code=answer.code, reason=answer.reason)  # fmt: skip
         lane.flying.remove(failed)
         if not pid:
-            self._partition.fail([failed], _outcome(answer))
+            self._partition.fail([(failed, _outcome(answer))])
             self._pump(pid, lane)
             return
-        behind = [*lane.flying, *lane.waiting]
+        reason = f"the batch before it failed: {answer.reason}"
+        unknown = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)
+        unsent = Outcome(Status.FAILED, reason=reason)
+        behind = [(each, unknown) for each in lane.flying]
+        behind += [(each, unsent) for each in lane.waiting]
         # Those on their way still are: what becomes of them finds nobody waiting.
         lane.flying.clear()
         lane.waiting.clear()
         self._lanes.pop(pid, None)
         self._known_until_ms.pop(pid, None)
-        self._partition.fail([failed], _outcome(answer))
-        reason = f"the batch before it failed: {answer.reason}"
-        self._partition.fail(behind, Outcome(Status.FAILED, reason=reason))
+        self._partition.fail([(failed, _outcome(answer)), *behind])
 
 
 def _outcome(answer: Forwarded) -> Outcome:
     if answer.definite and answer.code:
         return Outcome(Status.REFUSED, reason=answer.reason, code=answer.code)
-    return Outcome(Status.FAILED, reason=answer.reason)
+    code = 0 if answer.definite else UNKNOWN_OUTCOME
+    return Outcome(Status.FAILED, reason=answer.reason, code=code)

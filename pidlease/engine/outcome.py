@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 from pidlease.coordination.names import RELEASED
 from pidlease.core.judge import Kind, Verdict
 
+#: Kafka's REQUEST_TIMED_OUT: it may be in the log. Clients send it again, and count on that.
+UNKNOWN_OUTCOME: Final = 7
 #: Fences every generation that a batch can have.
 FENCED_FOR_EVER: Final = RELEASED
 
@@ -47,7 +49,7 @@ class Outcome(NamedTuple):
         expected: the sequence that would be admitted (gap, overlap); else -1.
         generation: the stored generation (fenced, malformed); else -1.
         reason: for a person.
-        code: of refused: Kafka's error code.
+        code: Kafka's error code, where it is another one than the status has.
     """
 
     status: Status

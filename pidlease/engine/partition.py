@@ -27,7 +27,7 @@ from pidlease.engine.counts import Counts
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.flight import Pending, behind_failed, original, tell
 from pidlease.engine.known import KnownProducers
-from pidlease.engine.outcome import Done, Outcome, Status, told_as
+from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told_as
 from pidlease.engine.rereading import Parked
 from pidlease.engine.whose import no_policy
 from pidlease.storage.errors import OffsetRangeError
@@ -198,7 +198,8 @@ class Partition(KnownProducers):
 
         def give_up(reason: str) -> None:
             self._failed.note(pid, batch)
-            done(self._outcome(policy_of(pid), Outcome(Status.FAILED, reason=reason)))
+            outcome = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)
+            done(self._outcome(policy_of(pid), outcome))
 
         reading.park(pid, Parked(again, give_up))
         return True
@@ -352,13 +353,13 @@ class Partition(KnownProducers):
 
     # ------------------------------------------------------------------ failing
 
-    def fail(self, group: list[Pending], outcome: Outcome) -> None:
+    def fail(self, failed: Applied) -> None:
         """See `appends.Appending`."""
         self._counts.appends += 1
-        for pending in group:
+        for pending, _ in failed:
             if pending.pid:
                 self._fall_back(pending.pid, pending.batch)
-        for pending in group:
+        for pending, outcome in failed:
             policy = policy_of(pending.pid)
             tell(pending.done, self._outcome(policy, outcome))
             for _, done in pending.retries:
@@ -388,10 +389,12 @@ class Partition(KnownProducers):
         """What a snapshot holds of this partition, as of now."""
         return super().rows()._replace(next_offset=self._appends.applied)
 
-    def settle(self) -> None:
-        """Put an end to doubts that can be ended by now; from time to time."""
-        if self._rereading is not None and self._appends.overdue():
-            self._rereading.begin()
+    def settle(self) -> bool:
+        """Put an end to doubts that can be ended by now; False: there are none."""
+        if self._rereading is None or not self._appends.overdue():
+            return False
+        self._rereading.begin()
+        return True
 
     async def reread(self, log: ForwardingLog) -> None:
         """See `rereading.Rereadable`."""

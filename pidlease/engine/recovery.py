@@ -142,7 +142,9 @@ def _begin(partition: Partition, snapshot: Snapshot | None, now_ms: int) -> None
     place = snapshot.manifest.places.get(partition.name) if snapshot else None
     start = partition.log.kept_offset
     if snapshot is None or place is None or place.topic_id != partition.topic_id:
-        partition.restore({}, start, now_ms if start > 0 else partition.hole_ms)
+        # Another topic had the name: who wrote to that one goes on where it was.
+        hole = start > 0 or place is not None
+        partition.restore({}, start, now_ms if hole else partition.hole_ms)
         return
     hole_ms = now_ms if place.next_offset < start else place.hole_ms
     next_offset = max(place.next_offset, start)

@@ -15,6 +15,9 @@ from pidlease.storage.errors import LogError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
 
+#: What is told where the log could not be read; why is in our own log.
+_UNREAD: Final = "whether it is in the log already cannot be read now; send it again"
+
 _log = structlog.get_logger(__name__)
 
 
@@ -94,10 +97,10 @@ class Rereading:
         except LogError as error:
             _log.warning("the log could not be read again", partition=str(self._partition.name),
                          error=str(error))  # fmt: skip
-            failure = str(error)
-        except Exception as error:  # noqa: BLE001 - a bug is not to leave them waiting
+            failure = _UNREAD
+        except Exception:  # noqa: BLE001 - a bug is not to leave them waiting
             _log.exception("the log could not be read again", partition=str(self._partition.name))
-            failure = repr(error)
+            failure = _UNREAD
         for producer, each in parked:
             self._waiting[producer] -= 1
             if not self._waiting[producer]:

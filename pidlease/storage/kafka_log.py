@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.storage.errors import (
@@ -59,6 +60,8 @@ DEFINITE: Final = frozenset(
         ErrorCode.invalid_record,  # 87
     )
 )
+
+_log = structlog.get_logger(__name__)
 
 #: What is asked for at once, to replay.
 _READ_BYTES: Final = 8 << 20
@@ -153,7 +156,12 @@ class KafkaPartitionLog:
     ) -> None:
         if isinstance(result, UpstreamError):
             unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
-            told(Forwarded(0, -1, definite=not unknown, reason=str(result)))
+            # No address in what clients are told.
+            _log.info("a batch was not answered", partition=str(self._place), error=str(result))
+            reason = (
+                "its leader in Kafka did not answer" if unknown else "no leader in Kafka takes it"
+            )
+            told(Forwarded(0, -1, definite=not unknown, reason=reason))
             return
         code, offset, message = result
         if code == 0 and offset >= 0:
@@ -198,7 +206,7 @@ class KafkaPartitionLog:
             found = await self._fetch(offset, _READ_BYTES)
             batches, next_offset = await self._pool.run(partial(_take_apart, found.data, offset))
             if next_offset <= offset:
-                # Compaction, or a batch that was deleted: nothing is left up to the end.
+                self._check_end(found, end)
                 return
             yield batches
             offset = next_offset
@@ -208,11 +216,24 @@ class KafkaPartitionLog:
         end = self.end_offset
         while offset < end:
             asked = asyncio.run_coroutine_threadsafe(self._fetch(offset, _READ_BYTES), self._loop)
-            batches, next_offset = _take_apart(asked.result().data, offset)
+            found = asked.result()
+            batches, next_offset = _take_apart(found.data, offset)
             if next_offset <= offset:
+                self._check_end(found, end)
                 return
             yield from batches
             offset = next_offset
+
+    def _check_end(self, found: Fetched, end: int) -> None:
+        """Nothing is left up to the end: compaction, or a leader that does not know it yet.
+
+        Raises:
+            KafkaUnreadableError: the latter.
+        """
+        if found.end_offset < end:
+            raise KafkaUnreadableError(
+                f"{self._place} went up to {end}, and for its leader now to {found.end_offset}"
+            )
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
         """See `PartitionLog`."""

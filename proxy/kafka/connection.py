@@ -421,7 +421,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 size = sum(map(len, slot.answer))
                 parts.append(INT32.pack(size))
                 parts.extend(slot.answer)
-        if parts and self._transport is not None:
+        # Behind an answer that never came nothing may follow: it would pass for that one.
+        if parts and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
         if self._write_paused:
             # It waits in the transport: still ours, until the client takes it.

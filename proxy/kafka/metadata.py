@@ -47,6 +47,7 @@ class MetadataApi:
         engine: where the topics are.
         config: how the server describes itself.
         make: makes a topic of that name, with as many partitions as it is set.
+        leader_epoch: of all partitions; -1: not said.
     """
 
     def __init__(
@@ -54,11 +55,12 @@ class MetadataApi:
         engine: Engine,
         config: ClusterConfig,
         make: Callable[[str], Coroutine[Any, Any, None]] | None = None,
+        leader_epoch: int = 0,
     ) -> None:
         self._engine = engine
         self._create = make or self._create_here
         self._config = config
-        self.cache: Final = MetadataCache(engine)
+        self.cache: Final = MetadataCache(engine, leader_epoch=leader_epoch)
         self._ids = TopicIds(engine)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 

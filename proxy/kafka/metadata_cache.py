@@ -63,13 +63,16 @@ class MetadataCache:
     Parameters:
         view: where the topics are.
         bytes_max: what all that is kept may take.
+        leader_epoch: of all partitions; -1: not said.
     """
 
-    def __init__(self, view: TopicsView, bytes_max: int = CACHE_BYTES_MAX) -> None:
+    def __init__(
+        self, view: TopicsView, bytes_max: int = CACHE_BYTES_MAX, leader_epoch: int = 0
+    ) -> None:
         self._view = view
         self._bytes_max = bytes_max
         self._layouts: OrderedDict[int, _Layout] = OrderedDict()
-        self._rows = PartitionRows()
+        self._rows = PartitionRows(leader_epoch)
         self._building = asyncio.Lock()
         #: How often a topic, and how often the array of all of them, was encoded.
         self.topics_encoded = 0

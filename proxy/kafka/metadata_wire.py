@@ -18,6 +18,10 @@ from proxy.kafka.wire import (
     write_string,
 )
 
+#: Topics of Kafka's own, by their names as there (org.apache.kafka.common.internals.Topic).
+INTERNAL_TOPICS: Final = frozenset(
+    ("__consumer_offsets", "__transaction_state", "__share_group_state")
+)
 FLEXIBLE_FROM: Final = 9
 #: From this version on a topic may be asked for by its id alone.
 BY_ID_FROM: Final = 12
@@ -144,7 +148,7 @@ def _topic_head(layout: int, code: int, name: str | None, topic_id: bytes) -> by
             INT16.pack(code),
             write_string(name, flexible=flexible),
             topic_id if layout >= 10 else b"",
-            b"\0" if layout >= 1 else b"",  # not internal
+            (b"\1" if name in INTERNAL_TOPICS else b"\0") if layout >= 1 else b"",
         )
     )
 
@@ -159,9 +163,13 @@ class PartitionRows:
     """The partitions of a topic, encoded: they differ from one topic to the next in number only.
 
     Kept once for each way to write them, as many as the largest topic asked for.
+
+    Parameters:
+        leader_epoch: of all of them; -1: not said.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leader_epoch: int = 0) -> None:
+        self._leader_epoch = leader_epoch
         self._rows: dict[int, bytes] = {}
 
     def of(self, layout: int, count: int) -> bytes:
@@ -172,7 +180,7 @@ class PartitionRows:
             count: how many partitions.
         """
         own = next(each for each in _PARTITION_LAYOUTS if each <= layout)
-        head, tail = _row(own)
+        head, tail = _row(own, self._leader_epoch)
         size = len(head) + INT32.size + len(tail)
         rows = self._rows.get(own, b"")
         if len(rows) < count * size:
@@ -182,12 +190,13 @@ class PartitionRows:
 
 
 @cache
-def _row(layout: int) -> tuple[bytes, bytes]:
+def _row(layout: int, leader_epoch: int) -> tuple[bytes, bytes]:
     """What stands before and behind the number in a partition's row."""
     flexible = layout >= FLEXIBLE_FROM
     node = INT32.pack(NODE_ID)
     only = write_array(1, flexible=flexible) + node
-    tail = [node, INT32.pack(0) if layout >= 7 else b"", only, only]  # leader, epoch, replicas, ISR
+    epoch = INT32.pack(leader_epoch) if layout >= 7 else b""
+    tail = [node, epoch, only, only]  # the leader, replicas, those in sync
     if layout >= 5:
         tail.append(write_array(0, flexible=flexible))  # none is offline
     if flexible:

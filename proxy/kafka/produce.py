@@ -34,8 +34,9 @@ from proxy.kafka.produce_wire import (
     read_produce,
     write_produce,
 )
-from proxy.kafka.wire import RequestHeader
+from proxy.kafka.wire import MalformedRequestError, RequestHeader
 
+_TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 #: Ids below are Kafka's own: ours have their policy in front (see `core.pid`).
 OWN_PIDS_FROM: Final = 1 << 48
 
@@ -158,6 +159,8 @@ class ProduceApi:
         request = read_produce(frame, header.body, header.version)
         reply = _Reply(slot, header.version, request)
         if request.transactional_id is not None and self._passing is not None:
+            if len(request.transactional_id.encode()) > _TRANSACTIONAL_ID_BYTES_MAX:
+                raise MalformedRequestError("Produce: a transactional id that is too long")
             for place, part in enumerate(request.parts):
                 self._pass(reply, place, part, request.transactional_id)
             return

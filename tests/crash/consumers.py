@@ -7,6 +7,7 @@ rely on is checked as they go: whatever is committed below an offset was read by
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -194,6 +195,8 @@ class AiokafkaReader(_Thread):
             async with rebalances.working:
                 if rebalances.count == before:
                     await self._take(consumer, found)
+                else:
+                    _go_back(consumer, found)
             await asyncio.sleep(0.01)
         await consumer.stop()
 
@@ -232,6 +235,16 @@ class AiokafkaReader(_Thread):
                 await asyncio.sleep(0.05)
             else:
                 return consumer
+
+
+def _go_back(consumer: AIOKafkaConsumer, found: dict[AioPartition, Any]) -> None:
+    """Read again what was not taken: until the group has begun anew, the partition is still ours.
+
+    What came behind it would be committed, and it would be lost.
+    """
+    for place, records in found.items():
+        with suppress(IllegalStateError):  # somebody else's by now
+            consumer.seek(place, records[0].offset)
 
 
 class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -295,3 +295,22 @@ def test_the_admin_is_told_by_kafka_what_is_wrong(server: PidleaseServer) -> Non
     made = admin.create_topics([NewTopic("spread", 1, replication_factor=3)])["spread"]
     with pytest.raises(KafkaException, match=r"[Rr]eplication factor"):
         made.result(_SECONDS)
+
+
+async def test_what_clients_are_told_of_topics(server: PidleaseServer) -> None:
+    """No leader epochs, which would not fit those that Kafka tells elsewhere; and what is its own."""
+    topic = new_topic(server)
+    write(server, topic, 1)
+    read(server.bootstrap, topic, 1)  # by a group: now Kafka has a topic for offsets
+    async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:
+        body = await client.call(METADATA, 9, topics=None)
+    told = {each.name: each for each in body.topics}
+    assert {part.leader_epoch for part in told[topic].partitions} == {-1}
+    assert (told[topic].is_internal, told["__consumer_offsets"].is_internal) == (False, True)
+
+
+def test_settings_of_brokers_are_not_asked_for_here(server: PidleaseServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    with pytest.raises(KafkaException, match="asked of Kafka itself"):
+        admin.describe_configs([resource])[resource].result(_SECONDS)

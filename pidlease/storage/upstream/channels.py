@@ -98,14 +98,19 @@ class Channels:
                 return
             lane = self._lanes[key] = _Lane(self._choose(leader, producer))
         lane.count += 1
-        lane.channel.take(producer, _Send(batch, partial(self._landed, key, told)))
+        lane.channel.take(producer, _Send(batch, partial(self._landed, lane, key, told)))
 
     def _landed(
-        self, key: tuple[int, TopicPartition], told: Told, result: Row | UpstreamError
+        self,
+        lane: _Lane,
+        key: tuple[int, TopicPartition],
+        told: Told,
+        result: Row | UpstreamError,
     ) -> None:
-        lane = self._lanes[key]
         lane.count -= 1
-        if not lane.count:
+        # Without a producer nothing is to stay in order: what comes next goes to who leads now.
+        failed = not isinstance(result, Row) or result.code != 0
+        if (not lane.count or (failed and not key[0])) and self._lanes.get(key) is lane:
             del self._lanes[key]
         lane.channel.leave(key[0])
         if not isinstance(result, Row) or result.code in _STALE_CODES:
@@ -191,7 +196,11 @@ class _Channel:
         try:
             address = self._cluster.address(self._broker)
             link = await connect(self._cluster.config, address)
-            self._version = version_for(link, PRODUCE, VERSIONS)
+            try:
+                self._version = version_for(link, PRODUCE, VERSIONS)
+            except UpstreamError:
+                link.close()
+                raise
             link.on_change = self._schedule
             self._link = link
         except UpstreamError as error:
@@ -207,7 +216,7 @@ class _Channel:
         """Nothing of what waits was sent."""
         waiting, self._queue = self._queue, deque()
         for send in waiting:
-            send.told(error)
+            _tell(send, error)
 
     def _next(self) -> dict[TopicPartition, _Send]:
         """What the next request takes: until a partition comes again, or another transaction."""
@@ -254,5 +263,13 @@ class _Channel:
                 _log.error("an answer of Kafka makes no sense", broker=str(link), error=str(error))
                 link.close(error)
         for place, send in sends.items():
-            send.told(rows.get(place, error))
+            _tell(send, rows.get(place, error))
         self._schedule()
+
+
+def _tell(send: _Send, result: Row | UpstreamError) -> None:
+    """Tell one of many; what goes wrong there is not to keep the others waiting."""
+    try:
+        send.told(result)
+    except Exception:  # noqa: BLE001 - a bug
+        _log.exception("what became of a batch could not be told", partition=str(send.batch.place))

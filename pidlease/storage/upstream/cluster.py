@@ -100,7 +100,8 @@ class Cluster:
             UpstreamError: no broker tells.
         """
         await self._look()
-        self._task = asyncio.create_task(self._keep_looking())
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_looking())
 
     async def close(self) -> None:
         """End all of it."""
@@ -211,9 +212,12 @@ class Cluster:
                 async with asyncio.timeout(self.config.metadata_seconds):
                     await self._stale.wait()
             self._stale.clear()
+            before = self.view
             try:
                 await self._look()
-                rest = _REST_SECONDS
+                # Where nothing has changed a closer look does not help.
+                same = self.view == before
+                rest = min(rest * 1.5, _REST_SECONDS_MAX) if same else _REST_SECONDS
             except UpstreamError as error:
                 _log.warning("Kafka cannot be asked what it looks like", error=str(error))
                 self._stale.set()

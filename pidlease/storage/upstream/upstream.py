@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import structlog
+
 from pidlease.storage.ports import TimedOffset
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.channels import Channels
@@ -28,6 +30,9 @@ _PARTITIONS_AT_ONCE: Final = 1000
 #: The type of a broker's settings (org.apache.kafka.common.config.ConfigResource).
 _BROKER: Final = 4
 _PRODUCERS_KEPT: Final = "producer.id.expiration.ms"
+
+
+_log = structlog.get_logger(__name__)
 
 
 class Upstream:
@@ -102,11 +107,7 @@ class Upstream:
     async def ranges(
         self, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """First offsets and ends of partitions; of those that tell them now.
-
-        Raises:
-            UpstreamError: a broker does not answer.
-        """
+        """First offsets and ends of partitions; of those whose leaders tell them now."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for place in places:
             leader = self.cluster.view.leader(*place)
@@ -116,8 +117,13 @@ class Upstream:
         for leader, led in by_leader.items():
             for first in range(0, len(led), _PARTITIONS_AT_ONCE):
                 some = led[first : first + _PARTITIONS_AT_ONCE]
-                starts = await self._offsets(leader, some, _EARLIEST)
-                ends = await self._offsets(leader, some, _LATEST)
+                try:
+                    starts = await self._offsets(leader, some, _EARLIEST)
+                    ends = await self._offsets(leader, some, _LATEST)
+                except UpstreamError as error:
+                    _log.warning("a broker does not tell offsets", broker=leader, error=str(error))
+                    self.stale()
+                    break
                 for place in starts.keys() & ends.keys():
                     found[place] = starts[place].offset, ends[place].offset
         return found
@@ -158,7 +164,11 @@ class Upstream:
         """
         shortest = 0
         for broker in self.cluster.view.brokers:
-            link = await self.cluster.link_to(broker)
+            try:
+                link = await self.cluster.link_to(broker)
+            except UpstreamError as error:
+                _log.warning("a broker does not tell its settings", broker=broker, error=str(error))
+                continue
             version = version_for(link, DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSIONS)
             request = Request(DESCRIBE_CONFIGS, version)
             resource = request.part(

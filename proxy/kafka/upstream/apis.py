@@ -1,5 +1,6 @@
 """Which requests are served in front of Kafka: by us, or by the broker whose affair they are."""
 
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -11,7 +12,11 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.errors import UpstreamError
+from pidlease.storage.upstream.errors import (
+    UpstreamError,
+    UpstreamLostError,
+    UpstreamNonsenseError,
+)
 from pidlease.storage.upstream.messages import METADATA
 from pidlease.storage.upstream.produce_wire import Batch, Row
 from pidlease.storage.upstream.upstream import Upstream
@@ -19,14 +24,15 @@ from proxy.kafka.apis import FETCH, PRODUCE, advertised
 from proxy.kafka.cluster import ClusterApi
 from proxy.kafka.config import KafkaDoorConfig
 from proxy.kafka.connection import KafkaConnection, Slot
-from proxy.kafka.messages import read_request
+from proxy.kafka.messages import Response, read_request
 from proxy.kafka.metadata import MetadataApi
 from proxy.kafka.ordered import Answered
-from proxy.kafka.produce import ProduceApi
+from proxy.kafka.produce import OWN_PIDS_FROM, ProduceApi
 from proxy.kafka.produce_wire import PartitionResult
 from proxy.kafka.producers import init_producer_id
+from proxy.kafka.upstream.brokers import OF_BROKERS, refuse_brokers
 from proxy.kafka.upstream.changing import TOPIC_CHANGES, Changing
-from proxy.kafka.upstream.coordinators import GROUP, TRANSACTION, Coordinators
+from proxy.kafka.upstream.coordinators import GROUP, TRANSACTION, Coordinators, NoCoordinatorError
 from proxy.kafka.upstream.fetching import ClientFetches, Fetching
 from proxy.kafka.upstream.joining import GROUP_FIELDS, LIST_GROUPS, Joining
 from proxy.kafka.upstream.links import LinksOfClients, send
@@ -79,6 +85,11 @@ _VERSIONS: Final = {
 _OWN: Final = {METADATA: (0, 13), 10: (0, 6), 18: (0, 4), 60: (0, 2)}
 #: So long a broker may hold a request of a group: members wait for one another.
 _GROUP_SECONDS: Final = 3600.0
+#: A topic that a client asks for appears within this time,
+_MAKE_SECONDS: Final = 1.0
+#: or it is not asked for again for so long.
+_ABSENT_SECONDS: Final = 5.0
+_ABSENT_MAX: Final = 10_000
 #: What is told where nobody knows what Kafka made of a batch of its own affair: it comes again.
 _UNKNOWN_OUTCOME: Final = ErrorCode.request_timed_out.value
 
@@ -109,7 +120,9 @@ class UpstreamApis:
         self._clients = LinksOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
-        self._metadata = MetadataApi(engine, config.cluster, self._make)
+        # Kafka's leader epochs are not told: those that clients hear of elsewhere would not fit.
+        self._metadata = MetadataApi(engine, config.cluster, self._make, leader_epoch=-1)
+        self._absent: dict[str, float] = {}
         self._changing = Changing(self._cluster, engine)
         self._coordinators = Coordinators(self._cluster, config.cluster)
         self._joining = Joining(self._cluster, self._coordinators)
@@ -145,6 +158,13 @@ class UpstreamApis:
         """Have Kafka answer; where it cannot, the connection ends: the client tries again."""
         try:
             return await self._work(slot, header, frame)
+        except NoCoordinatorError as error:
+            if header.api_key == _INIT_PRODUCER_ID:
+                return Response(_INIT_PRODUCER_ID, header.version).encode(
+                    header.correlation_id, error_code=error.code, producer_id=-1, producer_epoch=-1
+                )
+            slot.connection.close()
+            return None
         except UpstreamError as error:
             _log.warning("Kafka did not answer a client's request", api_key=header.api_key,
                          client=header.client_id, error=str(error))  # fmt: skip
@@ -160,6 +180,8 @@ class UpstreamApis:
         if key == FETCH:
             fetches = self._fetches.setdefault(slot.connection, ClientFetches())
             return self._fetching.answer(links, fetches, slot, header, frame)
+        if key in OF_BROKERS and (refused := refuse_brokers(header, frame)) is not None:
+            return refused
         if key in _OF_LEADERS:
             return self._joining.partitions(links, header, frame)
         if key in GROUP_FIELDS:
@@ -201,10 +223,14 @@ class UpstreamApis:
     ) -> bytes:
         links = self._clients.of(slot.connection)
         seconds = _GROUP_SECONDS if key in _OF_GROUPS else 0.0
-        async with links.order:
-            link = await links.link(await broker())
-            answer = send(link, frame, seconds)
-        return bytes(await answer)
+        try:
+            async with links.order:
+                link = await links.link(await broker())
+                answer = send(link, frame, seconds)
+            return bytes(await answer)
+        except UpstreamError:
+            self._coordinators.forget()
+            raise
 
     # ------------------------------------------------------------------ parts of it
 
@@ -219,19 +245,38 @@ class UpstreamApis:
 
         def answered(result: Row | UpstreamError) -> None:
             if isinstance(result, UpstreamError):
-                told(PartitionResult(_UNKNOWN_OUTCOME, message=str(result)))
+                _log.info("a batch was not answered", partition=str(place), error=str(result))
+                unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
+                code = _UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
+                told(PartitionResult(code, message="its leader in Kafka did not answer"))
             else:
                 told(PartitionResult(result.code, result.offset, -1, result.message or None))
 
         # By its id: what goes under one stays in order. Below 51 bytes there is none.
         producer = int.from_bytes(data[43:51], "big", signed=True)
+        if producer >= OWN_PIDS_FROM:
+            reason = f"PID {producer} was leased here, and takes part in no transaction"
+            told(PartitionResult(ErrorCode.invalid_record.value, message=reason))
+            return
         self._upstream.send(producer, Batch(place, data, transactional_id), answered)
 
     async def _make(self, name: str) -> None:
-        """Have Kafka make a topic that a client asks for, if it is set to."""
+        """Have Kafka make a topic that a client asks for, if it is set to.
+
+        What did not appear is not asked for again at once: clients ask for what they miss again and
+        again, and all that they ask waits meanwhile.
+        """
+        now = time.monotonic()
+        if now < self._absent.get(name, 0):
+            return
         with suppress(UpstreamError):
             await self._cluster.ask_for_topic(name)
-            await self._changing.wait_until(lambda: name in self._engine.topics)
+            seen = lambda: name in self._engine.topics  # noqa: E731
+            await self._changing.wait_until(seen, _MAKE_SECONDS)
+        if name not in self._engine.topics:
+            if len(self._absent) >= _ABSENT_MAX:
+                self._absent.clear()
+            self._absent[name] = now + _ABSENT_SECONDS
 
 
 def served(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
@@ -240,7 +285,7 @@ def served(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]
     for key, (lowest, highest) in _VERSIONS.items():
         if key not in upstream:
             continue
-        own = key in (PRODUCE, _INIT_PRODUCER_ID)
+        own = key == PRODUCE  # which is written anew
         low = lowest if own else max(lowest, upstream[key][0])
         high = highest if own else min(highest, upstream[key][1])
         if low <= high:

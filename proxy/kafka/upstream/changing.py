@@ -71,9 +71,9 @@ class Changing:
         done = [row.name for row in rows if not row.error_code.value]
         return all((name in topics) is (key == _CREATE_TOPICS) for name in done)
 
-    async def wait_until(self, happened: Callable[[], bool]) -> None:
+    async def wait_until(self, happened: Callable[[], bool], seconds: float = _SECONDS) -> None:
         """Look at the cluster until something has happened; not for ever."""
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + seconds
         while not happened() and time.monotonic() < deadline:
             await self._cluster.look()
             await asyncio.sleep(_POLL_SECONDS)

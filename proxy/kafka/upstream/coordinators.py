@@ -21,6 +21,18 @@ _FIND_MANY_FROM: Final = 4
 _KNOWN_MAX: Final = 100_000
 
 
+class NoCoordinatorError(UpstreamAwayError):
+    """Kafka names no coordinator.
+
+    Attributes:
+        code: why.
+    """
+
+    def __init__(self, key: str, code: ErrorCode) -> None:
+        super().__init__(f"no coordinator of {key!r}: {code.name}")
+        self.code = code
+
+
 class Coordinators:
     """See the module's text.
 
@@ -48,9 +60,13 @@ class Coordinators:
         if broker is None:
             answer = await self._find(kind, key)
             if answer.error_code.value:
-                raise UpstreamAwayError(f"no coordinator of {key!r}: {answer.error_code.name}")
+                raise NoCoordinatorError(key, answer.error_code)
             broker = int(answer.node_id)
         return broker
+
+    def forget(self) -> None:
+        """One of them did not answer: all are asked for again."""
+        self._known.clear()
 
     async def split(self, kind: int, keys: Sequence[str]) -> dict[int, list[str]]:
         """Which broker coordinates which of them.

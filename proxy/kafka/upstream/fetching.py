@@ -2,17 +2,18 @@
 
 Fetch sessions (KIP-227) are not kept: the answer's session id 0 tells a client to ask in full each
 time. A broker that has nothing yet is not asked again while it still waits: its answer belongs to
-the client's next request, which is the same for its partitions.
+the client's next request, if that asks for the same.
 """
 
 import asyncio
 import dataclasses
 from typing import Any, Final
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
-from pidlease.storage.upstream.errors import UpstreamError
+from pidlease.storage.upstream.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.storage.upstream.link import Link
 from pidlease.storage.upstream.messages import FETCH, Request
 from proxy.kafka.connection import Slot
@@ -25,9 +26,13 @@ from proxy.kafka.wire import RequestHeader
 _LATE_SECONDS: Final = 30.0
 _STALE_CODES: Final = frozenset((3, 5, 6, 56, 72, 74, 75, 76))
 _NO_MARKS: Final = (-1, -1, -1)
+_NOT_LEADER: Final = ErrorCode.not_leader_or_follower
 
-#: What of a partition was asked for: its name, number, and the offset.
-_Key = tuple[tuple[str, int, int], ...]
+_log = structlog.get_logger(__name__)
+
+#: What was asked for: version, isolation; and names, numbers and offsets.
+_Key = tuple[int, int, tuple[tuple[str, int, int], ...]]
+_Rows = dict[Place, FetchRow | ErrorCode]
 
 
 class _Asked:
@@ -37,6 +42,29 @@ class _Asked:
         self.key = key
         self.link = link
         self.answer = answer
+        self._rows: _Rows | None = None
+
+    @property
+    def rows(self) -> _Rows:
+        """The answer, taken apart; where it is none, an error for each partition."""
+        if self._rows is None:
+            self._rows = self._read()
+        return self._rows
+
+    def _read(self) -> _Rows:
+        try:
+            code, rows = read_rows(self.key[0], self.answer.result())
+            if code:
+                raise UpstreamNonsenseError(f"Kafka answers error {code} to a Fetch")
+        except UpstreamError as error:
+            _log.info("a leader did not answer a Fetch", broker=str(self.link), error=str(error))
+            return {(name, number): _NOT_LEADER for name, number, _ in self.key[2]}
+        return dict(rows)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether the answer holds records, or an error."""
+        return any(isinstance(row, ErrorCode) or row.size or row.code for row in self.rows.values())
 
 
 class ClientFetches:
@@ -76,23 +104,24 @@ class Fetching:
 
         Raises:
             MalformedRequestError: it is none.
-            UpstreamError: a broker does not answer.
         """
         async with slot.connection.answering:
             request = await read_request_slowly(header, frame)
             by_leader = self._split(request)
-            rows: dict[Place, FetchRow | ErrorCode] = self._without_leader(
-                by_leader.pop(NO_LEADER, [])
-            )
-            waits = not rows
-            asked = [
-                await self._ask(links, fetches, header, leader, self._part(request, some, waits))
-                for leader, some in by_leader.items()
-            ]
-            for answered in await self._first(asked, header.version, waits=waits):
-                rows.update(answered)
-            for leader in by_leader:
-                if fetches.asked[leader].answer.done():
+            rows = self._without_leader(by_leader.pop(NO_LEADER, []))
+            asked: list[_Asked] = []
+            for leader, some in by_leader.items():
+                part = self._part(request, some, waits=not rows)
+                try:
+                    asked.append(await self._ask(links, fetches, header, leader, part))
+                except UpstreamError as error:
+                    _log.info("a leader cannot be reached", broker=leader, error=str(error))
+                    self._cluster.stale()
+                    rows |= {(name, int(each.partition)): _NOT_LEADER for name, each in some}
+            await self._wait(asked, waits=not rows)
+            for leader, each in list(fetches.asked.items()):
+                if each in asked and each.answer.done():
+                    rows |= each.rows
                     del fetches.asked[leader]
             self._fill(slot, header, request, rows, fetches)
 
@@ -104,17 +133,18 @@ class Fetching:
                 by_leader.setdefault(leader, []).append((topic.topic, part))
         return by_leader
 
-    def _without_leader(self, parts: list[tuple[str, Any]]) -> dict[Place, FetchRow | ErrorCode]:
+    def _without_leader(self, parts: list[tuple[str, Any]]) -> _Rows:
         if parts:
             self._cluster.stale()
+        known = self._cluster.view.topics
         return {
-            (name, int(part.partition)): ErrorCode.not_leader_or_follower
-            if name in self._cluster.view.topics
+            (name, int(part.partition)): _NOT_LEADER
+            if name in known
             else ErrorCode.unknown_topic_or_partition
             for name, part in parts
         }
 
-    def _part(self, request: Any, some: list[tuple[str, Any]], waits: bool) -> Any:  # noqa: FBT001
+    def _part(self, request: Any, some: list[tuple[str, Any]], *, waits: bool) -> Any:
         """A request for some partitions: without session, rack, and epochs that are not Kafka's."""
         kinds = {topic.topic: topic for topic in request.topics}
         named: dict[str, list[Any]] = {}
@@ -129,13 +159,16 @@ class Fetching:
         )
         other: dict[str, Any] = {
             "session_id": 0, "session_epoch": -1, "forgotten_topics_data": (), "rack_id": "",
-            "max_bytes": type(request.max_bytes)(min(request.max_bytes, self._fetch_bytes_max)),
+            "max_bytes": type(request.max_bytes)(self._limit(request)),
         }  # fmt: skip
         if not waits:
             other["max_wait"] = request.max_wait * 0
         fields = {each.name for each in dataclasses.fields(request)}
         changes = {name: value for name, value in other.items() if name in fields}
         return dataclasses.replace(request, topics=topics, **changes)
+
+    def _limit(self, request: Any) -> int:
+        return min(int(request.max_bytes), self._fetch_bytes_max)
 
     async def _ask(
         self,
@@ -146,67 +179,69 @@ class Fetching:
         part: Any,
     ) -> _Asked:
         """Ask a broker, unless it was asked the same already."""
-        key = tuple(
+        places = tuple(
             (topic.topic, int(each.partition), int(each.fetch_offset))
             for topic in part.topics
             for each in topic.partitions
         )
+        key = (header.version, int(part.isolation_level), places)
         before = fetches.asked.get(leader)
         if before is not None:
-            if before.key == key and before.link.open:
-                return before
-            if not before.answer.done():
+            # What it had to say is taken where it is of use; that there was nothing is not news.
+            if before.key == key and (before.link.open or before.answer.done()):
+                if not before.answer.done() or before.is_of_use:
+                    return before
+            elif not before.answer.done():
                 before.link.close()  # the client reads elsewhere: what comes is of no use
         request = Request(FETCH, header.version)
         seconds = part.max_wait.total_seconds() + _LATE_SECONDS
         async with links.order:
-            link = await links.link(leader)
+            link = await links.link(leader, polling=True)
             answer = send(link, request.encode_entity(part), seconds)
         asked = fetches.asked[leader] = _Asked(key, link, answer)
         return asked
 
-    async def _first(
-        self, asked: list[_Asked], version: int, *, waits: bool
-    ) -> list[dict[Place, FetchRow]]:
-        """The answers that are there when one of them is of use, or all are there."""
-        waiting = {each.answer for each in asked}
-        found: list[dict[Place, FetchRow]] = []
-        useful = not waits and not asked
-        while waiting and not useful:
-            done, waiting = await asyncio.wait(
+    async def _wait(self, asked: list[_Asked], *, waits: bool) -> None:
+        """Return when one of the answers is of use, or all are there."""
+        waiting = {each.answer: each for each in asked}
+        while waiting:
+            done, _ = await asyncio.wait(
                 waiting, return_when=asyncio.FIRST_COMPLETED if waits else asyncio.ALL_COMPLETED
             )
-            for each in done:
-                code, rows = read_rows(version, each.result())
-                if code:
-                    raise UpstreamError(f"Kafka answers error {code} to a Fetch")
-                found.append(rows)
-                useful = useful or any(row.size or row.code for row in rows.values())
-        return found
+            if any(waiting.pop(each).is_of_use for each in list(done)):
+                return
 
     def _fill(
         self,
         slot: Slot,
         header: RequestHeader,
         request: Any,
-        rows: dict[Place, FetchRow | ErrorCode],
+        rows: _Rows,
         fetches: ClientFetches,
     ) -> None:
+        """Give the answer; what is beyond the limit is left for the next request."""
         topics: dict[str, list[bytes | memoryview]] = {}
-        size = 0
+        size, limit = 0, self._limit(request)
         for topic in request.topics:
             told = topics.setdefault(topic.topic, [])
             for part in topic.partitions:
                 place = topic.topic, int(part.partition)
                 row = rows.get(place, ErrorCode.none)
-                if isinstance(row, ErrorCode):
-                    marks = fetches.marks.get(place, _NO_MARKS)
-                    told.append(empty_row(header.version, place[1], row.value, marks))
-                    continue
-                if row.code in _STALE_CODES:
-                    self._cluster.stale()
-                fetches.marks[place] = row.marks
-                told.append(row.data)
-                size += row.size
+                code = row.code if isinstance(row, FetchRow) else row.value
+                if isinstance(row, FetchRow):
+                    fetches.marks[place] = row.marks
+                    if not row.size or not size or size + row.size <= limit:
+                        told.append(row.data)
+                        size += row.size
+                        self._note(code)
+                        continue
+                    code = 0
+                self._note(code)
+                marks = fetches.marks.get(place, _NO_MARKS)
+                told.append(empty_row(header.version, place[1], code, marks))
         slot.count(size)
         slot.fill(*write_answer(header.version, slot.correlation_id, topics))
+
+    def _note(self, code: int) -> None:
+        if code in _STALE_CODES:
+            self._cluster.stale()

@@ -28,20 +28,25 @@ class ClientLinks:
     def __init__(self, cluster: Cluster) -> None:
         self.order: Final = asyncio.Lock()
         self._cluster = cluster
-        self._links: dict[int, Link] = {}
+        self._links: dict[tuple[int, bool], Link] = {}
 
-    async def link(self, broker: int) -> Link:
+    async def link(self, broker: int, *, polling: bool = False) -> Link:
         """The connection to a broker.
+
+        Parameters:
+            broker: its id.
+            polling: whether it is for requests that wait for records: others do not wait behind.
 
         Raises:
             UpstreamError: it does not answer, or is not known.
         """
         address = self._cluster.address(broker)
-        link = self._links.get(broker)
+        link = self._links.get((broker, polling))
         if link is None or not link.open or link.address != address:
             if link is not None:
                 link.close()
-            link = self._links[broker] = await connect(self._cluster.config, address)
+            link = await connect(self._cluster.config, address)
+            self._links[broker, polling] = link
         return link
 
     def close(self) -> None:

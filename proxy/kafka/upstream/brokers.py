@@ -1,0 +1,47 @@
+"""Settings of Kafka's brokers: they are not asked for here.
+
+They name addresses, and clients know one broker only, which is none of Kafka's.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.kafka.messages import Response, read_request, read_request_slowly
+from proxy.kafka.wire import RequestHeader
+
+_DESCRIBE_CONFIGS: Final = 32
+#: Requests whose resources may be brokers.
+OF_BROKERS: Final = (_DESCRIBE_CONFIGS, 33, 44)
+#: Types of resources (org.apache.kafka.common.config.ConfigResource): a broker, and its loggers.
+_BROKERS: Final = (4, 8)
+_REASON: Final = "settings of brokers are asked of Kafka itself"
+
+
+def refuse_brokers(header: RequestHeader, frame: bytearray) -> Coroutine[Any, Any, bytes] | None:
+    """The answer to a request that is about brokers, too; None: it is about none.
+
+    Raises:
+        MalformedRequestError: it is none.
+    """
+    request = read_request(header, frame)
+    if all(each.resource_type not in _BROKERS for each in request.resources):
+        return None
+    return _refused(header, frame)
+
+
+async def _refused(header: RequestHeader, frame: bytearray) -> bytes:
+    request = await read_request_slowly(header, frame)
+    response = Response(header.api_key, header.version)
+    describing = header.api_key == _DESCRIBE_CONFIGS
+    kind = "DescribeConfigsResult" if describing else "AlterConfigsResourceResponse"
+    rows = tuple(
+        response.part(
+            kind, error_code=ErrorCode.invalid_request, error_message=_REASON, configs=(),
+            resource_type=each.resource_type, resource_name=each.resource_name,
+        )
+        for each in request.resources
+    )  # fmt: skip
+    field = "results" if describing else "responses"
+    return response.encode(header.correlation_id, **{field: rows})
