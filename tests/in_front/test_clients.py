@@ -298,10 +298,11 @@ def test_the_admin_is_told_by_kafka_what_is_wrong(server: PidleaseServer) -> Non
 
 
 async def test_what_clients_are_told_of_topics(server: PidleaseServer) -> None:
-    """No leader epochs, which would not fit those that Kafka tells elsewhere; and what is its own."""
+    """No leader epochs, which would not fit those of Kafka's other answers; and what is its own."""
     topic = new_topic(server)
     write(server, topic, 1)
-    read(server.bootstrap, topic, 1)  # by a group: now Kafka has a topic for offsets
+    read(server.bootstrap, topic, 1)  # by a group: now Kafka has a topic for offsets,
+    new_topic(server)  # and it is looked at again
     async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:
         body = await client.call(METADATA, 9, topics=None)
     told = {each.name: each for each in body.topics}
