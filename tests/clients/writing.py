@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -22,10 +23,11 @@ PARTITIONS = 4
 #: So long everybody may take at most to get on, and to come to the end; beyond that it hangs.
 HANG_S = 900.0 if SOAK else 120.0
 #: A kill from outside comes when this part of all records is acknowledged, at the latest. Far
-#: enough from the end: what is still in a program's own buffer is not seen here. Of all together,
-#: not of each: the last of five virtual machines may come up when the first is through.
+#: enough from the end: what is still in a program's own buffer is not seen here.
 _LATEST = 0.15
 _ENOUGH_LEFT = 0.9
+#: What each program says of itself first.
+_OWN_LINES: Final = 1
 #: A server that dies of itself dies at one of its first writes. A write takes all batches that
 #: wait for a partition, five of each producer at most, of a hundred records: so there are more.
 _WRITES_MAX = 12
@@ -62,6 +64,7 @@ def write(
             stack.enter_context(_start(server, client, topic, stream, count, folder))
             for stream in range(len(CODECS))
         ]
+        _begin_together(children)
         for number in range(kills):
             part = (number + random.random()) / kills * _LATEST
             deaths.append(_kill(server, children, part * count * len(CODECS)))
@@ -98,12 +101,30 @@ def _start(
     return Child.start(f"producer-{CODECS[stream]}", call.command, folder, call.env)
 
 
+def _begin_together(children: Sequence[Child]) -> None:
+    """Hold each producer that has begun until all have.
+
+    Five virtual machines come up one after the other: the first could be through by then; and who
+    has not connected yet when the server is killed may give up (aiokafka).
+    """
+    waiting = list(children)
+
+    def all_began() -> bool:
+        for child in [each for each in waiting if each.line_count() > _OWN_LINES]:
+            child.process.send_signal(signal.SIGSTOP)
+            waiting.remove(child)
+        return not waiting
+
+    wait_for(all_began, "each producer to begin", HANG_S, children)
+    for child in children:
+        child.process.send_signal(signal.SIGCONT)
+
+
 def _kill(server: PidleaseServer, children: Sequence[Child], enough: float) -> list[int]:
     """SIGKILL when the producers together were told of so many records; how far each one was."""
 
     def far_enough() -> bool:
-        # Each program's first line is about itself.
-        return sum(child.line_count() - 1 for child in children) > enough
+        return sum(child.line_count() - _OWN_LINES for child in children) > enough
 
     wait_for(far_enough, "acknowledgements to the producers", HANG_S, children)
     server.kill9()
