@@ -104,6 +104,10 @@ class Link(asyncio.BufferedProtocol):
         Raises:
             UpstreamError: there is none.
         """
+        return await self.begin(request, seconds)
+
+    def begin(self, request: Buffer, seconds: float = 0.0) -> asyncio.Future[bytearray]:
+        """Send a request now; the answer, or an UpstreamError, comes as the future's."""
         future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
 
         def answered(answer: bytearray | UpstreamError) -> None:
@@ -111,11 +115,12 @@ class Link(asyncio.BufferedProtocol):
                 return
             if isinstance(answer, UpstreamError):
                 future.set_exception(answer)
+                future.exception()  # nobody may be waiting any more
             else:
                 future.set_result(answer)
 
         self.send([request], answered, seconds)
-        return await future
+        return future
 
     def close(self, error: UpstreamError | None = None) -> None:
         """End the connection at once; who waits is told."""

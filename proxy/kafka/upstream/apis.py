@@ -20,7 +20,7 @@ from pidlease.storage.upstream.errors import (
 from pidlease.storage.upstream.messages import METADATA
 from pidlease.storage.upstream.produce_wire import Batch, Row
 from pidlease.storage.upstream.upstream import Upstream
-from proxy.kafka.apis import FETCH, PRODUCE, advertised
+from proxy.kafka.apis import FETCH, PRODUCE, VERSIONS, advertised
 from proxy.kafka.cluster import ClusterApi
 from proxy.kafka.config import KafkaDoorConfig
 from proxy.kafka.connection import KafkaConnection, Slot
@@ -35,7 +35,7 @@ from proxy.kafka.upstream.changing import TOPIC_CHANGES, Changing
 from proxy.kafka.upstream.coordinators import GROUP, TRANSACTION, Coordinators, NoCoordinatorError
 from proxy.kafka.upstream.fetching import ClientFetches, Fetching
 from proxy.kafka.upstream.joining import GROUP_FIELDS, LIST_GROUPS, Joining
-from proxy.kafka.upstream.links import LinksOfClients, send
+from proxy.kafka.upstream.links import LinksOfClients
 from proxy.kafka.wire import Reader, RequestHeader
 
 _INIT_PRODUCER_ID: Final = 22
@@ -52,37 +52,18 @@ _OF_ANYBODY: Final = (19, 20, 32, 33, 37, 44)
 #: What goes through, as far as the broker has it. Nothing of these versions names a broker's
 #: address: Produce from 10 and Fetch from 16 on do.
 _VERSIONS: Final = {
+    **{key: VERSIONS[key] for key in VERSIONS if key not in (METADATA, 10, 18, 60)},
     PRODUCE: (3, 9),
-    FETCH: (4, 11),
-    2: (1, 6),
-    8: (2, 9),
     9: (1, 7),
-    11: (0, 9),
-    12: (0, 4),
-    13: (0, 5),
-    14: (0, 5),
-    15: (0, 6),
-    16: (0, 5),
-    19: (2, 7),
-    20: (1, 6),
-    21: (0, 2),
-    _INIT_PRODUCER_ID: (0, 5),
     24: (0, 3),
     25: (0, 4),
     26: (0, 4),
     _TXN_OFFSET_COMMIT: (0, 4),
-    32: (1, 4),
-    33: (0, 2),
-    37: (0, 3),
-    42: (0, 2),
-    44: (0, 1),
-    47: (0, 0),
-    61: (0, 0),
     68: (0, 1),
     69: (0, 1),
 }
 #: What we answer ourselves, whatever the broker has.
-_OWN: Final = {METADATA: (0, 13), 10: (0, 6), 18: (0, 4), 60: (0, 2)}
+_OWN: Final = {key: VERSIONS[key] for key in (METADATA, 10, 18, 60)}
 #: So long a broker may hold a request of a group: members wait for one another.
 _GROUP_SECONDS: Final = 3600.0
 #: A topic that a client asks for appears within this time,
@@ -152,6 +133,10 @@ class UpstreamApis:
             transactional_id = read_request(header, frame).transactional_id
             if transactional_id is None:
                 return init_producer_id(self._engine, header, frame)
+        if header.api_key in OF_BROKERS:
+            refused = refuse_brokers(header, frame)
+            if refused is not None:
+                return refused
         return self._ask(slot, header, frame)
 
     async def _ask(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes | None:
@@ -180,8 +165,6 @@ class UpstreamApis:
         if key == FETCH:
             fetches = self._fetches.setdefault(slot.connection, ClientFetches())
             return self._fetching.answer(links, fetches, slot, header, frame)
-        if key in OF_BROKERS and (refused := refuse_brokers(header, frame)) is not None:
-            return refused
         if key in _OF_LEADERS:
             return self._joining.partitions(links, header, frame)
         if key in GROUP_FIELDS:
@@ -226,7 +209,7 @@ class UpstreamApis:
         try:
             async with links.order:
                 link = await links.link(await broker())
-                answer = send(link, frame, seconds)
+                answer = link.begin(frame, seconds)
             return bytes(await answer)
         except UpstreamError:
             self._coordinators.forget()

@@ -3,12 +3,11 @@
 They name addresses, and clients know one broker only, which is none of Kafka's.
 """
 
-from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from proxy.kafka.messages import Response, read_request, read_request_slowly
+from proxy.kafka.messages import Response, read_request
 from proxy.kafka.wire import RequestHeader
 
 _DESCRIBE_CONFIGS: Final = 32
@@ -19,7 +18,7 @@ _BROKERS: Final = (4, 8)
 _REASON: Final = "settings of brokers are asked of Kafka itself"
 
 
-def refuse_brokers(header: RequestHeader, frame: bytearray) -> Coroutine[Any, Any, bytes] | None:
+def refuse_brokers(header: RequestHeader, frame: bytearray) -> bytes | None:
     """The answer to a request that is about brokers, too; None: it is about none.
 
     Raises:
@@ -28,11 +27,6 @@ def refuse_brokers(header: RequestHeader, frame: bytearray) -> Coroutine[Any, An
     request = read_request(header, frame)
     if all(each.resource_type not in _BROKERS for each in request.resources):
         return None
-    return _refused(header, frame)
-
-
-async def _refused(header: RequestHeader, frame: bytearray) -> bytes:
-    request = await read_request_slowly(header, frame)
     response = Response(header.api_key, header.version)
     describing = header.api_key == _DESCRIBE_CONFIGS
     kind = "DescribeConfigsResult" if describing else "AlterConfigsResourceResponse"

@@ -19,7 +19,7 @@ from pidlease.storage.upstream.messages import FETCH, Request
 from proxy.kafka.connection import Slot
 from proxy.kafka.messages import read_request_slowly
 from proxy.kafka.upstream.fetch_rows import FetchRow, Place, empty_row, read_rows, write_answer
-from proxy.kafka.upstream.links import ClientLinks, send
+from proxy.kafka.upstream.links import ClientLinks
 from proxy.kafka.wire import RequestHeader
 
 #: How much longer than it was told to wait a broker may take.
@@ -197,7 +197,7 @@ class Fetching:
         seconds = part.max_wait.total_seconds() + _LATE_SECONDS
         async with links.order:
             link = await links.link(leader, polling=True)
-            answer = send(link, request.encode_entity(part), seconds)
+            answer = link.begin(request.encode_entity(part), seconds)
         asked = fetches.asked[leader] = _Asked(key, link, answer)
         return asked
 

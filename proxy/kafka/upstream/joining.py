@@ -11,7 +11,7 @@ from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.messages import Request
 from proxy.kafka.messages import Response, read_request_slowly
 from proxy.kafka.upstream.coordinators import GROUP, Coordinators
-from proxy.kafka.upstream.links import ClientLinks, send
+from proxy.kafka.upstream.links import ClientLinks
 from proxy.kafka.wire import RequestHeader
 
 LIST_OFFSETS: Final = 2
@@ -151,7 +151,7 @@ class Joining:
         request = Request(header.api_key, header.version)
         async with links.order:
             futures = [
-                send(await links.link(broker), request.encode_entity(entity))
+                (await links.link(broker)).begin(request.encode_entity(entity))
                 for broker, entity in asked
             ]
         return [request.decode(frame) for frame in await asyncio.gather(*futures)]

@@ -7,10 +7,8 @@ group) would hold up all others that shared its connection.
 import asyncio
 from typing import Final
 
-from pidlease.storage.files import Buffer
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.errors import UpstreamError
 from pidlease.storage.upstream.link import Link
 from proxy.kafka.connection import KafkaConnection
 
@@ -78,20 +76,3 @@ class LinksOfClients:
         links = self._links.pop(connection, None)
         if links is not None:
             links.close()
-
-
-def send(link: Link, frame: Buffer, seconds: float = 0.0) -> asyncio.Future[bytearray]:
-    """Send a request now; the answer, or an UpstreamError, comes as the future's."""
-    future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
-
-    def answered(answer: bytearray | UpstreamError) -> None:
-        if future.cancelled():
-            return
-        if isinstance(answer, UpstreamError):
-            future.set_exception(answer)
-            future.exception()  # nobody may be waiting any more
-        else:
-            future.set_result(answer)
-
-    link.send([frame], answered, seconds)
-    return future
