@@ -95,8 +95,22 @@ class App:
         except (DataFolderError, SequenceError, NamesError, OSError) as error:
             await self._abandon()
             raise StartError(str(error)) from error
-        await told
+        stepped_down = await self._until_told(told)
         await self._stop()
+        if stepped_down:
+            raise StartError(
+                "another server serves this Kafka cluster now, so this one has stepped down;"
+                " start it again to stand by"
+            )
+
+    async def _until_told(self, told: asyncio.Task[bool]) -> bool:
+        """Wait for a signal; True: another server has taken this one's place instead."""
+        if self._side is None:
+            raise AssertionError("it has started")
+        lost = asyncio.create_task(self._side.lost.wait())
+        await asyncio.wait({told, lost}, return_when=asyncio.FIRST_COMPLETED)
+        lost.cancel()
+        return not told.done()
 
     async def _abandon(self) -> None:
         """Let go of what a start that did not come to its end has taken."""

@@ -8,12 +8,17 @@ import structlog
 
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.file_writer_ids import FileWriterIds
 from pidlease.coordination.names import BindingConflictError, NameBindings
+from pidlease.coordination.ownership import Ownership
 from pidlease.coordination.ports import ZOOKEEPER_MARK, Coordination, SequenceError
+from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
 from pidlease.coordination.zookeeper.identity import identity_of
 from pidlease.coordination.zookeeper.names import ZooKeeperNames
+from pidlease.coordination.zookeeper.ownership import ZooKeeperOwnership
 from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.writer_ids import ZooKeeperWriterIds
 from pidlease.engine.engine import wall_clock_ms
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
 from proxy.configs import zookeeper_config
@@ -57,7 +62,8 @@ class Coordinator:
                     f"the PIDs of this directory come from ZooKeeper: say --zookeeper. ({mark} says"
                     " so; a sequence of its own would hand out PIDs for a second time)"
                 )
-            return Coordination(self._file_sequence(), FileNames(self._files, self._names))
+            names = FileNames(self._files, self._names)
+            return Coordination(self._file_sequence(), names, writers=self._file_writers())
         self._zookeeper = ZooKeeper(config)
         self._zookeeper.start()
         try:
@@ -70,16 +76,40 @@ class Coordinator:
                 f"--zookeeper {config.hosts} is {identity}, and this directory's PIDs come from"
                 f" {known} ({mark}): another one would hand them out for a second time"
             )
-        names = ZooKeeperNames(self._zookeeper)
+        zookeeper_names = ZooKeeperNames(self._zookeeper)
+        ids = ZooKeeperWriterIds(self._zookeeper)
         if not known:
-            self._move_names(names)
+            self._move_names(zookeeper_names)
+            self._move_writers(ids)
             make_durable_folder(self._files, mark.parent)
             write_aside(self._files, mark, [identity.encode()])
         begin = self._file_sequence().end if self._files.exists(self._path) else 1
         sequence = ZooKeeperSequence(
             self._zookeeper, self._owner, wall_clock_ms, self._keep_ms, begin
         )
-        return Coordination(sequence, names)
+        return Coordination(sequence, zookeeper_names, writers=ids)
+
+    def _move_writers(self, ids: WriterIds) -> None:
+        """Record in ZooKeeper what was on record in the file."""
+        try:
+            for pid, of in self._file_writers().all().items():
+                ids.add(pid, of)
+        except WriterIdsError as error:
+            raise SequenceError(str(error)) from error
+
+    def _file_writers(self) -> FileWriterIds:
+        return FileWriterIds(self._files, self._path.with_name("writers"))
+
+    def ownership(self, cluster: str, folder: str) -> Ownership | None:
+        """This server's part in who serves a cluster; None: there are no others.
+
+        Parameters:
+            cluster: what is served.
+            folder: identifies the data directory.
+        """
+        if self._zookeeper is None:
+            return None
+        return ZooKeeperOwnership(self._zookeeper, cluster, self._owner, folder)
 
     def _move_names(self, names: NameBindings) -> None:
         """Bind in ZooKeeper what was bound in the file. What is bound there already stays."""

@@ -7,15 +7,17 @@ from typing import Final
 
 import structlog
 
+from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.ports import Coordination
 from pidlease.engine.appends import Appending, Appends, AppendsMaker
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.lanes import Lanes
 from pidlease.storage.data_folder import DataFolder
-from pidlease.storage.errors import DataFolderError
+from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.kafka_store import KafkaStore, topic_of
+from pidlease.storage.kafka_writers import KafkaWriters
 from pidlease.storage.ports import LogStore, PartitionLog
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.upstream.cluster import View
@@ -37,6 +39,8 @@ from proxy.settings import Settings
 _MARK: Final = "upstream"
 #: A cluster that is away at the start is asked again, after so many seconds at most.
 _REST_SECONDS_MAX: Final = 10.0
+#: How often it is looked whether this server is, or can become, the one that serves the cluster.
+_STAND_BY_SECONDS: Final = 1.0
 #: How often it is looked whether a partition could not be read, and is to be opened again.
 _LOOK_SECONDS: Final = 10.0
 #: Topics that could not be followed are tried again.
@@ -68,9 +72,13 @@ class InFrontOfKafka:
         self._upstream: Final = Upstream(upstream_config(settings))
         self._coordinator: Coordinator | None = None
         self._folder: DataFolder | None = None
+        self._writers: KafkaWriters | None = None
         self._versions: dict[int, tuple[int, int]] = {}
         self._changed: Final = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ownership: Ownership | None = None
+        #: See `LogSide`.
+        self.lost = asyncio.Event()
 
     async def open(self) -> None:
         """See `LogSide`. A cluster that is away is waited for."""
@@ -81,7 +89,13 @@ class InFrontOfKafka:
             raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
         self.cluster_id = self._upstream.cluster.view.cluster_id
         await self._pool.run(self._check_mark)
-        self.store = KafkaStore(self._upstream, self._pool)
+        await self._become_owner()
+        ids = self.coordination.writers
+        if ids is None:
+            raise AssertionError("a coordinator keeps the ids of writers")
+        owned = None if self._ownership is None else self._is_owner
+        self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, owned)
+        self.store = KafkaStore(self._upstream, self._writers, self._pool)
 
     def _open(self) -> None:
         settings = self._settings
@@ -91,6 +105,50 @@ class InFrontOfKafka:
         self._coordinator = Coordinator(self._files, folder.sequence, folder.names, settings)
         self.coordination = self._coordinator.open()
         self.snapshots = SnapshotStore(self._files, folder.snapshots)
+
+    async def _become_owner(self) -> None:
+        """Wait until no other server serves this cluster, where there may be others."""
+        if self._coordinator is None or self._folder is None:
+            raise AssertionError("they are opened first")
+        self._ownership = self._coordinator.ownership(self.cluster_id, self._folder.cluster_id)
+        if self._ownership is None:
+            return
+        told = ""
+        while True:
+            try:
+                owner = await self._pool.run(self._ownership.claim)
+            except OwnershipError as error:
+                owner = str(error)
+            if not owner:
+                return
+            if owner != told:
+                _log.info("standing by: another server serves this cluster", owner=owner)
+                told = owner
+            await asyncio.sleep(_STAND_BY_SECONDS)
+
+    async def _is_owner(self) -> bool:
+        """Whether this server is the owner still.
+
+        Raises:
+            LogError: it cannot be known now.
+        """
+        if self._ownership is None:
+            return True
+        try:
+            owned = await self._pool.run(self._ownership.still)
+        except OwnershipError as error:
+            raise LogError(f"who serves this cluster cannot be known now: {error}") from error
+        if not owned:
+            self.lost.set()
+        return owned
+
+    async def _watch_ownership(self) -> None:
+        while not self.lost.is_set():
+            await asyncio.sleep(_STAND_BY_SECONDS)
+            with suppress(
+                LogError
+            ):  # ZooKeeper is away; should another take our place, Kafka tells
+                await self._is_owner()
 
     async def _reach(self) -> None:
         rest = 0.5
@@ -132,7 +190,10 @@ class InFrontOfKafka:
         """See `LogSide`."""
         self._upstream.cluster.on_change.append(self._note)
         self._changed.set()  # what could not be read at the start
-        self._following = asyncio.create_task(self._follow(engine))
+        self._tasks = [
+            asyncio.create_task(self._follow(engine)),
+            asyncio.create_task(self._watch_ownership()),
+        ]
 
     def _note(self, before: View, now: View) -> None:
         if before.topics != now.topics:
@@ -167,14 +228,16 @@ class InFrontOfKafka:
         budget: MemoryBudget,  # noqa: ARG002
     ) -> Apis:
         """See `LogSide`."""
-        return UpstreamApis(engine, config, self._upstream, self._versions)
+        if self._writers is None:
+            raise AssertionError("it is opened first")
+        return UpstreamApis(engine, config, self._upstream, self._versions, self._writers.ids)
 
     async def close(self) -> None:
         """See `LogSide`."""
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._following
+                await task
 
     def release(self) -> None:
         """See `LogSide`."""

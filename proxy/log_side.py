@@ -1,5 +1,6 @@
 """What differs with the log that a server has: how it is built, and who answers its clients."""
 
+import asyncio
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -31,6 +32,7 @@ class LogSide(Protocol):
         coordination: the PID sequence, and the bindings of names.
         cluster_id: what the cluster is called.
         appends: how admitted batches come into the log.
+        lost: set when another server serves the log, so that this one is to end.
     """
 
     store: LogStore
@@ -38,6 +40,7 @@ class LogSide(Protocol):
     coordination: Coordination
     cluster_id: str
     appends: AppendsMaker
+    lost: asyncio.Event
 
     async def open(self) -> None:
         """Open what there is.
@@ -84,6 +87,7 @@ class EmbeddedLog:
         self._coordinator: Coordinator | None = None
         self._offsets: OffsetStore | None = None
         self._folder: DataFolder | None = None
+        self.lost = asyncio.Event()  # never: a lock keeps others out
 
     async def open(self) -> None:
         """See `LogSide`."""

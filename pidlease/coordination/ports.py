@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple, Protocol
 
 from pidlease.coordination.names import NameBindings
+from pidlease.coordination.writer_ids import WriterIds
 from pidlease.core.blocks import PidBlock
 from pidlease.storage.io_pool import IoPool
 
@@ -18,6 +19,7 @@ class Coordination(NamedTuple):
     """All that servers may share: the PID sequence, and the bindings of names.
 
     Attributes:
+        writers: the producer ids of partitions' writers, where Kafka is the log.
         pool: threads of its own, for who waits for a coordinator is not to hold up the log; None:
             those of the log will do.
     """
@@ -25,6 +27,7 @@ class Coordination(NamedTuple):
     sequence: "PidSequence"
     names: NameBindings
     pool: IoPool | None = None
+    writers: WriterIds | None = None
 
 
 class PidSequence(Protocol):

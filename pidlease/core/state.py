@@ -11,6 +11,8 @@ from pidlease.core.rules import Rules, Start
 #: How many batches a producer may have in flight and still get its offset back on a retry
 #: (KIP-98; max.in.flight.requests.per.connection of an idempotent Kafka producer is at most 5).
 BATCHES_KEPT: Final = 5
+#: In the place of a CRC: it was another batch's in the log, so nothing can be said.
+UNKNOWN_CRC: Final = 0xFFFFFFFF
 
 
 class Batch(NamedTuple):
@@ -21,7 +23,7 @@ class Batch(NamedTuple):
         first: sequence of its first record.
         last: sequence of its last record; smaller than `first` where the numbers wrap.
         records: how many records are in it.
-        crc: CRC-32C of its bytes, to notice other content under the same numbers.
+        crc: CRC-32C of its bytes, to notice other content under the same numbers; UNKNOWN_CRC.
     """
 
     generation: int

@@ -10,6 +10,10 @@ from typing import Final
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import RULES
 
+_COMPACTED: Final = (
+    "the topic's cleanup.policy is compact (or cannot be asked for), which removes records that say"
+    " who sent what; use a topic that is not compacted"
+)
 #: What a batch without a PID counts as, beside the numbers of the policies.
 NO_PID: Final = 0
 
@@ -24,22 +28,27 @@ class TopicPolicy:
         allowed: numbers of the policies whose batches are taken, and `NO_PID`.
         starts_at_zero: a producer of which nothing is known begins at 0, also where its policy
             would let it begin anywhere.
+        compacted: whether records are removed by their keys: then those that say who sent what
+            might go, and only what stands in a batch's header is kept.
     """
 
     deduplication: bool = True
     allowed: frozenset[int] = frozenset((NO_PID, *map(int, RULES)))
     starts_at_zero: bool = False
+    compacted: bool = False
 
     @property
     def takes_all(self) -> bool:
         """Whether nothing is refused for its policy."""
-        return len(self.allowed) == len(RULES) + 1
+        return len(self.allowed) == len(RULES) + 1 and not self.compacted
 
     def refusal(self, pid: int) -> str:
         """Why a batch of a PID is not taken; empty where it is."""
         policy = policy_of(pid) if pid > 0 else None
-        if (int(policy) if policy else NO_PID) in self.allowed:
-            return ""
         what = f"of policy {policy.name.lower()}" if policy else "without a PID"
+        if (int(policy) if policy else NO_PID) in self.allowed:
+            if self.compacted and policy not in (None, Policy.KAFKA):
+                return f"batches {what} are not taken here: {_COMPACTED}"
+            return ""
         names = sorted(Policy(each).name.lower() if each else "none" for each in self.allowed)
         return f"batches {what} are not taken here; pidlease.policies = {','.join(names)}"

@@ -1,6 +1,7 @@
 """Appends by doors that make the batches themselves: records in, an outcome out."""
 
 import asyncio
+from functools import partial
 from typing import Final, NamedTuple
 
 from pidlease.core.state import Batch
@@ -34,6 +35,8 @@ class AppendService:
         self.engine: Final = engine
         #: CRCs of the batches in flight that will have other bytes when they come again.
         self._flying: dict[_Sent, int] = {}
+        #: Appends under way by what stands for a name: it may wait for the log to be read.
+        self._open: dict[int, int] = {}
 
     async def append(
         self,
@@ -79,18 +82,26 @@ class AppendService:
     def _produce(self, partition: Partition, header: BatchHeader, data: bytearray,
                  identity: Identity, done: Done, *, repeatable: bool) -> None:  # fmt: skip
         header = under_writer(header, data)
-        names = self.engine.names
-        pid = names.take(identity.name) if identity.name else identity.pid
+        pid = identity.pid
+        if identity.name:
+            pid = self.engine.names.take(identity.name)
+            self._open[pid] = self._open.get(pid, 0) + 1
+            done = partial(self._close, pid, done)
         batch = identified(identity, header)
         if not repeatable:
             batch, done = self._like_the_first(
                 partition, pid, batch, done, restarts=bool(identity.name)
             )
-        try:
-            partition.produce(pid, header, data, batch, done)
-        finally:
-            if identity.name and pid not in self.engine.leases:
-                names.drop(pid)  # nothing of it was admitted, so nothing is known of it
+        partition.produce(pid, header, data, batch, done)
+
+    def _close(self, pid: int, done: Done, outcome: Outcome) -> None:
+        """An append by a name is done; where nothing of it was admitted, nothing is known of it."""
+        self._open[pid] -= 1
+        if not self._open[pid]:
+            del self._open[pid]
+            if pid not in self.engine.leases:
+                self.engine.names.drop(pid)
+        done(outcome)
 
     def _like_the_first(
         self, partition: Partition, pid: int, batch: Batch, done: Done, *, restarts: bool

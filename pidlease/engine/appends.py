@@ -12,7 +12,7 @@ import structlog
 
 from pidlease.engine.flight import Pending, next_group
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.rereading import Rereadable, Rereading
+from pidlease.engine.rereading import Rereadable, Rereading, Takeable
 from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.ports import PartitionLog
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 Applied = list[tuple[Pending, Outcome]]
 
 
-class Appending(Rereadable, Protocol):
+class Appending(Rereadable, Takeable, Protocol):
     """What is asked of the partition."""
 
     @property
@@ -43,8 +43,8 @@ class Appends(Protocol):
     """How admitted batches come into the log."""
 
     @property
-    def rereading(self) -> Rereading | None:
-        """Reads the log again, where it may hold what is not applied; None: it never does."""
+    def shared(self) -> bool:
+        """Whether others write to the log, so that it may hold what is not applied."""
 
     @property
     def in_flight(self) -> int:
@@ -60,11 +60,23 @@ class Appends(Protocol):
     def applied(self) -> int:
         """Everything before this offset is applied for certain."""
 
-    def doubts(self, pid: int) -> bool:
-        """Whether the log may hold what is not applied of a producer."""
+    def reading_for(self, pid: int, *, flying: bool) -> Rereading | None:
+        """The reading of the log that a producer's batch waits for; None: all is known.
 
-    def overdue(self) -> bool:
-        """Whether reading the log would put an end to a doubt."""
+        Parameters:
+            pid: the producer.
+            flying: whether batches of it are on their way.
+        """
+
+    def reading_before_refusal(self, pid: int) -> Rereading | None:
+        """The reading that goes before a producer's batch is refused; None: it needs none."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether another server writes here now."""
+
+    def settle(self) -> bool:
+        """Read the log, where that would put an end to a doubt; False: there is none."""
 
     def reread(self, end: int, now_ms: int) -> None:
         """All of the log before an offset was applied, which was its end at a time."""
@@ -81,7 +93,8 @@ class GroupAppends:
         partition: told what became of them.
     """
 
-    rereading = None
+    shared = False
+    lost = False
 
     def __init__(self, log: PartitionLog, partition: Appending) -> None:
         self._log: Final = log
@@ -104,11 +117,13 @@ class GroupAppends:
         """See `Appends`."""
         return self._partition.next_offset
 
-    def doubts(self, pid: int) -> bool:  # noqa: ARG002 - nobody else writes here
+    def reading_for(self, pid: int, *, flying: bool) -> None:
         """See `Appends`."""
-        return False
 
-    def overdue(self) -> bool:
+    def reading_before_refusal(self, pid: int) -> None:
+        """See `Appends`."""
+
+    def settle(self) -> bool:
         """See `Appends`."""
         return False
 

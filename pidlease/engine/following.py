@@ -72,6 +72,9 @@ class Following:
                 await self._read(each)
             self._table.publish(topic, [*before, *added])
             _log.info("topic found", topic=topic.name, partitions=topic.partitions)
+        elif before and topic.compacted != self._table.topics[topic.name].compacted:
+            known = self._table.topics[topic.name]
+            self._table.publish(replace(known, compacted=topic.compacted), before)
 
     async def _read(self, partition: Partition) -> None:
         now_ms = self._leases.now_ms()

@@ -26,6 +26,10 @@ class Frontier:
     """
 
     def __init__(self, end: int, now_ms: int) -> None:
+        self.begin(end, now_ms)
+
+    def begin(self, end: int, now_ms: int) -> None:
+        """As if it were made now."""
         #: Behind everything that is known to be in the log.
         self.end = end
         self._flying: dict[Hashable, int] = {}

@@ -13,15 +13,23 @@ from typing import Final
 
 import structlog
 
+from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.appends import Appending
 from pidlease.engine.flight import Pending
 from pidlease.engine.frontier import Frontier
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.engine.rereading import Rereading
-from pidlease.storage.ports import Forwarded, ForwardingLog, PartitionLog
+from pidlease.engine.taking import Taking
+from pidlease.engine.writing import WriterLane
+from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
+from pidlease.storage.writer import WRITER_PID, Writer, stamp
 
 #: Batches of a producer that Kafka recognises when they come again.
 _IN_FLIGHT_MAX: Final = 5
+#: How often it is asked who owns a partition whose writer another server has taken.
+_ASK_AGAIN_MS: Final = 500
+#: What Kafka calls no producer.
+_NOBODY: Final = Writer(-1, -1)
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +45,7 @@ class _Lane:
 
 
 class Lanes:
-    """See the module's text, and `appends.Appends`.
+    """See the module's text, and `appends.Appends`; batches of the other policies: `writing.py`.
 
     Parameters:
         log: where batches go.
@@ -50,34 +58,67 @@ class Lanes:
     ) -> None:
         if not isinstance(log, ForwardingLog):
             raise TypeError(f"{log!r} takes one append at a time")
+        self._rereading: Final = Rereading(partition, log)
         #: See `Appends`.
-        self.rereading: Final = Rereading(partition, log)
+        self.shared: Final = True
         self._log: Final = log
         self._partition: Final = partition
         self._clock_ms: Final = clock_ms
-        self._frontier = Frontier(0, clock_ms())
+        self._frontier: Final = Frontier(0, clock_ms())
         #: Producers of which a batch has landed.
         self._heard: set[int] = set()
         self._lanes: dict[int, _Lane] = {}
+        #: When it was last asked whether this server owns the partition, in ms since 1970.
+        self._asked_ms = 0
+        taking = Taking(partition, lambda: self._writing, clock_ms)
+        self._taking: Final = Rereading(taking, log)
+        self._writing: Final = WriterLane(
+            log, partition, self._frontier, clock_ms, self._taking.begin
+        )
         #: Until when Kafka surely knows a producer, in ms since 1970.
         self._known_until_ms: dict[int, int] = {}
 
     @property
     def in_flight(self) -> int:
         """See `Appends`."""
-        return sum(len(lane.flying) + len(lane.waiting) for lane in self._lanes.values())
+        own = sum(len(lane.flying) + len(lane.waiting) for lane in self._lanes.values())
+        return own + self._writing.in_flight
 
-    def doubts(self, pid: int) -> bool:
+    def reading_for(self, pid: int, *, flying: bool) -> Rereading | None:
         """See `Appends`."""
-        return self._frontier.doubts(pid, heard=pid in self._heard)
+        if policy_of(pid) is not Policy.KAFKA:
+            return self._taking if self._taking.holds(pid) or not self._writing.ready else None
+        reading = self._rereading
+        if reading.holds(pid):  # what came before it waits, too
+            return reading
+        doubts = not flying and self._frontier.doubts(pid, heard=pid in self._heard)
+        return reading if doubts else None
 
-    def overdue(self) -> bool:
+    def reading_before_refusal(self, pid: int) -> Rereading:
+        """See `Appends`: who was replaced does not hear of it by itself."""
+        return self._rereading if policy_of(pid) is Policy.KAFKA else self._taking
+
+    @property
+    def lost(self) -> bool:
+        """See `Appends`. It is asked again whether it is so: who did it may not own it, either."""
+        if not self._writing.fenced:
+            return False
+        now_ms = self._clock_ms()
+        if now_ms - self._asked_ms >= _ASK_AGAIN_MS:
+            self._asked_ms = now_ms
+            self._taking.begin()
+        return True
+
+    def settle(self) -> bool:
         """See `Appends`."""
-        return self._frontier.overdue(self._clock_ms())
+        if not self._frontier.overdue(self._clock_ms()):
+            return False
+        self._rereading.begin()
+        return True
 
     def begin(self, next_offset: int) -> None:
         """See `Appends`."""
-        self._frontier = Frontier(next_offset, self._clock_ms())
+        self._frontier.begin(next_offset, self._clock_ms())
 
     @property
     def applied(self) -> int:
@@ -90,6 +131,12 @@ class Lanes:
 
     def push(self, pending: Pending) -> None:
         """See `Appends`."""
+        data, header = pending.new
+        if header.producer_id == WRITER_PID:
+            self._writing.push(pending)
+            return
+        if header.producer_id == 0:  # no PID here, and one like any other for Kafka
+            pending.new = NewBatch(data, stamp(header, data, _NOBODY, -1))
         lane = self._lanes.get(pending.pid)
         if lane is None:
             lane = self._lanes[pending.pid] = _Lane()

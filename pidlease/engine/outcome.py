@@ -22,7 +22,7 @@ class Status(enum.Enum):
     producer would need a slot of the lease ring, and all are taken; try again later. FORBIDDEN:
     the topic does not take batches of this policy. SESSION_ENDED: of a producer that had an error
     on this connection, after which nothing of it is judged there. REFUSED: the log behind did not
-    take it, for a reason of its own.
+    take it, for a reason of its own. NOT_OWNER: another server writes to this partition now.
     """
 
     APPENDED = "appended"
@@ -38,6 +38,7 @@ class Status(enum.Enum):
     FORBIDDEN = "forbidden"
     SESSION_ENDED = "session ended"
     REFUSED = "refused"
+    NOT_OWNER = "not owner"
 
 
 class Outcome(NamedTuple):

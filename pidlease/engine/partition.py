@@ -28,13 +28,19 @@ from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.flight import Pending, behind_failed, original, tell
 from pidlease.engine.known import KnownProducers
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told_as
-from pidlease.engine.rereading import Parked
+from pidlease.engine.rereading import Parked, Rereading
 from pidlease.engine.whose import no_policy
 from pidlease.storage.errors import OffsetRangeError
 from pidlease.storage.ports import ForwardingLog, NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
+
+#: Verdicts that hang on what is known: more may stand in a log that others write to, too.
+_HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
+_LOST: Final = Outcome(
+    Status.NOT_OWNER, reason="another server writes to this partition; look for it, and send there"
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -116,7 +122,7 @@ class Partition(KnownProducers):
         self._flying: dict[int, deque[Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
         self._appends: Final = around.appends(log, self)
-        self._rereading: Final = self._appends.rereading
+        self._shared: Final = self._appends.shared
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -154,6 +160,9 @@ class Partition(KnownProducers):
         if self.log.stopped:
             done(self._stopped())
             return
+        if self._shared and self._appends.lost:
+            done(self._outcome(policy_of(pid), _LOST))
+            return
         if not self._takes_all and (reason := self._policy.refusal(pid)):
             done(self._outcome(policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason)))
             return
@@ -164,15 +173,23 @@ class Partition(KnownProducers):
         if rules is None:
             done(self._outcome(None, Outcome(Status.MALFORMED, reason=no_policy(pid))))
             return
-        if self._rereading is not None and not sure:
+        again = None
+        if self._shared and not sure:
             again = partial(self.produce, pid, header, data, batch, done, sure=True)
-            if self._read_first(pid, batch, again, done):
+            reading = self._appends.reading_for(pid, flying=pid in self._flying)
+            if reading is not None:
+                self._park(reading, pid, batch, again, done)
                 return
         state = self._pushed.get(pid) or self.producers.get(pid)
         verdict = self._judge(rules, pid, state, batch)
         if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):
             done(self._outcome(rules.policy, behind_failed(self._failed.first(pid))))
         elif verdict.kind is not Kind.ADMIT:
+            if verdict.kind in _HEARSAY and again is not None:
+                reading = self._appends.reading_before_refusal(pid)
+                if reading is not None:
+                    self._park(reading, pid, batch, again, done)
+                    return
             self._refuse(pid, rules, batch, verdict, done)
         elif state is None and not self._leases.adopt(pid, self):
             self._no_slot(pid, rules, Pending(pid, batch, NewBatch(data, header), done))
@@ -187,22 +204,19 @@ class Partition(KnownProducers):
                 self._failed.forget(pid)
             self._appends.push(pending)
 
-    def _read_first(self, pid: int, batch: Batch, again: Callable[[], None], done: Done) -> bool:
-        """Read the log before a batch is judged whose producer is in doubt; False: none is."""
-        reading = self._rereading
-        if reading is None or not (
-            reading.holds(pid)  # what came before it waits, too
-            or (pid not in self._flying and self._appends.doubts(pid))
-        ):
-            return False
+    def _park(
+        self, reading: Rereading, pid: int, batch: Batch, again: Callable[[], None], done: Done
+    ) -> None:
+        """Have the log read before a batch is judged."""
 
         def give_up(reason: str) -> None:
-            self._failed.note(pid, batch)
+            rules = rules_of(pid)
+            if rules is not None:
+                self._note_failed(rules, pid, batch)
             outcome = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)
-            done(self._outcome(policy_of(pid), outcome))
+            done(self._outcome(policy_of(pid), _LOST if self._appends.lost else outcome))
 
         reading.park(pid, Parked(again, give_up))
-        return True
 
     def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
         """Tell, and count, what a door has found to be wrong with a batch.
@@ -312,7 +326,7 @@ class Partition(KnownProducers):
             rules = rules_of(pid) if pid else None
             if rules is not None:
                 state = self.producers.get(pid)
-                if self._rereading is None or state is None or offset_of(rules, state) < offset:
+                if not self._shared or state is None or offset_of(rules, state) < offset:
                     self.producers[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
                 self._land(pid)
             if offset >= self.next_offset:
@@ -391,19 +405,30 @@ class Partition(KnownProducers):
 
     def settle(self) -> bool:
         """Put an end to doubts that can be ended by now; False: there are none."""
-        if self._rereading is None or not self._appends.overdue():
-            return False
-        self._rereading.begin()
-        return True
+        return self._appends.settle()
+
+    @property
+    def applied_offset(self) -> int:
+        """See `rereading.Takeable`."""
+        return self._appends.applied
+
+    @property
+    def known(self) -> set[int]:
+        """See `rereading.Takeable`."""
+        return set(self.producers)
 
     async def reread(self, log: ForwardingLog) -> None:
         """See `rereading.Rereadable`."""
         now_ms = self._clock_ms()
         end = await log.look()
         start = max(self._appends.applied, log.start_offset)
-        before = set(self.producers)
+        before = self.known
         async for batches in log.batches_from(start, end):
             self.replay(batches, now_ms)
+        self.caught_up(before, end, now_ms)
+
+    def caught_up(self, before: set[int], end: int, now_ms: int) -> None:
+        """See `rereading.Takeable`."""
         self._appends.reread(end, now_ms)
         self._leases.restore(self.producers.keys() - before, self)
 

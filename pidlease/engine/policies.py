@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -49,7 +50,8 @@ class TopicPolicies:
         Raises:
             SettingError: its settings make no sense.
         """
-        return policy_in_force(topic.overrides, self.shared)
+        policy = policy_in_force(topic.overrides, self.shared)
+        return replace(policy, compacted=True) if topic.compacted else policy
 
     async def change_shared(
         self,

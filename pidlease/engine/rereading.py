@@ -6,7 +6,7 @@ a producer is judged, the log is read.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -14,6 +14,7 @@ import structlog
 from pidlease.storage.errors import LogError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.writer import LoggedBatch
 
 #: What is told where the log could not be read; why is in our own log.
 _UNREAD: Final = "whether it is in the log already cannot be read now; send it again"
@@ -34,6 +35,28 @@ class Rereadable(Protocol):
         Raises:
             LogError: it cannot be read.
         """
+
+
+class Takeable(Protocol):
+    """What is asked of the partition."""
+
+    @property
+    def name(self) -> TopicPartition:
+        """Topic and number."""
+
+    @property
+    def applied_offset(self) -> int:
+        """Everything before this offset is applied for certain."""
+
+    def replay(self, batches: Iterable[LoggedBatch], now_ms: int) -> None:
+        """See `known.KnownProducers`."""
+
+    def caught_up(self, before: set[int], end: int, now_ms: int) -> None:
+        """All of the log before an offset was replayed, which was its end at a time."""
+
+    @property
+    def known(self) -> set[int]:
+        """The producers of which something is known."""
 
 
 class Parked(NamedTuple):

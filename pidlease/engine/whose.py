@@ -36,7 +36,7 @@ def identified(identity: Identity, header: BatchHeader) -> Batch:
         identity: what the record says.
         header: of the batch, as it stands under the writer.
     """
-    _, name, generation, first, last = identity
+    name, generation, first, last = identity[1:5]
     # A producer of policy epoch counts requests, whatever they hold.
     records = last - first + 1 if name else header.records
     return Batch(generation, first, last, records, header.crc)

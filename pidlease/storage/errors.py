@@ -3,6 +3,7 @@
 LogError
 |-- AppendFailedError   nothing of this append is in the log; it may be tried again
 |-- LogStoppedError     the partition takes no more appends until someone has looked at it
+|-- NotOwnerError       another server writes to the partition now
 |-- OffsetRangeError    an offset that the log does not have (any more, or yet)
 |-- UnidentifiedBatchError  a batch of the partition's writer does not say whose it is
 `-- DamagedLogError     bytes that were acknowledged are no longer intact
@@ -22,6 +23,10 @@ class AppendFailedError(LogError):
 
 class LogStoppedError(LogError):
     """The partition takes no appends: what is on the disk is not what was acknowledged."""
+
+
+class NotOwnerError(LogError):
+    """Another server writes to the partition now; this one does not own it any more."""
 
 
 class OffsetRangeError(LogError):

@@ -6,6 +6,8 @@ numbers have 64 bits and whose batches a partition's writer puts into the log:
     version i8 = 1 | kind i8 | generation i64 | first i64 | last i64 | PID i64, or a name in UTF-8
 
 Kind 1 brings a PID, kind 2 a producer id of policy epoch. Big-endian, as all of Kafka's numbers.
+Version 2 stands in batches that hold several sends, which a server in front of Kafka joins; there
+the number of records of this send, i32, stands behind `last`.
 """
 
 import struct
@@ -22,9 +24,11 @@ NAME_BYTES_MAX: Final = 256
 _HEADERS_MAX: Final = 100
 
 _VERSION: Final = 1
+_VERSION_JOINED: Final = 2
 _PID: Final = 1
 _NAME: Final = 2
 _FRONT: Final = struct.Struct(">bbqqq")
+_RECORDS: Final = struct.Struct(">i")
 _NUMBER: Final = struct.Struct(">q")
 
 
@@ -45,6 +49,7 @@ class Identity(NamedTuple):
         generation: the producer's fence number.
         first: sequence of the first record,
         last: and of the last one: both in the producer's own numbering.
+        records: how many records of the batch were sent so; 0: all of them.
     """
 
     pid: int
@@ -52,6 +57,7 @@ class Identity(NamedTuple):
     generation: int
     first: int
     last: int
+    records: int = 0
 
 
 def encode_identity(identity: Identity) -> bytes:
@@ -62,7 +68,9 @@ def encode_identity(identity: Identity) -> bytes:
     """
     kind = _NAME if identity.name else _PID
     try:
-        front = _FRONT.pack(_VERSION, kind, identity.generation, identity.first, identity.last)
+        version = _VERSION_JOINED if identity.records else _VERSION
+        front = _FRONT.pack(version, kind, identity.generation, identity.first, identity.last)
+        front += _RECORDS.pack(identity.records) if identity.records else b""
         rest = identity.name.encode() if identity.name else _NUMBER.pack(identity.pid)
     except struct.error as error:
         raise ValueError(f"{identity}: {error}") from None
@@ -80,19 +88,26 @@ def decode_identity(value: bytes) -> Identity:
     if len(value) <= _FRONT.size:
         raise IdentityError(f"a header pidlease of {len(value)} bytes is too short")
     version, kind, generation, first, last = _FRONT.unpack_from(value)
-    if version != _VERSION:
-        raise IdentityError(f"a header pidlease of version {version}; only {_VERSION} is known")
+    if version not in (_VERSION, _VERSION_JOINED):
+        raise IdentityError(f"a header pidlease of version {version}, which is not known")
     if generation < 0 or first < 0 or last < first:
         numbers = f"generation {generation}, sequences {first}..{last}"
         raise IdentityError(f"a header pidlease with {numbers}")
-    rest = value[_FRONT.size :]
+    rest, records = value[_FRONT.size :], 0
+    if version == _VERSION_JOINED:
+        if len(rest) <= _RECORDS.size:
+            raise IdentityError(f"a header pidlease of {len(value)} bytes is too short")
+        (records,) = _RECORDS.unpack_from(rest)
+        rest = rest[_RECORDS.size :]
+        if records < 1:
+            raise IdentityError(f"a header pidlease of a send of {records} records")
     if kind == _PID:
         if len(rest) != _NUMBER.size:
             raise IdentityError(f"a header pidlease with a PID of {len(rest)} bytes")
         (pid,) = _NUMBER.unpack(rest)
-        return Identity(pid, "", generation, first, last)
+        return Identity(pid, "", generation, first, last, records)
     if kind == _NAME:
-        return Identity(-1, _name(rest), generation, first, last)
+        return Identity(-1, _name(rest), generation, first, last, records)
     raise IdentityError(f"a header pidlease of kind {kind}")
 
 

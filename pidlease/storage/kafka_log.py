@@ -6,7 +6,7 @@ second kind.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -14,13 +14,16 @@ from typing import Final, Protocol, TypeVar
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.state import UNKNOWN_CRC
 from pidlease.storage.errors import (
     DamagedLogError,
     LogError,
     LogStoppedError,
     OffsetRangeError,
+    UnidentifiedBatchError,
 )
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.joined import parted
 from pidlease.storage.ports import (
     AppendDone,
     Forwarded,
@@ -29,6 +32,7 @@ from pidlease.storage.ports import (
 )
 from pidlease.storage.record_batch import (
     HEADER_BYTES,
+    BatchHeader,
     CorruptBatchError,
     check_intact,
     read_header,
@@ -41,7 +45,7 @@ from pidlease.storage.upstream.errors import (
 )
 from pidlease.storage.upstream.fetch_wire import Fetched
 from pidlease.storage.upstream.produce_wire import Batch, Row
-from pidlease.storage.writer import LoggedBatch, logged
+from pidlease.storage.writer import LoggedBatch, Writer, crc_under_writer, logged
 
 Result = TypeVar("Result")
 
@@ -106,6 +110,27 @@ class Upstream(Protocol):
         """Something did not fit what is known of the cluster."""
 
 
+class Writers(Protocol):
+    """What is asked of those who know the writers."""
+
+    @property
+    def ids(self) -> Container[int]:
+        """The producer ids that are or were a writer's."""
+
+    @property
+    def kept_ms(self) -> int:
+        """For how long one may be used, in ms."""
+
+    async def take(self, place: TopicPartition) -> Writer:
+        """See `ports.ForwardingLog.take`."""
+
+    async def current(self, place: TopicPartition) -> Writer | None:
+        """See `ports.ForwardingLog.who_writes`."""
+
+    async def owned(self) -> bool:
+        """See `ports.ForwardingLog.owned`."""
+
+
 class KafkaUnreadableError(LogError):
     """Kafka cannot be asked now; it may be tried again."""
 
@@ -117,6 +142,7 @@ class KafkaPartitionLog:
         upstream: the cluster.
         place: topic and partition.
         span: its first offset, and its end.
+        writers: who may say in a record whose it is.
         pool: threads, for taking batches apart.
         loop: where Kafka is asked.
     """
@@ -126,17 +152,36 @@ class KafkaPartitionLog:
         upstream: Upstream,
         place: TopicPartition,
         span: tuple[int, int],
+        writers: Writers,
         pool: IoPool,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._upstream: Final = upstream
         self._place: Final = place
+        self._writers: Final = writers
         self._pool: Final = pool
         self._loop = loop
         self.start_offset, self.end_offset = span
         self.stopped = ""
         #: See `ports.ForwardingLog`.
         self.producers_kept_ms = 0
+
+    @property
+    def writer_ms(self) -> int:
+        """See `ports.ForwardingLog`."""
+        return self._writers.kept_ms
+
+    async def take(self) -> Writer:
+        """See `ports.ForwardingLog`."""
+        return await self._writers.take(self._place)
+
+    async def who_writes(self) -> Writer | None:
+        """See `ports.ForwardingLog`."""
+        return await self._writers.current(self._place)
+
+    async def owned(self) -> bool:
+        """See `ports.ForwardingLog`."""
+        return await self._writers.owned()
 
     @property
     def kept_offset(self) -> int:
@@ -204,7 +249,8 @@ class KafkaPartitionLog:
         """See `ForwardingLog`."""
         while offset < end:
             found = await self._fetch(offset, _READ_BYTES)
-            batches, next_offset = await self._pool.run(partial(_take_apart, found.data, offset))
+            work = partial(_take_apart, found.data, offset, self._writers.ids)
+            batches, next_offset = await self._pool.run(work)
             if next_offset <= offset:
                 self._check_end(found, end)
                 return
@@ -217,7 +263,7 @@ class KafkaPartitionLog:
         while offset < end:
             asked = asyncio.run_coroutine_threadsafe(self._fetch(offset, _READ_BYTES), self._loop)
             found = asked.result()
-            batches, next_offset = _take_apart(found.data, offset)
+            batches, next_offset = _take_apart(found.data, offset, self._writers.ids)
             if next_offset <= offset:
                 self._check_end(found, end)
                 return
@@ -294,15 +340,14 @@ def name_of(code: int) -> str:
         return f"error {code}"
 
 
-def _take_apart(data: bytes, offset: int) -> tuple[list[LoggedBatch], int]:
-    """The whole batches of an answer, from an offset on; and the offset behind them.
+def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list[LoggedBatch], int]:
+    """The whole sends of an answer, from an offset on; and the offset behind them.
 
     Raises:
         DamagedLogError: a batch is not intact.
-        UnidentifiedBatchError: one of the writer does not say whose it is.
     """
     view = memoryview(data)
-    found = []
+    found: list[LoggedBatch] = []
     at, next_offset = 0, offset
     while at + HEADER_BYTES <= len(view):
         header = read_header(view, at)
@@ -315,6 +360,19 @@ def _take_apart(data: bytes, offset: int) -> tuple[list[LoggedBatch], int]:
             raise DamagedLogError(Path("Kafka"), at, f"{header.base_offset}: {error}") from error
         at += header.size
         if header.last_offset >= offset:
-            found.append(logged(header, batch))
+            found += sends_of(header, batch, writers)
             next_offset = header.last_offset + 1
     return found, next_offset
+
+
+def sends_of(header: BatchHeader, data: memoryview, writers: Container[int]) -> list[LoggedBatch]:
+    """What was sent, of one batch: by the CRCs that it is judged by."""
+    if header.producer_id not in writers or header.is_control:
+        return [LoggedBatch(header)]
+    judged_by = UNKNOWN_CRC if header.is_log_append_time else crc_under_writer(data)
+    try:
+        return list(parted(logged(header._replace(crc=judged_by), data, writers), data))
+    except UnidentifiedBatchError as error:
+        # Written past us by somebody who has taken a writer's id: nothing can be said of it.
+        _log.error("a batch of a writer does not say who sent it", error=str(error))
+        return [LoggedBatch(header)]

@@ -9,9 +9,11 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from pidlease.coordination.writer_ids import WriterIdsError
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.kafka_log import KafkaPartitionLog
+from pidlease.storage.kafka_writers import KafkaWriters
 from pidlease.storage.ports import LogConfig
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.topics import Topic
@@ -21,9 +23,6 @@ from pidlease.storage.upstream.upstream import Upstream
 
 Result = TypeVar("Result")
 
-#: What can be judged so far: batches of the other policies go under a writer (to come).
-_POLICIES: Final = {"pidlease.policies": "none,kafka"}
-
 _log = structlog.get_logger(__name__)
 
 
@@ -32,11 +31,13 @@ class KafkaStore:
 
     Parameters:
         upstream: the cluster, looked at once.
+        writers: the partitions' writers.
         pool: the threads for blocking work.
     """
 
-    def __init__(self, upstream: Upstream, pool: IoPool) -> None:
+    def __init__(self, upstream: Upstream, writers: KafkaWriters, pool: IoPool) -> None:
         self._upstream: Final = upstream
+        self._writers: Final = writers
         self._pool: Final = pool
         self._loop = asyncio.get_running_loop()
         self._ranges: dict[TopicPartition, tuple[int, int]] = {}
@@ -53,9 +54,12 @@ class KafkaStore:
         view = self._upstream.cluster.view
         try:
             self._ranges = dict(self._wait(self._upstream.ranges(_places(view))))
-            self._producers_kept_ms = self._wait(self._upstream.producers_kept_ms())
-        except UpstreamError as error:
+            kept = self._wait(self._upstream.cluster.kept_ms())
+            self._writers.load()
+        except (UpstreamError, WriterIdsError) as error:
             raise DataFolderError(f"the log in Kafka cannot be read: {error}") from error
+        self._producers_kept_ms = kept.producers_ms
+        self._writers.kafka_keeps(kept)
         if not self._producers_kept_ms:
             _log.warning("Kafka does not tell how long it knows producers"
                          " (producer.id.expiration.ms): their batches go one at a time; allow"
@@ -80,7 +84,7 @@ class KafkaStore:
                 span = self._wait(self._upstream.range_of(place))
             except UpstreamError as error:
                 raise OSError(f"{place} cannot be read yet: {error}") from error
-        log = KafkaPartitionLog(self._upstream, place, span, self._pool, self._loop)
+        log = KafkaPartitionLog(self._upstream, place, span, self._writers, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
         return log
 
@@ -112,7 +116,9 @@ class KafkaStore:
 
 def topic_of(topic: UpstreamTopic) -> Topic:
     """A topic of the cluster as the engine knows it."""
-    return Topic(topic.name, topic.topic_id, len(topic.leaders), dict(_POLICIES))
+    return Topic(
+        topic.name, topic.topic_id, len(topic.leaders), {}, compacted=topic.compacted is not False
+    )
 
 
 def _places(view: View) -> list[TopicPartition]:

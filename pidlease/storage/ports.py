@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import LoggedBatch
+from pidlease.storage.writer import LoggedBatch, Writer
 
 
 @enum.unique
@@ -169,6 +169,34 @@ class ForwardingLog(PartitionLog, Protocol):
             producer: its PID; 0: none.
             new: the batch; its bytes stay as they are until `told` is called.
             told: told what became of it, on the event loop, perhaps before this returns.
+        """
+
+    @property
+    def writer_ms(self) -> int:
+        """How long its writer may be used before it is taken again, in ms."""
+
+    async def take(self) -> Writer:
+        """Become its writer, in the place of who was; a marker of it comes into the log soon.
+
+        What stands before the marker is all that writers before have written and ever will.
+
+        Raises:
+            NotOwnerError: another server owns the partition.
+            LogError: it could not be done now.
+        """
+
+    async def who_writes(self) -> Writer | None:
+        """Who its writer is now; None: the log cannot tell.
+
+        Raises:
+            LogError: it cannot be asked.
+        """
+
+    async def owned(self) -> bool:
+        """Whether this server owns the partition, although another one has taken its writer.
+
+        Raises:
+            LogError: it cannot be known now.
         """
 
     async def look(self) -> int:

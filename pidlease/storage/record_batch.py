@@ -70,6 +70,11 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CONTROL_BIT)
 
     @property
+    def is_log_append_time(self) -> bool:
+        """Whether the log has put in its own time."""
+        return bool(self.attributes & _LOG_APPEND_TIME_BIT)
+
+    @property
     def codec(self) -> str:
         """How the records are compressed."""
         return CODECS[self.attributes & CODEC_BITS]

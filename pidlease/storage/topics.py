@@ -37,6 +37,7 @@ class Topic:
         overrides: settings that differ from the server's, by Kafka's names.
         made_again_ms: when it was made in the place of a deleted one of the same name; -1: there
             was none. Producers that are older than this may have written to that one.
+        compacted: whether records are removed by their keys, as Kafka can be set to.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Topic:
     partitions: int
     overrides: dict[str, str]
     made_again_ms: int = -1
+    compacted: bool = False
 
     @classmethod
     def new(cls, name: str, partitions: int, overrides: dict[str, str] | None = None) -> "Topic":

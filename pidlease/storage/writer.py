@@ -2,28 +2,46 @@
 
 On the embedded log, which one process writes, the writer is one PID of policy 5 that needs no
 fence, and its numbers never move: so a batch that is sent again has the CRC that it had before,
-and a repeat with other content can be told from a repeat.
+and a repeat with other content can be told from a repeat. Towards Kafka it gets the numbers of a
+producer that Kafka fences, and keeps that CRC where it is judged.
 """
 
 import struct
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.storage.errors import UnidentifiedBatchError
+from pidlease.storage.files import Buffer
 from pidlease.storage.first_record import find_identity
 from pidlease.storage.identity import Identity, IdentityError
 from pidlease.storage.record_batch import CRC_AT, CRC_FROM, PRODUCER_AT, BatchHeader
 
 #: The writer of all partitions of the embedded log.
 WRITER_PID: Final = make_pid(Policy.WRITER, 1)
-_WRITER_EPOCH: Final = 0
-_WRITER_SEQUENCE: Final = 0
 
 #: Producer id, epoch and base sequence, and where they stand in a batch.
 _PRODUCER: Final = struct.Struct(">qhi")
+_PRODUCER_END: Final = PRODUCER_AT + _PRODUCER.size
 _CRC: Final = struct.Struct(">I")
+
+
+class Writer(NamedTuple):
+    """A producer that sends for many.
+
+    Attributes:
+        pid: its producer id.
+        epoch: its epoch, which fences lower ones.
+    """
+
+    pid: int
+    epoch: int
+
+
+_EMBEDDED: Final = Writer(WRITER_PID, 0)
+_EMBEDDED_NUMBERS: Final = _PRODUCER.pack(*_EMBEDDED, 0)
 
 
 class LoggedBatch(NamedTuple):
@@ -34,7 +52,7 @@ class LoggedBatch(NamedTuple):
 
 
 def under_writer(header: BatchHeader, data: bytearray | memoryview) -> BatchHeader:
-    """Put a batch under the writer: its numbers, and a new CRC, in place.
+    """Put a batch under the embedded log's writer: its numbers, and a new CRC, in place.
 
     Parameters:
         header: the batch's header.
@@ -43,24 +61,46 @@ def under_writer(header: BatchHeader, data: bytearray | memoryview) -> BatchHead
     Returns:
         The header as it is now.
     """
-    _PRODUCER.pack_into(data, PRODUCER_AT, WRITER_PID, _WRITER_EPOCH, _WRITER_SEQUENCE)
+    return stamp(header, data, _EMBEDDED, 0)
+
+
+def stamp(
+    header: BatchHeader, data: bytearray | memoryview, writer: Writer, sequence: int
+) -> BatchHeader:
+    """Put a batch under a writer: its numbers, and a new CRC, in place.
+
+    Parameters:
+        header: the batch's header.
+        data: the batch.
+        writer: the writer.
+        sequence: of the first record, in the writer's numbering.
+
+    Returns:
+        The header as it is now.
+    """
+    pid, epoch = writer
+    _PRODUCER.pack_into(data, PRODUCER_AT, pid, epoch, sequence)
     crc = crc32c(memoryview(data)[CRC_FROM:])
     _CRC.pack_into(data, CRC_AT, crc)
-    return header._replace(
-        producer_id=WRITER_PID,
-        producer_epoch=_WRITER_EPOCH,
-        base_sequence=_WRITER_SEQUENCE,
-        crc=crc,
-    )
+    return header._replace(producer_id=pid, producer_epoch=epoch, base_sequence=sequence, crc=crc)
 
 
-def logged(header: BatchHeader, data: memoryview) -> LoggedBatch:
-    """A batch of the log, with who sent it. The record header is believed under the writer only.
+def crc_under_writer(data: Buffer) -> int:
+    """The CRC that a batch had under the embedded log's writer, whoever's numbers it has now."""
+    view = memoryview(data)
+    crc = crc32c(view[CRC_FROM:PRODUCER_AT])
+    return crc32c(view[_PRODUCER_END:], crc32c(_EMBEDDED_NUMBERS, crc))
+
+
+def logged(
+    header: BatchHeader, data: memoryview, writers: Container[int] = (WRITER_PID,)
+) -> LoggedBatch:
+    """A batch of the log, with who sent it. The record header is believed under the writers only.
 
     Raises:
-        UnidentifiedBatchError: the writer's batch does not say who sent it.
+        UnidentifiedBatchError: a writer's batch does not say who sent it.
     """
-    if header.producer_id != WRITER_PID:
+    if header.producer_id not in writers or header.is_control:
         return LoggedBatch(header)
     try:
         identity = find_identity(header, data)

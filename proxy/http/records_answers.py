@@ -27,7 +27,7 @@ from proxy.http.records_who import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 #: What the routes may answer beside 200, for the OpenAPI description.
 APPEND_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": ConflictAnswer},
-    **{status: {"model": ErrorAnswer} for status in (400, 403, 404, 408, 410, 413, 415, 503)},
+    **{status: {"model": ErrorAnswer} for status in (400, 403, 404, 408, 410, 413, 415, 421, 503)},
 }
 READ_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     416: {"model": OutOfRangeAnswer},
@@ -52,7 +52,11 @@ _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.NO_LEASE: (503, False),
     Status.SESSION_ENDED: (503, False),
     Status.REFUSED: (503, False),
+    Status.NOT_OWNER: (421, False),
 }
+#: What Kafka itself refuses, where the log is Kafka's, by its codes; anything else: 503.
+_BY_KAFKA: Final[Mapping[int, int]] = {2: 400, 3: 404, 10: 413, 17: 404, 18: 413, 29: 403,
+                                       32: 400, 87: 400}  # fmt: skip
 
 
 def appended(outcome: Outcome, identity: Identity | None) -> Response:
@@ -85,6 +89,8 @@ def appended(outcome: Outcome, identity: Identity | None) -> Response:
         )
         return _json(409, conflict)
     code, is_about_who = _REFUSED[status]
+    if status is Status.REFUSED:
+        code = _BY_KAFKA.get(outcome.code, code)
     return refusal(code, outcome.reason or status.value, who if is_about_who else None)
 
 

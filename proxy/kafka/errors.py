@@ -23,4 +23,5 @@ CODES: Final = {
     Status.SESSION_ENDED: ErrorCode.network_exception,
     # Kafka's own code is told instead, where the outcome has one.
     Status.REFUSED: ErrorCode.not_enough_replicas,
+    Status.NOT_OWNER: ErrorCode.not_leader_or_follower,
 }

@@ -143,7 +143,7 @@ class IdentifiedBatches:
         if isinstance(found, Exception) and not isinstance(found, IdentityError):
             _log.error("a batch could not be looked into", exc_info=found)
             done(Outcome(Status.FAILED, reason="the server could not look into the batch"))
-        elif isinstance(found, Identity) and found.pid == pid:
+        elif isinstance(found, Identity) and found.pid == pid and not found.records:
             header = under_writer(header, data)
             partition.produce(pid, header, data, identified(found, header), done)
         else:
@@ -153,6 +153,8 @@ class IdentifiedBatches:
 def _why(pid: int, found: Identity | Exception | None) -> str:
     if isinstance(found, Exception):
         return str(found)
+    if found is not None and found.records:
+        return "its header pidlease is of a kind that only the server writes"
     if found is None:
         return "its first record has no header pidlease, which says who sent it"
     return f"its header pidlease speaks of {found.name or found.pid!r}, its batch header of {pid}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from crc32c import crc32c
 
 from pidlease.engine.verify.directory import verify
@@ -38,34 +38,52 @@ class StoredBatch(NamedTuple):
     records: int
 
 
-def consume(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
-    """All records of a topic, each partition's in its order."""
+def consume(bootstrap: str, topic: str, partitions: int, *, markers: bool = False) -> list[Stored]:
+    """All records of a topic, each partition's in its order.
+
+    Parameters:
+        bootstrap: where it is read.
+        topic: the topic,
+        partitions: and how many it has.
+        markers: whether there may be markers between records, which consumers do not see.
+    """
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "crash", "enable.auto.commit": False}
-    )
+        {"bootstrap.servers": bootstrap, "group.id": "crash", "enable.auto.commit": False,
+         "enable.partition.eof": markers}
+    )  # fmt: skip
+    ends: dict[int, int] = {}
     try:
         places = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)]
         due = 0
         for place in places:
             low, high = consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)
             assert low == 0
+            ends[place.partition] = high
             due += high
         consumer.assign(places)
         found: list[Stored] = []
         deadline = time.monotonic() + _DEADLINE_S
-        while len(found) < due:
+        while ends if markers else len(found) < due:
             assert time.monotonic() < deadline, f"read back only {len(found)} of {due}"
             for message in consumer.consume(5000, 0.2):
-                assert message.error() is None, message.error()
                 partition, offset, value = message.partition(), message.offset(), message.value()
                 assert partition is not None
                 assert offset is not None
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    if offset >= ends.get(partition, 0):
+                        ends.pop(partition, None)
+                    continue
+                assert error is None, error
                 assert value is not None
                 found.append(Stored(topic, partition, offset, value))
     finally:
         consumer.close()
     for number in range(partitions):
         offsets = [each.offset for each in found if each.partition == number]
+        if markers:
+            assert offsets == sorted(set(offsets))
+            continue
         assert offsets == list(range(len(offsets))), f"{topic}-{number}: offsets are not dense"
     return found
 

@@ -1,6 +1,5 @@
 """Clients see the server as their cluster, and Kafka has what they wrote."""
 
-import http.client
 import re
 import socket
 import uuid
@@ -178,24 +177,6 @@ def test_transactions_go_to_kafka_s_own_coordinator(
     for bootstrap in (server.bootstrap, kafka.bootstrap):
         found = read(bootstrap, target, 50, **{"isolation.level": "read_committed"})
         assert sorted(int(each.value()) for each in found) == list(range(50))
-
-
-def test_other_policies_are_refused_with_a_reason(server: PidleaseServer) -> None:
-    """Until there is a writer for them (docs/in-front-of-kafka.md)."""
-    topic = new_topic(server, 1)
-    body = b'{"records": [{"value": "x"}]}'
-    headers = {
-        "Content-Type": "application/json",
-        "Producer-Id": "p",
-        "Producer-Epoch": "0",
-        "Producer-Seq": "0",
-    }
-    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=_SECONDS)
-    connection.request("POST", f"/v1/topics/{topic}/partitions/0/records", body, headers)
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    assert (answer.status, "policy epoch are not taken" in text) == (403, True), text
 
 
 # ---------------------------------------------------------------------- what clients are told

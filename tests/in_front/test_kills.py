@@ -1,4 +1,7 @@
-"""The server, and Kafka, killed under clients that go on: each record once, read from Kafka."""
+"""The server, and Kafka, killed under clients that go on: each record once, read from Kafka.
+
+Clients of Kafka's, and ours: under a PID that was leased, by a name, and with numbers of its own.
+"""
 
 import time
 from pathlib import Path
@@ -7,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.client.loads import loads_for as leased_loads_for
 from tests.crash.clients import Load
 from tests.crash.lives import Retries, loads_for
 from tests.crash.readback import consume
@@ -39,7 +43,8 @@ def test_kills_of_the_server_and_of_kafka(tmp_path: Path) -> None:
         retries.new_life()
         server.start()
         make_topic(kafka.bootstrap)
-        loads = loads_for(server.bootstrap, TOPIC, PARTITIONS, random)
+        leased = leased_loads_for(server, server.bootstrap, TOPIC, PARTITIONS, random)
+        loads = [*loads_for(server.bootstrap, TOPIC, PARTITIONS, random), *leased]
         for load in loads:
             load.start()
         for number in range(KILLS):
@@ -57,13 +62,18 @@ def test_kills_of_the_server_and_of_kafka(tmp_path: Path) -> None:
         for load in loads:
             load.finish(_HANG_S)
         retries.look()
-        stored = consume(kafka.bootstrap, TOPIC, PARTITIONS)
+        stored = consume(kafka.bootstrap, TOPIC, PARTITIONS, markers=True)
         for load in loads:
             load.ledger.check(stored)
+        for load in leased[1:]:
+            load.check_numbers()
         print(f"{KILLS} kills, {len(stored)} records, {retries.total:.0f} duplicates caught here")
         assert server.stop() == 0
         assert "recovered" in server.log_text()
-        assert "Kafka did not take a batch" in server.log_text(), "no batch was ever in doubt"
+        log = server.log_text()
+        assert "Kafka did not take a batch" in log, "no batch was ever in doubt"
+        assert "is to be taken again" in log, "no writer was ever in doubt"
+        assert sum(each.metrics.duplicates for each in leased) > 0, "no retry was a duplicate"
 
 
 def make_topic(bootstrap: str) -> None:

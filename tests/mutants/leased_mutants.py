@@ -88,8 +88,8 @@ LEASED: Final = (
     Mutant(
         "the first record's PID is believed whatever the header says",
         _DOOR,
-        "elif isinstance(found, Identity) and found.pid == pid:",
-        "elif isinstance(found, Identity):",
+        "elif isinstance(found, Identity) and found.pid == pid and not found.records:",
+        "elif isinstance(found, Identity) and not found.records:",
         (IDENTIFIED,),
     ),
     Mutant(

@@ -6,8 +6,9 @@ from tests.mutants.mutant import Mutant
 
 _LANES: Final = "pidlease/engine/lanes.py"
 _FRONTIER: Final = "pidlease/engine/frontier.py"
-_PARTITION: Final = "pidlease/engine/partition.py"
+_WRITING: Final = "pidlease/engine/writing.py"
 _SIM: Final = "tests/unit/engine/test_lanes.py"
+_JOINED: Final = "tests/unit/storage/test_joined.py"
 
 UPSTREAM: Final = (
     Mutant(
@@ -40,9 +41,9 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "the log is not read before a producer in doubt is judged",
-        _PARTITION,
-        "        if reading is None or not (\n",
-        "        if reading is not None or not (\n",
+        _LANES,
+        "        return reading if doubts else None\n",
+        "        return None\n",
         (_SIM,),
     ),
     Mutant(
@@ -68,9 +69,44 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "what waits for the log is passed by",
-        _PARTITION,
-        "            reading.holds(pid)  # what came before it waits, too\n",
-        "            False\n",
+        _LANES,
+        "        if reading.holds(pid):  # what came before it waits, too\n",
+        "        if False:\n",
+        (_SIM,),
+    ),
+    Mutant(
+        "the writer's marker is not waited for",
+        "pidlease/engine/taking.py",
+        "            if marked:\n",
+        "            if end >= 0:\n",
+        (_SIM,),
+    ),
+    Mutant(
+        "the writer goes on after an unknown outcome",
+        _WRITING,
+        "        self.writer = None\n        if not flights and not self._waiting:\n",
+        "        if not flights and not self._waiting:\n",
+        (_SIM,),
+    ),
+    Mutant(
+        "sends that were joined are read as one",
+        "pidlease/storage/joined.py",
+        "decode_identity(value)._replace(records=records)",
+        "decode_identity(value)._replace(records=0)",
+        (_JOINED,),
+    ),
+    Mutant(
+        "whoever says so is believed",
+        "pidlease/storage/kafka_log.py",
+        "    if header.producer_id not in writers or header.is_control:\n",
+        "    if header.is_control:\n",
+        (_JOINED,),
+    ),
+    Mutant(
+        "what is known here is all there is",
+        "pidlease/engine/partition.py",
+        "            if verdict.kind in _HEARSAY and again is not None:\n",
+        "            if verdict.kind in _HEARSAY and again is None:\n",
         (_SIM,),
     ),
 )

@@ -73,7 +73,7 @@ def identified(
         key: of its first record.
         header: in the place of the header that says so.
     """
-    pid, _, generation, first, _ = identity
+    pid, _, generation, first = identity[:4]
     told = header or ("pidlease", encode_identity(identity))
     builder: Any = DefaultRecordBatchBuilder(
         2, codec, 0, pid, generation & 0x7FFF, first & 0x7FFFFFFF, 1 << 30

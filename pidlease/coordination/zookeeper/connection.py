@@ -92,8 +92,8 @@ class ZooKeeperConfig:
 class ZooKeeper:
     """A connection. It may be used while it is down: then every call fails in time.
 
-    A session that has ended is followed by a new one. Nothing here holds ephemeral nodes, so that
-    nothing has to be made again.
+    A session that has ended is followed by a new one. Who holds an ephemeral node looks after it
+    (`ownership.py`).
 
     Parameters:
         config: how it is reached.

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from pidlease.storage.snapshot_tables import TopicPartition
-from pidlease.storage.upstream.cluster import NO_LEADER, Cluster, version_for
+from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.errors import (
     UpstreamAwayError,
@@ -23,7 +23,7 @@ from pidlease.storage.upstream.errors import (
     UpstreamLostError,
     UpstreamNonsenseError,
 )
-from pidlease.storage.upstream.link import Link
+from pidlease.storage.upstream.link import Link, version_for
 from pidlease.storage.upstream.messages import PRODUCE
 from pidlease.storage.upstream.produce_wire import (
     VERSIONS,

@@ -5,19 +5,19 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
 
 from pidlease.storage.upstream.config import Address, UpstreamConfig
+from pidlease.storage.upstream.configs import Kept, compacted, kept_ms
 from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.errors import (
     UpstreamAwayError,
     UpstreamError,
-    UpstreamRefusedError,
 )
-from pidlease.storage.upstream.link import Link
+from pidlease.storage.upstream.link import Link, version_for
 from pidlease.storage.upstream.messages import METADATA, Request
 
 #: Metadata has topic ids from version 10 on.
@@ -42,12 +42,14 @@ class UpstreamTopic:
         topic_id: tells it from a later one of the name, as hex, where Kafka has ids (2.8 on).
         internal: one of Kafka's own.
         leaders: the broker that leads each partition, by number; -1: none for now.
+        compacted: whether Kafka removes its records by their keys; None: it does not say.
     """
 
     name: str
     topic_id: str
     internal: bool
     leaders: tuple[int, ...]
+    compacted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,9 @@ class Cluster:
         self._looked = asyncio.Condition()
         self._looks = 0
         self._task: asyncio.Task[None] | None = None
+        #: Whether topics are compacted, by their ids; and when all are asked for again.
+        self._cleanup: dict[str, bool | None] = {}
+        self._cleanup_due = 0.0
 
     async def start(self) -> None:
         """Look at the cluster once, and then from time to time.
@@ -192,6 +197,10 @@ class Cluster:
         )  # fmt: skip
         request.decode(await link.ask(body))
 
+    async def kept_ms(self) -> Kept:
+        """See `configs.kept_ms`."""
+        return await kept_ms(self.view.brokers, self.link_to)
+
     # ------------------------------------------------------------------ looking
 
     def stale(self) -> None:
@@ -235,7 +244,8 @@ class Cluster:
             METADATA, _METADATA_VERSIONS, topics=None, allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
         )  # fmt: skip
-        before, self.view = self.view, _view(answer)
+        found = _view(answer)
+        before, self.view = self.view, await self._with_cleanup(found)
         for address in self._links.keys() - self.view.brokers.values():
             if address not in self.config.bootstrap:
                 self._links.pop(address).close()
@@ -246,21 +256,28 @@ class Cluster:
             for told in self.on_change:
                 told(before, self.view)
 
+    async def _with_cleanup(self, found: View) -> View:
+        """What the cluster looks like, with which topics are compacted.
 
-def version_for(link: Link, api_key: int, versions: tuple[int, int]) -> int:
-    """The highest version that both sides know.
+        All are asked for from time to time, and new ones at once.
 
-    Raises:
-        UpstreamRefusedError: there is none.
-    """
-    lowest, highest = link.versions.get(api_key, (0, -1))
-    version = min(highest, versions[1])
-    if version < max(lowest, versions[0]):
-        raise UpstreamRefusedError(
-            f"{link} serves versions {lowest} to {highest} of API {api_key}, of which"
-            f" {versions[0]} to {versions[1]} are understood here"
-        )
-    return version
+        Raises:
+            UpstreamError: no broker tells.
+        """
+        now = time.monotonic()
+        if now >= self._cleanup_due:
+            self._cleanup.clear()
+            self._cleanup_due = now + self.config.metadata_seconds
+        missing = {each.topic_id: name for name, each in found.topics.items()
+                   if each.topic_id not in self._cleanup}  # fmt: skip
+        if missing:
+            told = await compacted(await self.any_link(), missing.values())
+            self._cleanup |= {id_: told.get(name) for id_, name in missing.items()}
+        topics = {
+            name: replace(each, compacted=self._cleanup[each.topic_id])
+            for name, each in found.topics.items()
+        }
+        return replace(found, topics=topics)
 
 
 def _view(answer: Any) -> View:  # noqa: ANN401 - one of kio's classes

@@ -19,6 +19,7 @@ from pidlease.storage.upstream.errors import (
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
+    UpstreamRefusedError,
 )
 
 _LENGTH_BYTES: Final = 4
@@ -218,3 +219,19 @@ class Link(asyncio.BufferedProtocol):
         self._watch = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
         if self._waiting and time.monotonic() > self._waiting[0].latest:
             self.close(UpstreamLostError(f"{self}: no answer in time"))
+
+
+def version_for(link: Link, api_key: int, versions: tuple[int, int]) -> int:
+    """The highest version that both sides know.
+
+    Raises:
+        UpstreamRefusedError: there is none.
+    """
+    lowest, highest = link.versions.get(api_key, (0, -1))
+    version = min(highest, versions[1])
+    if version < max(lowest, versions[0]):
+        raise UpstreamRefusedError(
+            f"{link} serves versions {lowest} to {highest} of API {api_key}, of which"
+            f" {versions[0]} to {versions[1]} are understood here"
+        )
+    return version

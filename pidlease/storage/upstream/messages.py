@@ -22,8 +22,12 @@ FETCH: Final = 1
 PRODUCE: Final = 0
 FIND_COORDINATOR: Final = 10
 SASL_HANDSHAKE: Final = 17
+INIT_PRODUCER_ID: Final = 22
+ADD_PARTITIONS_TO_TXN: Final = 24
+END_TXN: Final = 26
 DESCRIBE_CONFIGS: Final = 32
 SASL_AUTHENTICATE: Final = 36
+DESCRIBE_TRANSACTIONS: Final = 65
 
 _APIS: Final = {
     FETCH: ("fetch", "Fetch"),
@@ -34,6 +38,9 @@ _APIS: Final = {
     15: ("describe_groups", "DescribeGroups"),
     16: ("list_groups", "ListGroups"),
     API_VERSIONS: ("api_versions", "ApiVersions"),
+    INIT_PRODUCER_ID: ("init_producer_id", "InitProducerId"),
+    ADD_PARTITIONS_TO_TXN: ("add_partitions_to_txn", "AddPartitionsToTxn"),
+    END_TXN: ("end_txn", "EndTxn"),
     19: ("create_topics", "CreateTopics"),
     20: ("delete_topics", "DeleteTopics"),
     21: ("delete_records", "DeleteRecords"),
@@ -41,6 +48,7 @@ _APIS: Final = {
     37: ("create_partitions", "CreatePartitions"),
     42: ("delete_groups", "DeleteGroups"),
     61: ("describe_producers", "DescribeProducers"),
+    DESCRIBE_TRANSACTIONS: ("describe_transactions", "DescribeTransactions"),
     69: ("consumer_group_describe", "ConsumerGroupDescribe"),
     SASL_AUTHENTICATE: ("sasl_authenticate", "SaslAuthenticate"),
 }

@@ -10,26 +10,24 @@ import structlog
 from pidlease.storage.ports import TimedOffset
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.channels import Channels
-from pidlease.storage.upstream.cluster import NO_LEADER, Cluster, version_for
+from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.config import UpstreamConfig
 from pidlease.storage.upstream.connecting import connect
+from pidlease.storage.upstream.coordinators import Coordinators
 from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError
+from pidlease.storage.upstream.fencing import Fencing
 from pidlease.storage.upstream.fetch_wire import VERSIONS, Fetched, read_fetch, write_fetch
-from pidlease.storage.upstream.link import Link
-from pidlease.storage.upstream.messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, Request
+from pidlease.storage.upstream.link import Link, version_for
+from pidlease.storage.upstream.messages import FETCH, LIST_OFFSETS, Request
 from pidlease.storage.upstream.produce_wire import Batch, Row
 
 _LIST_OFFSETS_VERSIONS: Final = (1, 6)
-_DESCRIBE_CONFIGS_VERSIONS: Final = (1, 4)
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 #: Connections to one broker that partitions are read on.
 _READING_MAX: Final = 4
 #: Partitions in one request for their ends.
 _PARTITIONS_AT_ONCE: Final = 1000
-#: The type of a broker's settings (org.apache.kafka.common.config.ConfigResource).
-_BROKER: Final = 4
-_PRODUCERS_KEPT: Final = "producer.id.expiration.ms"
 
 
 _log = structlog.get_logger(__name__)
@@ -44,6 +42,8 @@ class Upstream:
 
     def __init__(self, config: UpstreamConfig) -> None:
         self.cluster: Final = Cluster(config)
+        self.coordinators: Final = Coordinators(self.cluster)
+        self.fencing: Final = Fencing(self.cluster, self.coordinators)
         self._channels: Final = Channels(self.cluster)
         self._reading: dict[int, _Readers] = {}
 
@@ -155,38 +155,6 @@ class Upstream:
                 else:
                     found[TopicPartition(topic.name, row.partition_index)] = row
         return found
-
-    async def producers_kept_ms(self) -> int:
-        """How long Kafka recognises batches of a producer that has not written; 0: it says nothing.
-
-        Raises:
-            UpstreamError: no broker answers.
-        """
-        shortest = 0
-        for broker in self.cluster.view.brokers:
-            try:
-                link = await self.cluster.link_to(broker)
-            except UpstreamError as error:
-                _log.warning("a broker does not tell its settings", broker=broker, error=str(error))
-                continue
-            version = version_for(link, DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSIONS)
-            request = Request(DESCRIBE_CONFIGS, version)
-            resource = request.part(
-                "DescribeConfigsResource", resource_type=_BROKER, resource_name=str(broker),
-                configuration_keys=(_PRODUCERS_KEPT,),
-            )  # fmt: skip
-            body = request.encode(
-                resources=(resource,), include_synonyms=False, include_documentation=False
-            )
-            answer = request.decode(await link.ask(body))
-            values = [
-                each.value for result in answer.results for each in result.configs
-                if each.name == _PRODUCERS_KEPT and each.value
-            ]  # fmt: skip
-            if not values:
-                return 0
-            shortest = min(shortest or int(values[0]), int(values[0]))
-        return shortest
 
     def _leader(self, place: TopicPartition) -> int:
         leader = self.cluster.view.leader(*place)

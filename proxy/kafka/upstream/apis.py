@@ -1,7 +1,7 @@
 """Which requests are served in front of Kafka: by us, or by the broker whose affair they are."""
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -12,11 +12,13 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.cluster import Cluster
+from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.storage.upstream.errors import (
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
 )
+from pidlease.storage.upstream.fencing import WRITERS_PREFIX
 from pidlease.storage.upstream.messages import METADATA
 from pidlease.storage.upstream.produce_wire import Batch, Row
 from pidlease.storage.upstream.upstream import Upstream
@@ -32,11 +34,11 @@ from proxy.kafka.produce_wire import PartitionResult
 from proxy.kafka.producers import init_producer_id
 from proxy.kafka.upstream.brokers import OF_BROKERS, refuse_brokers
 from proxy.kafka.upstream.changing import TOPIC_CHANGES, Changing
-from proxy.kafka.upstream.coordinators import GROUP, TRANSACTION, Coordinators, NoCoordinatorError
+from proxy.kafka.upstream.coordinators import CoordinatorsApi
 from proxy.kafka.upstream.fetching import ClientFetches, Fetching
 from proxy.kafka.upstream.joining import GROUP_FIELDS, LIST_GROUPS, Joining
 from proxy.kafka.upstream.links import LinksOfClients
-from proxy.kafka.wire import Reader, RequestHeader
+from proxy.kafka.wire import MalformedRequestError, Reader, RequestHeader
 
 _INIT_PRODUCER_ID: Final = 22
 _TXN_OFFSET_COMMIT: Final = 28
@@ -85,6 +87,7 @@ class UpstreamApis:
         config: how the door is set.
         upstream: the cluster.
         versions: what its brokers serve.
+        writers: producer ids of the server's own, which no client may use.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class UpstreamApis:
         config: KafkaDoorConfig,
         upstream: Upstream,
         versions: Mapping[int, tuple[int, int]],
+        writers: Container[int],
     ) -> None:
+        self._writers = writers
         self.versions: Mapping[int, tuple[int, int]] = served(versions)
         self._engine = engine
         self._upstream = upstream
@@ -105,7 +110,8 @@ class UpstreamApis:
         self._metadata = MetadataApi(engine, config.cluster, self._make, leader_epoch=-1)
         self._absent: dict[str, float] = {}
         self._changing = Changing(self._cluster, engine)
-        self._coordinators = Coordinators(self._cluster, config.cluster)
+        self._coordinators = upstream.coordinators
+        self._finding = CoordinatorsApi(self._coordinators, config.cluster)
         self._joining = Joining(self._cluster, self._coordinators)
         self._fetching = Fetching(self._cluster, config.fetch_bytes_max)
         produce = ProduceApi(engine, config.batch_bytes_max, self._pass)
@@ -133,11 +139,20 @@ class UpstreamApis:
             transactional_id = read_request(header, frame).transactional_id
             if transactional_id is None:
                 return init_producer_id(self._engine, header, frame)
+            if transactional_id.startswith(WRITERS_PREFIX):
+                return self._refuse_writer(header)
         if header.api_key in OF_BROKERS:
             refused = refuse_brokers(header, frame)
             if refused is not None:
                 return refused
         return self._ask(slot, header, frame)
+
+    def _refuse_writer(self, header: RequestHeader) -> bytes:
+        """Writers' transactional ids are the server's own: who takes one fences it."""
+        code = ErrorCode.transactional_id_authorization_failed
+        return Response(_INIT_PRODUCER_ID, header.version).encode(
+            header.correlation_id, error_code=code, producer_id=-1, producer_epoch=-1
+        )
 
     async def _ask(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes | None:
         """Have Kafka answer; where it cannot, the connection ends: the client tries again."""
@@ -172,7 +187,7 @@ class UpstreamApis:
         if key == LIST_GROUPS:
             return self._joining.list_groups(links, header, frame)
         if key == 10:
-            return self._coordinators.answer(header, frame)
+            return self._finding.answer(header, frame)
         forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)
         if key in TOPIC_CHANGES:
             return self._changing.seen(header, frame, forwarded)
@@ -195,6 +210,8 @@ class UpstreamApis:
         if key == _TXN_OFFSET_COMMIT:
             about = reader.string() or ""  # the group, behind the transactional id
         kind = TRANSACTION if key in (24, 25, 26) else GROUP
+        if kind is TRANSACTION and about.startswith(WRITERS_PREFIX):
+            raise MalformedRequestError(f"transactional id {about} is the server's own")
         return partial(self._coordinators.of, kind, about)
 
     async def _controller(self) -> int:
@@ -241,7 +258,12 @@ class UpstreamApis:
             reason = f"PID {producer} was leased here, and takes part in no transaction"
             told(PartitionResult(ErrorCode.invalid_record.value, message=reason))
             return
-        self._upstream.send(producer, Batch(place, data, transactional_id), answered)
+        if producer in self._writers:
+            reason = f"PID {producer} is the server's own"
+            told(PartitionResult(ErrorCode.invalid_record.value, message=reason))
+            return
+        # Kafka's ids begin with 0, which would mean here that nothing is to stay in order.
+        self._upstream.send(~producer, Batch(place, data, transactional_id), answered)
 
     async def _make(self, name: str) -> None:
         """Have Kafka make a topic that a client asks for, if it is set to.

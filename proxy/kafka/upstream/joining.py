@@ -8,9 +8,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
+from pidlease.storage.upstream.coordinators import GROUP, Coordinators
 from pidlease.storage.upstream.messages import Request
 from proxy.kafka.messages import Response, read_request_slowly
-from proxy.kafka.upstream.coordinators import GROUP, Coordinators
 from proxy.kafka.upstream.links import ClientLinks
 from proxy.kafka.wire import RequestHeader
 

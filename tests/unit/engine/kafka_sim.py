@@ -2,7 +2,8 @@
 
 Every step is one thing that happens somewhere; which one is drawn from a seed. Kafka's rules are
 those of ProducerAppendInfo and ProducerStateEntry: the last five batches of a producer, the next
-sequence or 0 under a higher epoch, and anything from a producer that it does not know.
+sequence or 0 under a higher epoch, and anything from a producer that it does not know. A writer's
+epoch is the coordinator's; the partition hears of it by a marker, which comes when it comes.
 """
 
 import asyncio
@@ -13,23 +14,32 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.appends import Appending, Appends
 from pidlease.engine.counts import Counts
 from pidlease.engine.lanes import Lanes
-from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.outcome import Done, Outcome, Status
 from pidlease.engine.partition import Partition, Surroundings
-from pidlease.engine.whose import batch_of
-from pidlease.storage.errors import LogError
+from pidlease.engine.whose import batch_of, identified
+from pidlease.storage.errors import LogError, NotOwnerError
+from pidlease.storage.identity import Identity, encode_identity
+from pidlease.storage.kafka_log import sends_of
 from pidlease.storage.ports import Forwarded, NewBatch, PartitionLog
-from pidlease.storage.record_batch import BatchHeader, read_header
+from pidlease.storage.record_batch import BatchHeader, check_intact, read_header
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import LoggedBatch
+from pidlease.storage.writer import LoggedBatch, Writer, under_writer
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import FakeLeases, FakeLog, settle
 
 KEPT_MS = 24 * 3600 * 1000
+#: Writers are renewed often here.
+WRITER_MS = 30_000
+#: The id that the coordinator has given the partition's writer.
+WRITER_ID = 4711
+CONTROL, NO_CODEC = 0x20, 0
 START_MS = 1_700_000_000_000
 #: A request that a broker still holds when its connection is gone is worked on within this time.
 LATE_MS = 60_000
@@ -51,18 +61,22 @@ class SimKafka:
 
     def __init__(self) -> None:
         self.stored: list[BatchHeader] = []
+        self.data: list[bytes] = []
         self.known: dict[int, Known] = {}
+        #: The writer's epoch, as the coordinator knows it.
+        self.epoch = -1
 
     @property
     def end(self) -> int:
         return self.stored[-1].last_offset + 1 if self.stored else 0
 
-    def take(self, header: BatchHeader) -> tuple[int, int]:
+    def take(self, data: bytes) -> tuple[int, int]:
         """The code and the offset that are answered to a batch."""
+        header = read_header(data)
+        check_intact(header, data)
         pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         if pid < 0:
-            self.stored.append(header._replace(base_offset=self.end))
-            return 0, self.stored[-1].base_offset
+            return 0, self._store(header, data)
         last = first + header.last_offset_delta
         known = self.known.get(pid)
         if known is not None:
@@ -71,26 +85,46 @@ class SimKafka:
                     return 0, each[2]
             if epoch < known.epoch:
                 return OLD_EPOCH, -1
-            if first != (0 if epoch > known.epoch else known.batches[-1][1] + 1):
+            begins = epoch > known.epoch or not known.batches
+            if first != (0 if begins else known.batches[-1][1] + 1):
                 return OUT_OF_ORDER, -1
         if known is None or epoch > known.epoch:
             known = self.known[pid] = Known(epoch)
-        offset = self.end
+        offset = self._store(header, data)
         known.batches.append((first, last, offset))
-        self.stored.append(header._replace(base_offset=offset))
         return 0, offset
+
+    def _store(self, header: BatchHeader, data: bytes) -> int:
+        self.stored.append(header._replace(base_offset=self.end))
+        self.data.append(data)
+        return self.stored[-1].base_offset
+
+    def mark(self, epoch: int) -> None:
+        """The marker of a transaction that was aborted."""
+        known = self.known.get(WRITER_ID)
+        if known is None or epoch > known.epoch:
+            self.known[WRITER_ID] = Known(epoch)
+        header = read_header(make_batch([b"marker"]))
+        self._store(header._replace(producer_id=WRITER_ID, producer_epoch=epoch,
+                                    attributes=CONTROL), b"")  # fmt: skip
+
+    def sends(self, offset: int, end: int | None = None) -> list[LoggedBatch]:
+        """As a server reads it."""
+        found = []
+        for header, data in zip(self.stored, self.data, strict=True):
+            if header.last_offset >= offset and (end is None or header.last_offset < end):
+                found += sends_of(header, memoryview(data), {WRITER_ID})
+        return found
 
     def restart(self) -> None:
         """Its snapshot keeps the last batch of each producer only."""
         for known in self.known.values():
-            last = known.batches[-1]
-            known.batches.clear()
-            known.batches.append(last)
+            for _ in range(len(known.batches) - 1):
+                known.batches.popleft()
 
     def foreign(self) -> None:
         """Somebody writes past the server."""
-        header = read_header(make_batch([b"foreign"]))
-        self.stored.append(header._replace(base_offset=self.end))
+        self.take(bytes(make_batch([b"foreign"])))
 
 
 class SimLog(FakeLog):
@@ -101,6 +135,7 @@ class SimLog(FakeLog):
         self._world = world
         self.end_offset = world.kafka.end
         self.producers_kept_ms = KEPT_MS
+        self.writer_ms = WRITER_MS
         #: On their way to Kafka, by producer; and answers on their way back.
         self.out: dict[int, deque[tuple[NewBatch, Told]]] = {}
         self.back: dict[int, deque[tuple[Told, Forwarded]]] = {}
@@ -108,21 +143,43 @@ class SimLog(FakeLog):
     def send(self, producer: int, new: NewBatch, told: Told) -> None:
         self.out.setdefault(producer, deque()).append((new, told))
 
-    async def look(self) -> int:
+    async def _asked(self) -> None:
         gate = asyncio.Event()
         self._world.gates.append(gate)
         await gate.wait()
         if self._world.faults and self._world.random.random() < 0.1:
             raise LogError("nobody answers")
+
+    async def owned(self) -> bool:
+        await self._asked()
+        return self._world.log is self
+
+    async def take(self) -> Writer:
+        if not await self.owned():
+            raise NotOwnerError("another one owns it")
+        await self._asked()
+        kafka = self._world.kafka
+        kafka.epoch += 1
+        writer = Writer(WRITER_ID, kafka.epoch)
+        await self._asked()
+        if kafka.epoch != writer.epoch:
+            raise LogError("fenced meanwhile")
+        self._world.markers.append(writer.epoch)
+        return writer
+
+    async def who_writes(self) -> Writer | None:
+        await self._asked()
+        return Writer(WRITER_ID, self._world.kafka.epoch)
+
+    async def look(self) -> int:
+        await self._asked()
         return self._world.kafka.end
 
     async def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:
-        yield [LoggedBatch(each) for each in self._world.kafka.stored
-               if offset <= each.last_offset < end]  # fmt: skip
+        yield self._world.kafka.sends(offset, end)
 
     def read_batches(self, offset: int) -> Iterator[LoggedBatch]:
-        return (LoggedBatch(each) for each in self._world.kafka.stored
-                if each.last_offset >= offset)  # fmt: skip
+        return iter(self._world.kafka.sends(offset))
 
 
 class SimClient:
@@ -157,13 +214,22 @@ class SimClient:
         self._next += 1
         if number in self.acked:
             return
+        self._flying.add(number)
+        self._produce(number, partial(self._told, life, number))
+
+    def _produce(self, number: int, done: Done) -> None:
         data = make_batch([b"%d" % number], pid=self.pid, epoch=0, first=number,
                           timestamps=self._timestamp)  # fmt: skip
         header = read_header(data)
-        self._flying.add(number)
-        self._world.partition.produce(
-            self.pid, header, data, batch_of(header), partial(self._told, life, number)
-        )
+        self._world.partition.produce(self.pid, header, data, batch_of(header), done)
+
+    def stored(self) -> list[tuple[int, int]]:
+        """The numbers that stand in the log, with their offsets."""
+        return [
+            (each.base_sequence, each.base_offset)
+            for each in self._world.kafka.stored
+            if each.producer_id == self.pid
+        ]
 
     def _told(self, life: int, number: int, outcome: Outcome) -> None:
         if life != self._life:
@@ -172,7 +238,10 @@ class SimClient:
         if outcome.status in (Status.APPENDED, Status.DUPLICATE):
             self.acked[number] = outcome.offset
             return
-        retriable = outcome.status is Status.FAILED or outcome.code == NOT_ENOUGH_REPLICAS
+        retriable = (
+            outcome.status in (Status.FAILED, Status.NOT_OWNER)
+            or outcome.code == NOT_ENOUGH_REPLICAS
+        )
         if not retriable:
             self._world.wrong.append(f"batch {number} of {self.pid}: {outcome}")
         self._hold()
@@ -187,6 +256,48 @@ class SimClient:
         self._hold()
 
 
+class StrictClient(SimClient):
+    """One of ours: batches of some records, under the partition's writer. It may meet a zombie."""
+
+    _server: Partition | None = None
+
+    def _hold(self) -> None:
+        """Whoever it sends to from now on."""
+        super()._hold()
+        self._server = None
+        if self._world.zombies and self._world.random.random() < 0.2:
+            self._server = self._world.random.choice(self._world.zombies)
+
+    def _produce(self, number: int, done: Done) -> None:
+        rows = number % 3 + 1
+        first = sum(each % 3 + 1 for each in range(number))
+        identity = Identity(self.pid, "", 0, first, first + rows - 1)
+        builder: Any = DefaultRecordBatchBuilder(2, NO_CODEC, 0, -1, -1, -1, 1 << 20)
+        headers = [("pidlease", encode_identity(identity))]
+        for row in range(rows):
+            value = b"%d/%d" % (self.pid, first + row)
+            builder.append(row, START_MS, None, value, headers if not row else [])
+        data = bytearray(builder.build())
+        header = under_writer(read_header(data), data)
+        server = self._server or self._world.partition
+        server.produce(self.pid, header, data, identified(identity, header), done)
+
+    def stored(self) -> list[tuple[int, int]]:
+        found: dict[int, int] = {}
+        order = []
+        for header, data in zip(self._world.kafka.stored, self._world.kafka.data, strict=True):
+            if header.producer_id == WRITER_ID and data:
+                for record in DefaultRecordBatch(data):
+                    pid, _, row = record.value.decode().partition("/")
+                    if int(pid) == self.pid:
+                        order.append(int(row))
+                        found[int(row)] = header.base_offset + record.offset
+        total = sum(each % 3 + 1 for each in range(self.count))
+        assert order == list(range(total)), f"rows of {self.pid}"
+        firsts = [sum(each % 3 + 1 for each in range(number)) for number in range(self.count)]
+        return [(number, found[first]) for number, first in enumerate(firsts)]
+
+
 class World:
     """All of it.
 
@@ -194,9 +305,10 @@ class World:
         random: draws what happens next.
         producers: how many clients.
         batches: of each.
+        strict: how many more, of policy strict.
     """
 
-    def __init__(self, random: Random, producers: int, batches: int) -> None:
+    def __init__(self, random: Random, producers: int, batches: int, strict: int = 0) -> None:
         self.random = random
         self.now_ms = START_MS
         self.faults = True
@@ -204,7 +316,12 @@ class World:
         self.wrong: list[str] = []
         self.happened: dict[str, int] = {}
         self.kafka = SimKafka()
-        self.late: deque[tuple[int, BatchHeader]] = deque()
+        self.late: deque[tuple[int, bytes]] = deque()
+        #: Epochs whose markers are on their way.
+        self.markers: deque[int] = deque()
+        #: Servers that were stopped, and go on behind their successor.
+        self.zombies: list[Partition] = []
+        self.zombie_logs: list[SimLog] = []
         self._rows: PartitionRows | None = None
         self.start()
         # Every other one brings records of long ago, which Kafka may forget at any time.
@@ -213,6 +330,10 @@ class World:
                       START_MS if number % 2 else START_MS - 10 * KEPT_MS)
             for number in range(1, producers + 1)
         ]  # fmt: skip
+        self.clients += [
+            StrictClient(self, make_pid(Policy.STRICT, number), batches, START_MS)
+            for number in range(1, strict + 1)
+        ]
 
     def start(self) -> None:
         """A life of the server, from its last snapshot and the log behind it."""
@@ -240,8 +361,10 @@ class World:
         common: list[Callable[[], None]] = [
             self._arrive, self._answer, self._client, self._read
         ] * 12  # fmt: skip
-        rare = [self._refuse, self._cut, self._time_out, self._late, self._kill, self._snapshot,
-                self.kafka.restart, self.kafka.foreign, self._forget,
+        if self.markers:
+            common += [self._mark] * 12
+        rare = [self._refuse, self._cut, self._time_out, self._late, self._kill, self._stop,
+                self._snapshot, self.kafka.restart, self.kafka.foreign, self._forget,
                 self.partition.settle, self._plain]  # fmt: skip
         event = self.random.choice([*common, *(rare if self.faults else [])])
         event()
@@ -258,6 +381,21 @@ class World:
         if self.gates:
             self.gates.popleft().set()
 
+    def _mark(self) -> None:
+        """A marker comes into the partition, at last."""
+        self.kafka.mark(self.markers.popleft())
+
+    def _stop(self) -> None:
+        """The server is stopped, and another one takes its place; then it goes on."""
+        if not any(isinstance(each, StrictClient) for each in self.clients):
+            return
+        self._note("stopped")
+        self.zombies.append(self.partition)
+        self.zombie_logs.append(self.log)
+        for client in self.clients:
+            client.disconnected()
+        self.start()
+
     def _note(self, what: str) -> None:
         self.happened[what] = self.happened.get(what, 0) + 1
 
@@ -271,19 +409,24 @@ class World:
         return self.random.choice(ready) if ready else None
 
     def _arrive(self) -> None:
-        pid = self._some(self.log.out)
+        log = self.random.choice([self.log, self.log, *self.zombie_logs])
+        pid = self._some(log.out)
         if pid is not None:
-            new, told = self.log.out[pid].popleft()
-            code, offset = self.kafka.take(new.header)
-            self._back(pid, told, Forwarded(code, offset, reason=f"code {code}"))
+            new, told = log.out[pid].popleft()
+            code, offset = self.kafka.take(bytes(new.data))
+            if code == OLD_EPOCH:
+                self._note("fenced")
+            answer = Forwarded(code, offset, reason=f"code {code}")
+            log.back.setdefault(pid, deque()).append((told, answer))
 
     def _back(self, pid: int, told: Told, answer: Forwarded) -> None:
         self.log.back.setdefault(pid, deque()).append((told, answer))
 
     def _answer(self) -> None:
-        pid = self._some(self.log.back)
+        log = self.random.choice([self.log, self.log, *self.zombie_logs])
+        pid = self._some(log.back)
         if pid is not None:
-            told, answer = self.log.back[pid].popleft()
+            told, answer = log.back[pid].popleft()
             told(answer)
 
     def _refuse(self) -> None:
@@ -299,7 +442,7 @@ class World:
         pid = self._some(self.log.out)
         if pid is not None:
             new, told = self.log.out[pid].popleft()
-            code, offset = self.kafka.take(new.header)
+            code, offset = self.kafka.take(bytes(new.data))
             if not code:
                 self._note("timed out")
                 code, offset = TIMED_OUT, -1
@@ -316,7 +459,8 @@ class World:
         reached = self.random.randrange(3)
         for number, (new, told) in enumerate([*self.log.out.pop(pid, ())]):
             if number < reached:
-                self.late.append((self.now_ms + self.random.randrange(LATE_MS), new.header))
+                late_ms = self.now_ms + self.random.randrange(LATE_MS)
+                self.late.append((late_ms, bytes(new.data)))
                 self.late = deque(sorted(self.late, key=lambda each: each[0]))
             answers = self.log.back.setdefault(pid, deque())
             answers.append((told, Forwarded(0, -1, reason="cut")))
@@ -327,8 +471,8 @@ class World:
     def _late(self) -> None:
         """A broker comes to a request whose connection is gone."""
         if self.late:
-            _, header = self.late.popleft()
-            code, offset = self.kafka.take(header)
+            _, data = self.late.popleft()
+            code, offset = self.kafka.take(data)
             if not code and offset == self.kafka.stored[-1].base_offset:
                 self._note("stored late")
 
@@ -339,7 +483,7 @@ class World:
         could tell then (docs/in-front-of-kafka.md).
         """
         for client in self.clients[1::2]:
-            late = any(each.producer_id == client.pid for _, each in self.late)
+            late = any(read_header(each).producer_id == client.pid for _, each in self.late)
             if (
                 not late
                 and not self.log.out.get(client.pid)
@@ -375,9 +519,9 @@ class World:
 
     def check(self) -> None:
         """Each record once and in order, where it was told to be, and nothing said for nothing."""
-        assert not self.wrong
+        assert not self.wrong, self.wrong[:3]
         for client in self.clients:
-            found = [each for each in self.kafka.stored if each.producer_id == client.pid]
-            assert [each.base_sequence for each in found] == list(range(client.count))
-            for each in found:
-                assert client.acked[each.base_sequence] in (-1, each.base_offset)
+            found = client.stored()
+            assert [number for number, _ in found] == list(range(client.count))
+            for number, offset in found:
+                assert client.acked[number] in (-1, offset)

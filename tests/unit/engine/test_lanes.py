@@ -23,6 +23,15 @@ async def test_exactly_once_whatever_becomes_of_answers(number: int) -> None:
         assert world.happened.get(what), f"no batch was {what}: {world.happened}"
 
 
+@pytest.mark.parametrize("number", range(RUNS))
+async def test_exactly_once_under_the_writer(number: int) -> None:
+    world = World(new_random(f"writer-{number}"), producers=1, batches=60, strict=4)
+    await world.run(2500)
+    world.check()
+    for what in ("refused", "timed out", "cut", "killed", "stopped"):
+        assert world.happened.get(what), f"no server or batch was {what}: {world.happened}"
+
+
 async def test_what_is_read_again_is_not_applied_again() -> None:
     world = World(new_random("lanes-again"), producers=1, batches=9)
     world.faults = False

@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_not_written(identity: Identity) -> None:
 
 @pytest.mark.parametrize(
     ("at", "byte", "text"),
-    [(0, 2, "version 2"), (1, 3, "kind 3"), (2, 0x80, "generation -"), (10, 0x80, "sequences -")],
+    [(0, 3, "version 3"), (1, 3, "kind 3"), (2, 0x80, "generation -"), (10, 0x80, "sequences -")],
 )
 def test_each_part_is_looked_at(at: int, byte: int, text: str) -> None:
     value = bytearray(encode_identity(IDENTITY))

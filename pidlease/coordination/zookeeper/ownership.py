@@ -1,0 +1,119 @@
+"""Ownership by an ephemeral node of ZooKeeper's (see `ownership`).
+
+/owners/<cluster>/owner   {"server": "host:pid", "folder": "..."}
+
+The node goes with the session of who made it. A server whose session has ended makes it again, if
+nobody had it meanwhile: each child that comes or goes raises the version that the folder keeps of
+its children (cversion).
+"""
+
+import json
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+
+from pidlease.coordination.ownership import OwnershipError
+from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+
+#: The end of our session removes the node, and we make it again.
+_OWN_CHANGES: Final = 2
+
+
+class ZooKeeperOwnership:
+    """See the module's text, and `ownership.Ownership`.
+
+    Parameters:
+        zookeeper: the connection.
+        cluster: what is owned.
+        server: who we are, for a person.
+        folder: identifies our data directory, which one process has at a time: a node that was
+            made for it is that of a process that is gone.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, cluster: str, server: str, folder: str) -> None:
+        self._zookeeper: Final = zookeeper
+        self._root: Final = zookeeper.path(f"owners/{cluster}")
+        self._node: Final = f"{self._root}/owner"
+        self._server: Final = server
+        self._folder: Final = folder
+        self._changes = -1
+
+    def claim(self) -> str:
+        """See `Ownership`."""
+        try:
+            self._prepare()
+            if not self._make():
+                found = self._owner()
+                if found is None:
+                    return "somebody who has just gone"
+                session, fields = found
+                if session != self._session() and fields.get("folder") != self._folder:
+                    return str(fields.get("server"))
+                if session != self._session():
+                    self._zookeeper.call(lambda client: client.delete_async(self._node))
+                    if not self._make():
+                        return "somebody else"
+            self._changes = self._count_changes()
+        except (ZooKeeperError, KazooException, ValueError) as error:
+            raise OwnershipError(f"{type(error).__name__}: {error}") from error
+        return ""
+
+    def still(self) -> bool:
+        """See `Ownership`."""
+        try:
+            found = self._owner()
+            if found is not None and found[0] == self._session():
+                return True
+            if found is not None or not self._make():
+                return False
+            changes = self._count_changes()
+        except (ZooKeeperError, KazooException, ValueError) as error:
+            raise OwnershipError(f"{type(error).__name__}: {error}") from error
+        alone = changes == self._changes + _OWN_CHANGES
+        self._changes = changes
+        return alone
+
+    def _prepare(self) -> None:
+        self._zookeeper.make_root()
+        self._zookeeper.make(self._zookeeper.path("owners"))
+        self._zookeeper.make(self._root)
+
+    def _make(self) -> bool:
+        """Make the node; False: there is one."""
+        data = json.dumps({"server": self._server, "folder": self._folder}).encode()
+        try:
+            self._zookeeper.call(
+                lambda client: client.create_async(self._node, data, ephemeral=True)
+            )
+        except NodeExistsError:
+            return False
+        return True
+
+    def _owner(self) -> tuple[int, dict[str, Any]] | None:
+        """The session that made the node, and what it says."""
+        try:
+            data, stat = self._zookeeper.call(lambda client: client.get_async(self._node))
+        except NoNodeError:
+            return None
+        return stat.ephemeralOwner, json.loads(data)
+
+    def _count_changes(self) -> int:
+        _, stat = self._zookeeper.call(
+            lambda client: client.get_children_async(self._root, include_data=True)
+        )
+        return int(stat.cversion)
+
+    def _session(self) -> int:
+        return int(self._zookeeper.call(_Session))
+
+
+class _Session:
+    """The session's number, as if it were asked for."""
+
+    def __init__(self, client: KazooClient) -> None:
+        self._client = client
+
+    def get(self, timeout: float) -> int:  # noqa: ARG002 - as kazoo's
+        number: int = self._client.client_id[0]
+        return number

@@ -1,0 +1,58 @@
+"""The writers' producer ids in ZooKeeper (see `writer_ids`): a node for each.
+
+/writers/<producer id>   {"topic": ..., "partition": ..., "given_ms": ...}
+"""
+
+import json
+from typing import Final
+
+from kazoo.exceptions import KazooException, NoNodeError
+
+from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
+from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+
+
+class ZooKeeperWriterIds:
+    """See the module's text, and `writer_ids.WriterIds`.
+
+    Parameters:
+        zookeeper: the connection.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self._zookeeper: Final = zookeeper
+
+    def all(self) -> dict[int, WriterOf]:
+        """See `WriterIds`."""
+        root = self._zookeeper.path("writers")
+        found = {}
+        try:
+            for name in self._children(root):
+                fields = json.loads(self._data(f"{root}/{name}"))
+                found[int(name)] = WriterOf(*(fields[each] for each in WriterOf._fields))
+        except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
+            raise WriterIdsError(f"ZooKeeper's {root}: {type(error).__name__} {error}") from error
+        return found
+
+    def add(self, pid: int, writer_of: WriterOf) -> None:
+        """See `WriterIds`."""
+        root = self._zookeeper.path("writers")
+        try:
+            self._zookeeper.make_root()
+            self._zookeeper.make(root)
+            self._zookeeper.make(f"{root}/{pid}", json.dumps(writer_of._asdict()).encode())
+        except (ZooKeeperError, KazooException) as error:
+            raise WriterIdsError(f"ZooKeeper's {root}: {type(error).__name__} {error}") from error
+
+    def _data(self, path: str) -> bytes:
+        data: bytes = self._zookeeper.call(lambda client: client.get_async(path))[0]
+        return data
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            children: list[str] = self._zookeeper.call(
+                lambda client: client.get_children_async(path)
+            )
+        except NoNodeError:
+            return []
+        return children

@@ -1,0 +1,108 @@
+"""Taking a partition's writer: then the log is read up to its marker, and everything is known.
+
+What stands before the marker is all that writers before have written there, and ever will. So who
+has read up to it may judge, and nobody else can write any more what is not known here.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from pidlease.engine.rereading import Takeable
+from pidlease.engine.writing import WriterLane
+from pidlease.storage.errors import LogError, NotOwnerError
+from pidlease.storage.ports import ForwardingLog
+from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.writer import LoggedBatch, Writer
+
+#: Between two looks for the marker, which comes after the answer that it will, in seconds.
+_REST_SECONDS: Final = 0.005
+_REST_SECONDS_MAX: Final = 0.5
+#: How often it is looked for; some ten seconds.
+_LOOKS_MAX: Final = 30
+
+
+class Taking:
+    """One partition's (see `rereading.Rereadable`).
+
+    Parameters:
+        partition: what is read for.
+        lane: sends as the writer.
+        clock_ms: the time, in ms since 1970.
+    """
+
+    def __init__(
+        self, partition: Takeable, lane: Callable[[], WriterLane], clock_ms: Callable[[], int]
+    ) -> None:
+        self._partition: Final = partition
+        self._lane: Final = lane
+        self._clock_ms: Final = clock_ms
+
+    @property
+    def name(self) -> TopicPartition:
+        """Topic and number."""
+        return self._partition.name
+
+    async def reread(self, log: ForwardingLog) -> None:
+        """Take the writer, unless this server has it, and read the log up to its marker.
+
+        Raises:
+            LogError: it cannot be done now.
+        """
+        lane = self._lane()
+        try:
+            if lane.ready and lane.writer is not None:
+                await self._check(log, lane.writer)
+                return
+            if lane.fenced:
+                await self._own(log)
+                lane.fenced = False  # one took it that did not know yet that we own it
+            while lane.landing:  # noqa: ASYNC110 - a wait for some answers
+                await asyncio.sleep(_REST_SECONDS)
+            await self._take(log, lane)
+        except NotOwnerError as error:
+            lane.fenced = True
+            lane.lose(str(error))
+            raise
+        except LogError as error:
+            if not lane.ready:
+                lane.lose(str(error))
+            raise
+
+    async def _own(self, log: ForwardingLog) -> None:
+        if not await log.owned():
+            raise NotOwnerError(f"another server has taken the writer of {self.name}")
+
+    async def _check(self, log: ForwardingLog, writer: Writer) -> None:
+        """Before a batch is refused by what is known here: is it all there is?"""
+        now = await log.who_writes()
+        if now is not None and now != writer:
+            raise NotOwnerError(f"{self.name}: this server was writer {writer}, now it is {now}")
+
+    async def _take(self, log: ForwardingLog, lane: WriterLane) -> None:
+        partition = self._partition
+        at = partition.applied_offset
+        before = partition.known
+        writer = await log.take()
+        rest = _REST_SECONDS
+        for _ in range(_LOOKS_MAX):
+            now_ms = self._clock_ms()
+            end = await log.look()
+            at = max(at, log.start_offset)
+            marked = False
+            async for batches in log.batches_from(at, end):
+                partition.replay(batches, now_ms)
+                marked = marked or any(_is_marker(each, writer) for each in batches)
+            at = max(at, end)
+            if marked:
+                partition.caught_up(before, end, now_ms)
+                lane.begin(writer)
+                return
+            await asyncio.sleep(rest)
+            rest = min(rest * 2, _REST_SECONDS_MAX)
+        raise LogError(f"the marker of {writer} does not come into {self.name}")
+
+
+def _is_marker(batch: LoggedBatch, writer: Writer) -> bool:
+    header = batch.header
+    return header.is_control and (header.producer_id, header.producer_epoch) == writer

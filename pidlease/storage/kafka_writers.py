@@ -1,0 +1,173 @@
+"""The writers of a Kafka cluster's partitions: who sends what Kafka's own numbers cannot say.
+
+A writer is fenced by Kafka (`upstream.fencing`), and its producer id is on record before anything
+is sent under it: who replays the log believes the record header `pidlease` under these ids only.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Container
+from functools import partial
+from typing import Final
+
+import structlog
+
+from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
+from pidlease.storage.errors import LogError, NotOwnerError
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.configs import Kept
+from pidlease.storage.upstream.errors import UpstreamError
+from pidlease.storage.upstream.fencing import Fencing
+from pidlease.storage.writer import Writer
+
+#: A writer is renewed after this time, in ms: before Kafka forgets its transactional id, whose next
+#: user would get another producer id, and fence nobody.
+_WRITER_MS_MAX: Final = 3_600_000
+#: The same where Kafka does not say when it forgets.
+_WRITER_MS_UNKNOWN: Final = 600_000
+#: Nothing sent before is written any more after this time, in seconds (see `frontier.LATE_MS`).
+_LATE_SECONDS: Final = 120.0
+
+_log = structlog.get_logger(__name__)
+
+
+class WriterUnavailableError(LogError):
+    """A partition has no writer now; it may be tried again."""
+
+
+class KafkaWriters:
+    """See the module's text.
+
+    Parameters:
+        fencing: raises epochs.
+        ids: the ids on record.
+        pool: the threads for blocking work.
+        owned: whether this server owns the cluster's partitions; raises LogError where it cannot
+            be known. None: nobody but whoever takes a writer can tell.
+    """
+
+    def __init__(
+        self,
+        fencing: Fencing,
+        ids: WriterIds,
+        pool: IoPool,
+        owned: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._fencing: Final = fencing
+        self._record: Final = ids
+        self._pool: Final = pool
+        self._owned: Final = owned
+        self._ids: set[int] = set()
+        #: The writers as which this server could send, as far as the coordinator is concerned.
+        self._taken: dict[TopicPartition, Writer] = {}
+        #: The last id of each partition's writer.
+        self._last: dict[TopicPartition, int] = {}
+        self._began = time.monotonic()
+        #: Until when a partition's former writer may still be heard of, in seconds.
+        self._late: dict[TopicPartition, float] = {}
+        #: For how long one may be used, in ms.
+        self.kept_ms = _WRITER_MS_UNKNOWN
+
+    def load(self) -> None:
+        """Read the ids on record. Blocks.
+
+        Raises:
+            WriterIdsError: they cannot be read.
+        """
+        known = self._record.all()
+        for pid, of in sorted(known.items(), key=lambda each: each[1].given_ms):
+            self._last[TopicPartition(of.topic, of.partition)] = pid
+        self._ids.update(known)
+        self._began = time.monotonic()
+
+    def kafka_keeps(self, kept: Kept) -> None:
+        """Take note of how long Kafka remembers."""
+        shortest = min(kept)
+        self.kept_ms = min(shortest // 2, _WRITER_MS_MAX) if shortest else _WRITER_MS_UNKNOWN
+
+    @property
+    def ids(self) -> Container[int]:
+        """All that are or were a writer's."""
+        return self._ids
+
+    async def take(self, place: TopicPartition) -> Writer:
+        """Become a partition's writer. Its marker comes into the log soon.
+
+        Raises:
+            NotOwnerError: another server owns the partition.
+            WriterUnavailableError: it could not be done now.
+        """
+        try:
+            await self._check_owner(place)
+            writer = await self._fencing.raise_epoch(place)
+            if writer.pid != self._last.get(place):
+                await self._follow(place, writer)
+            await self._fencing.mark(place, writer)
+        except (UpstreamError, WriterIdsError) as error:
+            raise WriterUnavailableError(str(error)) from error
+        self._taken[place] = writer
+        _log.info("writer taken", partition=str(place), pid=writer.pid, epoch=writer.epoch)
+        return writer
+
+    async def _check_owner(self, place: TopicPartition) -> None:
+        """Who has been replaced does not take the writer back.
+
+        Raises:
+            NotOwnerError: another server owns the partition.
+            UpstreamError: it cannot be asked now.
+            LogError: likewise.
+        """
+        # Forgotten until it is taken again: where that fails half way, Kafka raises the epoch.
+        taken = self._taken.pop(place, None)
+        if self._owned is not None:
+            if not await self._owned():
+                raise NotOwnerError(f"another server owns {place}")
+            return
+        now = None if taken is None else await self._fencing.current(place)
+        if now is not None and now != taken:
+            raise NotOwnerError(f"another server has taken the writer of {place}, as {now}")
+
+    async def owned(self) -> bool:
+        """See `ports.ForwardingLog.owned`.
+
+        Raises:
+            LogError: it cannot be known now.
+        """
+        return self._owned is not None and await self._owned()
+
+    async def current(self, place: TopicPartition) -> Writer | None:
+        """Who is a partition's writer; None: this Kafka does not tell (before 3.0).
+
+        Raises:
+            WriterUnavailableError: it cannot be asked now.
+        """
+        try:
+            return await self._fencing.current(place)
+        except UpstreamError as error:
+            raise WriterUnavailableError(str(error)) from error
+
+    async def _follow(self, place: TopicPartition, writer: Writer) -> None:
+        """Go on under another id, which does not fence the one before.
+
+        Kafka gives one where it has forgotten the transactional id (nobody used it for days), or
+        where the epochs have run out.
+
+        Raises:
+            WriterUnavailableError: what went under the one before may still come.
+            WriterIdsError: it could not be recorded.
+        """
+        if writer.pid not in self._ids:
+            of = WriterOf(place.topic, place.partition, time.time_ns() // 1_000_000)
+            await self._pool.run(partial(self._record.add, writer.pid, of))
+            self._ids.add(writer.pid)
+        if place in self._last:
+            now = time.monotonic()
+            late = self._late.setdefault(place, self._began + _LATE_SECONDS)
+            if now < late:
+                raise WriterUnavailableError(
+                    f"the writer of {place} has another producer id, {writer.pid}; what was sent"
+                    f" under the one before may come for {late - now:.0f} s more"
+                )
+        self._last[place] = writer.pid
+        # Should it change once more in this life, we may have sent something just now.
+        self._late[place] = time.monotonic() + _LATE_SECONDS

@@ -1,0 +1,100 @@
+"""What Kafka says of its own settings (DescribeConfigs), as far as it matters here."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from pidlease.storage.upstream.errors import UpstreamError
+from pidlease.storage.upstream.link import Link, version_for
+from pidlease.storage.upstream.messages import DESCRIBE_CONFIGS, Request
+
+_VERSIONS: Final = (1, 4)
+#: Types of what has settings (org.apache.kafka.common.config.ConfigResource).
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_PRODUCERS: Final = "producer.id.expiration.ms"
+_TRANSACTIONAL_IDS: Final = "transactional.id.expiration.ms"
+_CLEANUP: Final = "cleanup.policy"
+#: Topics that are asked for at once.
+_AT_ONCE: Final = 500
+
+_log = structlog.get_logger(__name__)
+
+
+class Kept(NamedTuple):
+    """How long Kafka remembers what nobody uses, in ms; 0: it does not say.
+
+    Attributes:
+        producers_ms: producers that have not written,
+        transactional_ids_ms: and transactional ids without a transaction.
+    """
+
+    producers_ms: int
+    transactional_ids_ms: int
+
+
+async def kept_ms(brokers: Iterable[int], link_to: Callable[[int], Awaitable[Link]]) -> Kept:
+    """How long Kafka remembers: the shortest that a broker is set to.
+
+    Parameters:
+        brokers: those that are asked.
+        link_to: a connection to one.
+
+    Raises:
+        UpstreamError: an answer makes no sense.
+    """
+    found: list[Kept] = []
+    for broker in brokers:
+        try:
+            link = await link_to(broker)
+        except UpstreamError as error:
+            _log.warning("a broker does not tell its settings", broker=broker, error=str(error))
+            continue
+        told = await _ask(link, _BROKER, [str(broker)], (_PRODUCERS, _TRANSACTIONAL_IDS))
+        settings = told.get(str(broker), {})
+        found.append(
+            Kept(*(int(settings.get(key) or 0) for key in (_PRODUCERS, _TRANSACTIONAL_IDS)))
+        )
+    return Kept(
+        min((each.producers_ms for each in found), default=0),
+        min((each.transactional_ids_ms for each in found), default=0),
+    )
+
+
+async def compacted(link: Link, topics: Iterable[str]) -> dict[str, bool]:
+    """Of which topics Kafka removes records by their keys.
+
+    Parameters:
+        link: to the broker that is asked.
+        topics: their names; those of which it does not say it are left out.
+
+    Raises:
+        UpstreamError: it does not answer.
+    """
+    names = list(topics)
+    found: dict[str, bool] = {}
+    for start in range(0, len(names), _AT_ONCE):
+        told = await _ask(link, _TOPIC, names[start : start + _AT_ONCE], (_CLEANUP,))
+        for name, settings in told.items():
+            if settings.get(_CLEANUP) is not None:
+                found[name] = "compact" in str(settings[_CLEANUP])
+    return found
+
+
+async def _ask(
+    link: Link, kind: int, names: Sequence[str], keys: tuple[str, ...]
+) -> dict[str, dict[str, str | None]]:
+    request = Request(DESCRIBE_CONFIGS, version_for(link, DESCRIBE_CONFIGS, _VERSIONS))
+    resources = tuple(
+        request.part("DescribeConfigsResource", resource_type=kind, resource_name=name,
+                     configuration_keys=keys)
+        for name in names
+    )  # fmt: skip
+    body = request.encode(resources=resources, include_synonyms=False, include_documentation=False)
+    answer: Any = request.decode(await link.ask(body))
+    return {
+        str(result.resource_name): {str(each.name): each.value for each in result.configs}
+        for result in answer.results
+        if not result.error_code.value
+    }

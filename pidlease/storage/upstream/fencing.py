@@ -1,0 +1,175 @@
+"""The fence of a partition's writer: Kafka's own, by a transaction of nothing that is aborted.
+
+InitProducerId raises the epoch that belongs to a transactional id. The partition's leader hears of
+it by the abort marker, which consumers do not see; from then on it refuses what comes under an
+older epoch. So what stands in the log before the marker is all that the older one ever wrote there.
+(KIP-98; tried on Kafka 4.1.1 by the versions below: newer ones have the server verify, and raise
+epochs by itself, which plain batches of the same producer would not survive: KIP-890.)
+"""
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.cluster import Cluster
+from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators
+from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError, UpstreamRefusedError
+from pidlease.storage.upstream.link import version_for
+from pidlease.storage.upstream.messages import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    Request,
+)
+from pidlease.storage.writer import Writer
+
+#: In front of the transactional ids of all writers; no client may use one.
+WRITERS_PREFIX: Final = "pidlease/"
+
+_VERSIONS: Final = {
+    INIT_PRODUCER_ID: (0, 4),
+    ADD_PARTITIONS_TO_TXN: (0, 3),
+    END_TXN: (0, 3),
+    DESCRIBE_TRANSACTIONS: (0, 0),
+}
+#: The transaction is ended at once; where that fails, Kafka does it after this time.
+_TRANSACTION: Final = datetime.timedelta(seconds=15)
+#: How long it is tried at most, in seconds.
+_SECONDS: Final = 20.0
+_REST_SECONDS: Final = 0.02
+_REST_SECONDS_MAX: Final = 1.0
+#: Answers after which it is tried again; for the last three the coordinator is asked for again.
+_BUSY: Final = frozenset(
+    (ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress,
+     ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted)
+)  # fmt: skip
+_MOVED: Final = frozenset((ErrorCode.coordinator_not_available, ErrorCode.not_coordinator))
+
+_log = structlog.get_logger(__name__)
+
+
+class Fencing:
+    """See the module's text.
+
+    Parameters:
+        cluster: who is asked.
+        coordinators: of transactional ids.
+    """
+
+    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+        self._cluster: Final = cluster
+        self._coordinators: Final = coordinators
+
+    async def raise_epoch(self, place: TopicPartition) -> Writer:
+        """Make who asks the partition's writer, as far as Kafka's coordinator is concerned.
+
+        Raises:
+            UpstreamError: it could not be done, or it is not known.
+        """
+        answer = await self._ask(
+            place, INIT_PRODUCER_ID, lambda told: told.error_code,
+            transactional_id=self._id(place), transaction_timeout=_TRANSACTION,
+        )  # fmt: skip
+        return Writer(int(answer.producer_id), int(answer.producer_epoch))
+
+    async def mark(self, place: TopicPartition, writer: Writer) -> None:
+        """Have the writer's marker put into the partition, soon after this returns.
+
+        Raises:
+            UpstreamError: it could not be done, or it is not known.
+        """
+        of = {"transactional_id": self._id(place), "producer_id": writer.pid,
+              "producer_epoch": writer.epoch}  # fmt: skip
+        await self._ask(
+            place, ADD_PARTITIONS_TO_TXN, _of_partition,
+            **{f"v3_and_below_{name}": value for name, value in of.items()},
+        )  # fmt: skip
+        await self._ask(place, END_TXN, lambda told: told.error_code, **of, committed=False)
+
+    async def current(self, place: TopicPartition) -> Writer | None:
+        """Who is a partition's writer, by the coordinator; None: it does not tell (before 3.0).
+
+        Raises:
+            UpstreamError: it cannot be asked now.
+        """
+        transactional_id = self._id(place)
+        link = await self._cluster.link_to(
+            await self._coordinators.of(TRANSACTION, transactional_id)
+        )
+        if DESCRIBE_TRANSACTIONS not in link.versions:
+            return None
+        answer = await self._ask(
+            place, DESCRIBE_TRANSACTIONS, lambda told: told.transaction_states[0].error_code,
+            transactional_ids=(transactional_id,),
+        )  # fmt: skip
+        found = answer.transaction_states[0]
+        return Writer(int(found.producer_id), int(found.producer_epoch))
+
+    def _id(self, place: TopicPartition) -> str:
+        cluster = self._cluster.view.cluster_id
+        return f"{WRITERS_PREFIX}{cluster}/{place.topic}/{place.partition}"
+
+    async def _ask(
+        self, place: TopicPartition, api_key: int, code_of: Callable[[Any], ErrorCode],
+        **values: object,
+    ) -> Any:  # fmt: skip # noqa: ANN401 - one of kio's classes
+        """Ask the coordinator, until it is neither busy nor another one.
+
+        Raises:
+            UpstreamError: it could not be done in time, or is refused.
+        """
+        latest = time.monotonic() + _SECONDS
+        rest = _REST_SECONDS
+        while True:
+            reason = ""
+            try:
+                answer = await self._once(place, api_key, values)
+            except UpstreamRefusedError:
+                raise
+            except UpstreamError as error:
+                self._coordinators.forget()
+                reason = str(error)
+            else:
+                code = code_of(answer)
+                if not code.value:
+                    return answer
+                reason = f"Kafka answers {code.name.upper()} ({code.value})"
+                if code in _MOVED:
+                    self._coordinators.forget()
+                elif code not in _BUSY:
+                    raise UpstreamRefusedError(
+                        f"the writer of {place} ({self._id(place)}): {reason}"
+                    )
+            if time.monotonic() >= latest:
+                raise UpstreamAwayError(f"the writer of {place} ({self._id(place)}): {reason}")
+            await asyncio.sleep(rest)
+            rest = min(rest * 2, _REST_SECONDS_MAX)
+
+    async def _once(self, place: TopicPartition, api_key: int, values: dict[str, object]) -> Any:  # noqa: ANN401
+        link = await self._cluster.link_to(
+            await self._coordinators.of(TRANSACTION, self._id(place))
+        )
+        request = Request(api_key, version_for(link, api_key, _VERSIONS[api_key]))
+        if api_key == ADD_PARTITIONS_TO_TXN:
+            topic = request.part(
+                "AddPartitionsToTxnTopic", name=place.topic, partitions=(place.partition,)
+            )
+            values = {**values, "v3_and_below_topics": (topic,)}
+        return request.decode(await link.ask(request.encode(**values)))
+
+
+def _of_partition(answer: Any) -> ErrorCode:  # noqa: ANN401 - one of kio's classes
+    codes = [
+        each.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+    ]
+    found: ErrorCode = codes[0]
+    return found

@@ -1,0 +1,105 @@
+"""Several sends in one batch, and what is read of them again."""
+
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from pidlease.core.pid import Policy, make_pid
+from pidlease.core.state import UNKNOWN_CRC
+from pidlease.storage.identity import Identity, encode_identity
+from pidlease.storage.joined import JOINED_SENDS_MAX, can_join, join
+from pidlease.storage.kafka_log import sends_of
+from pidlease.storage.record_batch import BatchHeader, check_intact, read_header
+from pidlease.storage.writer import LoggedBatch, Writer, stamp, under_writer
+
+WRITER = Writer(4711, 3)
+PID = make_pid(Policy.STRICT, 7)
+
+
+def send(identity: Identity | None, *values: bytes, codec: int = 0, time_ms: int = 5000,
+         headers: list[tuple[str, bytes | None]] | None = None) -> bytearray:  # fmt: skip
+    builder: Any = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    own = headers or []
+    for place, value in enumerate(values):
+        told = [] if place or identity is None else [("pidlease", encode_identity(identity))]
+        assert builder.append(place, time_ms + place, b"k", value, [*told, *own])
+    return bytearray(builder.build())
+
+
+def read(data: bytearray, writers: set[int] | None = None) -> list[LoggedBatch]:
+    known = {WRITER.pid} if writers is None else writers
+    return sends_of(read_header(data), memoryview(data), known)
+
+
+def stamped(data: bytearray) -> BatchHeader:
+    return stamp(read_header(data), data, WRITER, 17)
+
+
+SENDS = [
+    (Identity(PID, "", 2, 0, 2), (b"a", b"b", b"c")),
+    (Identity(-1, "web", 4, 9, 9), (b"", b"x")),
+    (Identity(PID, "", 2, 3, 2**40), (b"d",)),
+]
+
+
+def test_what_was_joined_is_read_as_it_was_sent() -> None:
+    data = join([send(identity, *values, headers=[("h", None)]) for identity, values in SENDS])
+    assert data is not None
+    stamped(data)
+    check_intact(read_header(data), data)
+    records = list(DefaultRecordBatch(bytes(data)))
+    assert [each.value for each in records] == [value for _, values in SENDS for value in values]
+    assert [each.timestamp for each in records] == [5000, 5001, 5002, 5000, 5001, 5000]
+    assert all(each.key == b"k" and ("h", None) in each.headers for each in records)
+    found = read(data)
+    assert [(each.identity, each.header.base_offset, each.header.records) for each in found] == [
+        (identity._replace(records=len(values)), offset, len(values))
+        for (identity, values), offset in zip(SENDS, (0, 3, 5), strict=True)
+    ]
+    assert [each.header.last_offset for each in found] == [2, 4, 5]
+    assert {each.header.crc for each in found} == {UNKNOWN_CRC}
+
+
+@pytest.mark.parametrize("codec", [0, 1, 3, 4])
+def test_a_send_by_itself_has_the_crc_that_it_is_judged_by(codec: int) -> None:
+    identity, values = SENDS[0]
+    data = send(identity, *values, codec=codec)
+    judged = under_writer(read_header(data), data)
+    assert can_join(judged) == (not codec)
+    stamped(data)
+    (found,) = read(data)
+    assert (found.identity, found.header.crc) == (identity, judged.crc)
+    assert found.header.producer_id == WRITER.pid
+
+
+def test_others_are_not_believed() -> None:
+    data = send(*SENDS[0][:1], b"x")
+    stamped(data)
+    assert [each.identity for each in read(data, {1, 2})] == [None]
+
+
+def test_a_writer_s_batch_that_says_nothing_is_nobody_s() -> None:
+    data = send(None, b"x")
+    stamped(data)
+    assert [each.identity for each in read(data)] == [None]
+
+
+@pytest.mark.parametrize("records", [5, 2**31 - 1])
+def test_a_send_that_would_be_longer_than_its_batch_is_nobody_s(records: int) -> None:
+    data = send(SENDS[0][0]._replace(records=records), b"x", b"y")
+    stamped(data)
+    assert [each.identity for each in read(data)] == [None]
+
+
+def test_what_cannot_be_taken_apart_goes_as_it_came() -> None:
+    good = send(*SENDS[0][:1], b"x")
+    assert join([good, send(None, b"x")]) is None
+    assert join([good, good[:-1]]) is None
+
+
+def test_large_ones_are_not_joined() -> None:
+    data = send(SENDS[0][0], b"x" * 5000)
+    assert not can_join(read_header(data))
+    many = [send(SENDS[0][0], b"x" * 3000)] * JOINED_SENDS_MAX
+    assert join(many) is None, "the room is bounded whatever is asked"
