@@ -9,10 +9,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS_IN_PARALLEL ?= 2
 
-.PHONY: demo test check bench mutants soak compatibility lock clean
+.PHONY: demo demo-kafka test check bench mutants soak compatibility lock clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m deploy.demo
+
+# The same with a real Kafka behind the proxy, and a real ZooKeeper; needs mvn and java.
+demo-kafka: $(VENV)/.demo
+	$(BIN)/python -m deploy.demo --kafka
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --dist loadgroup

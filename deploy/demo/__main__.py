@@ -1,6 +1,7 @@
 """`python -m deploy.demo`; see the package."""
 
 import asyncio
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from deploy.demo.behind import behind
 from deploy.demo.leased.story import run_leased
 from deploy.demo.proxy_process import DemoError
 from deploy.demo.story import run_demo
@@ -23,6 +25,10 @@ def main(
     directory: Annotated[
         Path, typer.Option(help="Data and logs; what an earlier run left is removed.")
     ] = _DIRECTORY,
+    *,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="With a real Kafka behind, that is killed as well.")
+    ] = False,
 ) -> None:
     """Send 20,894 real rows through a server that is killed six times, and count them all.
 
@@ -31,7 +37,7 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     code = 1
     try:
-        code = asyncio.run(_until_stopped(console, directory.resolve(), seconds))
+        code = asyncio.run(_until_stopped(console, directory.resolve(), seconds, kafka=kafka))
     except* DemoError as group:
         for error in group.exceptions:
             console.print(f"demo: failed: {error}", style="red", markup=False, highlight=False)
@@ -40,13 +46,23 @@ def main(
     raise typer.Exit(code)
 
 
-async def _until_stopped(console: Console, directory: Path, seconds: float) -> int:
+async def _until_stopped(console: Console, directory: Path, seconds: float, *, kafka: bool) -> int:
     """SIGTERM ends it as Ctrl-C does: the proxy must not be left behind."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if kafka:
+        return await _in_front(console, directory / "in-front", seconds)
     code = await run_demo(console, directory, seconds)
     return await run_leased(console, directory / "leased") or code
+
+
+async def _in_front(console: Console, directory: Path, seconds: float) -> int:
+    await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+    async with behind(directory) as real:
+        console.print(f"a real Kafka behind the proxy: {real.bootstrap}", highlight=False)
+        code = await run_demo(console, directory / "first", seconds, real)
+        return await run_leased(console, directory / "leased", real) or code
 
 
 if __name__ == "__main__":

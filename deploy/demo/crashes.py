@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from deploy.demo.behind import Behind
 from deploy.demo.clients import Client
 from deploy.demo.proxy_process import DemoError, Proxy
 
@@ -19,10 +20,12 @@ class Crash:
     Attributes:
         name: as it is told.
         fault: the plan that the server is started with; empty: it is killed from outside.
+        of_broker: whether it is the Kafka behind that is killed.
     """
 
     name: str
     fault: str = ""
+    of_broker: bool = False
 
 
 KILL: Final = Crash("kill -9")
@@ -31,10 +34,15 @@ AFTER_WRITE: Final = Crash("dies between write and answer", "kill after write *.
 #: In the log, durable, not answered.
 AFTER_FSYNC: Final = Crash("dies between fsync and answer", "kill after fsync *.log 250")
 PLAN: Final = (KILL, AFTER_WRITE, KILL, AFTER_FSYNC, KILL, KILL)
+BROKER: Final = Crash("kill -9 of Kafka", of_broker=True)
+#: In front of Kafka, where the log is Kafka's affair.
+PLAN_IN_FRONT: Final = (KILL, BROKER, KILL, KILL, BROKER, KILL)
 
 #: How long the server lives between two crashes, at least, once both clients are served again.
 _CALM_S: Final = 3.0
-_SERVED_S: Final = 20.0
+_SERVED_S: Final = 40.0
+#: How long a broker is down, at least.
+_BROKER_DOWN_S: Final = 1.0
 _MOMENT_S: Final = 20.0
 #: Both clients at once is the better moment; one of them will do when it does not come soon.
 _BOTH_S: Final = 3.0
@@ -82,12 +90,14 @@ class Crasher:
         clients: whose batches have to be in flight.
         tell: told of everything.
         plan: the crashes.
+        behind: the Kafka behind, where there is one.
     """
 
     proxy: Proxy
     clients: Sequence[Client]
     tell: Callable[[str], None]
     plan: Sequence[Crash] = PLAN
+    behind: Behind | None = None
     kills: list[Kill] = field(default_factory=list)
     strays: list[Kill] = field(default_factory=list)
 
@@ -104,7 +114,11 @@ class Crasher:
         """
         queue = deque(self.plan)
         while queue:
-            kill = await self._crash(queue[0], queue)
+            first = queue[0]
+            if first.of_broker:
+                kill = await self._crash_broker(first)
+            else:
+                kill = await self._crash(first, queue)
             if kill.in_flight:
                 queue.popleft()
                 self.kills.append(kill)
@@ -132,6 +146,22 @@ class Crasher:
         following = queue[1] if hit and len(queue) > 1 else None if hit else crash
         await self.proxy.start(following.fault if following else "")
         return Kill(crash, life, batches, records, time.monotonic() - began)
+
+    async def _crash_broker(self, crash: Crash) -> Kill:
+        """Kill the Kafka behind; the proxy goes on, and so do the clients."""
+        if self.behind is None:
+            raise DemoError("there is no Kafka behind")
+        batches = await self._moment()
+        self.behind.kill_now()
+        given = [set(client.ledger.unacknowledged) for client in self.clients]
+        began = time.monotonic()
+        await asyncio.sleep(_BROKER_DOWN_S)
+        records = sum(
+            len(keys & client.ledger.unacknowledged)
+            for keys, client in zip(given, self.clients, strict=True)
+        )
+        await self.behind.restart()
+        return Kill(crash, self.proxy.life, batches, records, time.monotonic() - began)
 
     async def _moment(self) -> int:
         """Wait for a moment in which the clients have batches in flight; how many."""

@@ -22,6 +22,8 @@ class Outcome:
         duplicates: caught by the server, over all its lives.
         failures: deliveries that a client gave up.
         rows: how many records there were to send.
+        broker_kills_min: so many of the kills are to be of the Kafka behind, and none at a fault
+            point; 0: there is none.
     """
 
     audit: Audit
@@ -29,6 +31,12 @@ class Outcome:
     duplicates: int
     failures: Sequence[str]
     rows: int = ROWS
+    broker_kills_min: int = 0
+
+    @property
+    def broker_kills(self) -> int:
+        """Kills of the Kafka behind."""
+        return sum(1 for kill in self.kills if kill.crash.of_broker)
 
     @property
     def fault_kills(self) -> int:
@@ -42,9 +50,12 @@ class Outcome:
     def summary(self) -> str:
         """The figures in one line."""
         total = self.audit.total
+        of_them = f"{self.fault_kills} between append and answer"
+        if self.broker_kills_min:
+            of_them = f"{self.broker_kills} of Kafka"
         return (
             f"demo: sent {total.sent}, stored {total.stored}, kills {len(self.kills)}"
-            f" ({self.fault_kills} between append and answer), duplicates caught"
+            f" ({of_them}), duplicates caught"
             f" {self.duplicates}, lost {total.lost}, doubled {total.doubled},"
             f" out of order {total.out_of_order}"
         )
@@ -64,5 +75,9 @@ class Outcome:
         yield f"only {len(self.kills)} kills hit batches in flight", len(self.kills) < _KILLS_MIN
         idle = sum(1 for kill in self.kills if not kill.in_flight)
         yield f"{idle} kills with nothing in flight", idle > 0
+        if self.broker_kills_min:
+            few = self.broker_kills < self.broker_kills_min
+            yield f"only {self.broker_kills} kills of Kafka", few
+            return
         few = self.fault_kills < _FAULT_KILLS_MIN
         yield f"only {self.fault_kills} crashes between append and answer", few

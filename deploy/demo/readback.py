@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from deploy.demo.proxy_process import DemoError
 from deploy.demo.rows import PARTITIONS, TOPICS
@@ -42,8 +42,9 @@ def read_topics(bootstrap: str, topics: Mapping[str, int]) -> list[Stored]:
         DemoError: the end was not reached in time.
     """
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "demo", "enable.auto.commit": False}
-    )
+        {"bootstrap.servers": bootstrap, "group.id": "demo", "enable.auto.commit": False,
+         "enable.partition.eof": True}
+    )  # fmt: skip
     try:
         return _read(consumer, topics)
     finally:
@@ -60,15 +61,26 @@ def _read(consumer: Consumer, topics: Mapping[str, int]) -> list[Stored]:
         (place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)
         for place in places
     }
-    due = sum(high - low for low, high in ends.values())
     consumer.assign(places)
     found: list[Stored] = []
     deadline = time.monotonic() + _DEADLINE_S
-    while len(found) < due:
+    while ends:
         if time.monotonic() > deadline:
-            raise DemoError(f"read back only {len(found)} of {due} records")
-        found += [_stored(each) for each in consumer.consume(_AT_ONCE, _WAIT_S)]
+            raise DemoError(f"read back only {len(found)} records; missing the ends of {ends}")
+        for each in consumer.consume(_AT_ONCE, _WAIT_S):
+            error = each.error()
+            if error is None or error.code() != KafkaError._PARTITION_EOF:
+                found.append(_stored(each))
+            elif (each.offset() or 0) >= ends.get(_place(each), (0, 0))[1]:
+                ends.pop(_place(each), None)
     return found
+
+
+def _place(message: Message) -> tuple[str, int]:
+    topic, partition = message.topic(), message.partition()
+    if topic is None or partition is None:
+        raise DemoError("reading back: an end without a place")
+    return topic, partition
 
 
 def _stored(message: Message) -> Stored:

@@ -109,7 +109,8 @@ def _crash_table(outcome: Outcome, duplicates: DuplicateCounter) -> Table:
             str(kill.batches),
             str(kill.records),
             f"{kill.down_s:.1f}",
-            str(duplicates.by_life.get(kill.life + 1, 0)),
+            # Those of a life are known together; it goes on where Kafka was killed.
+            "" if kill.crash.of_broker else str(duplicates.by_life.get(kill.life + 1, 0)),
         )
     return table
 

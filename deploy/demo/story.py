@@ -6,15 +6,16 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 # Its stubs forget to export NewTopic.
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 
 from deploy.demo.audit import audit
+from deploy.demo.behind import Behind
 from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient
-from deploy.demo.crashes import PLAN, Crasher
+from deploy.demo.crashes import BROKER, PLAN, PLAN_IN_FRONT, Crasher
 from deploy.demo.duplicates import DuplicateCounter
 from deploy.demo.ledger import Ledger
 from deploy.demo.outcome import Outcome
@@ -32,31 +33,49 @@ _ERRORS_ONLY: Final = 3
 _ALL_S: Final = 150.0
 
 
-async def run_demo(console: Console, directory: Path, seconds: float) -> int:
+class _Run(NamedTuple):
+    """How long sending lasts, where clients log, and the Kafka behind."""
+
+    seconds: float
+    log: logging.Logger
+    behind: Behind | None
+
+
+async def run_demo(
+    console: Console, directory: Path, seconds: float, behind: Behind | None = None
+) -> int:
     """Run it; the exit code.
 
     Parameters:
         console: where it is shown.
         directory: data and logs; what an earlier run left there is removed.
         seconds: how long sending is to last.
+        behind: the Kafka behind the proxy; then that is killed, too, and read from. None: the log
+            is the proxy's own.
     """
     log = _prepare(directory)
     records = load_records()
-    proxy = Proxy(directory)
+    proxy = Proxy(directory, *(behind.arguments if behind else ()))
     duplicates = DuplicateCounter()
     with Screen(console, {client: len(mine) for client, mine in records.items()}) as screen:
         try:
             async with asyncio.timeout(_ALL_S):
-                ledgers, crasher = await _produce(proxy, records, screen, duplicates, log, seconds)
-                screen.tell("all acknowledged; reading everything back")
-                stored = await asyncio.to_thread(read_back, proxy.bootstrap)
+                run = _Run(seconds, log, behind)
+                ledgers, crasher = await _produce(proxy, records, screen, duplicates, run)
+                source = behind.bootstrap if behind else proxy.bootstrap
+                whose = "from Kafka itself" if behind else "from the proxy"
+                screen.tell(f"all acknowledged; reading everything back, {whose}")
+                stored = await asyncio.to_thread(read_back, source)
                 await proxy.stop()
         except TimeoutError:
             raise DemoError(f"not done within {_ALL_S:.0f} s; {proxy.tail()}") from None
         finally:
             await proxy.destroy()
     failures = [text for ledger in ledgers for text in ledger.failures]
-    outcome = Outcome(audit(ledgers, stored), crasher.kills, duplicates.total, failures)
+    outcome = Outcome(
+        audit(ledgers, stored), crasher.kills, duplicates.total, failures,
+        broker_kills_min=PLAN_IN_FRONT.count(BROKER) if behind else 0,
+    )  # fmt: skip
     screen.report(outcome, duplicates)
     return 1 if outcome.problems() else 0
 
@@ -83,22 +102,22 @@ async def _produce(
     records: dict[str, list[Record]],
     screen: Screen,
     duplicates: DuplicateCounter,
-    log: logging.Logger,
-    seconds: float,
+    run: _Run,
 ) -> tuple[list[Ledger], Crasher]:
     """Send everything through all crashes, until every record has been reported on."""
-    took = await proxy.start(PLAN[0].fault)
+    plan = PLAN_IN_FRONT if run.behind else PLAN
+    took = await proxy.start(plan[0].fault)
     screen.tell(f"the proxy is ready after {took:.1f} s, pid {proxy.pid}, data {proxy.data_dir}")
     await asyncio.to_thread(_create_topics, proxy.bootstrap)
     clients: list[Client] = [
-        LibrdkafkaClient(proxy.bootstrap, log),
+        LibrdkafkaClient(proxy.bootstrap, run.log),
         AiokafkaClient(proxy.bootstrap),
     ]
     ledgers = [client.ledger for client in clients]
     for client in clients:
         await client.start()
-    crasher = Crasher(proxy, clients, screen.tell)
-    pace = Pace(seconds, lambda: crasher.left)
+    crasher = Crasher(proxy, clients, screen.tell, plan, run.behind)
+    pace = Pace(run.seconds, lambda: crasher.left)
     watchers = [
         asyncio.create_task(duplicates.watch(proxy)),
         asyncio.create_task(_show(screen, ledgers, duplicates)),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deploy.demo.audit import Audit, audit
-from deploy.demo.crashes import AFTER_FSYNC, AFTER_WRITE, KILL, Kill
+from deploy.demo.crashes import AFTER_FSYNC, AFTER_WRITE, BROKER, KILL, Kill
 from deploy.demo.ledger import Ledger
 from deploy.demo.outcome import Outcome
 from deploy.demo.readback import Stored
@@ -128,6 +128,14 @@ def test_a_good_run_has_no_problems_and_one_line() -> None:
         "demo: sent 6, stored 6, kills 6 (2 between append and answer), duplicates caught 9,"
         " lost 0, doubled 0, out of order 0"
     )
+
+
+def test_in_front_of_kafka_kafka_is_to_be_killed_as_well() -> None:
+    few = replace(_good(), broker_kills_min=2)
+    assert few.problems() == ["only 0 kills of Kafka"]
+    kills = [Kill(crash, life, 3, 9, 1.0) for life, crash in enumerate([KILL, BROKER] * 3)]
+    assert not replace(few, kills=kills).problems()
+    assert "kills 6 (3 of Kafka)" in replace(few, kills=kills).summary()
 
 
 def _bad_audit(change: str) -> Audit:

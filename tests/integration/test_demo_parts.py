@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from deploy.demo import crashes
+from deploy.demo.behind import Behind
 from deploy.demo.clients import Client
-from deploy.demo.crashes import AFTER_FSYNC, KILL, Crasher
+from deploy.demo.crashes import AFTER_FSYNC, BROKER, KILL, Crasher
 from deploy.demo.duplicates import DuplicateCounter, duplicates_in
 from deploy.demo.leased.verdict import Verdict
 from deploy.demo.ledger import Ledger
@@ -177,6 +178,35 @@ async def test_a_kill_whose_batches_were_answered_after_all_is_made_again(
     assert [kill.life for kill in crasher.strays] == [1]
     assert proxy.started == ["", AFTER_FSYNC.fault, "", ""]
     assert told[0].startswith("missed: ")
+
+
+class _FakeBehind:
+    """A Kafka that is killed and comes back."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def kill_now(self) -> None:
+        self.did.append("killed")
+
+    async def restart(self) -> None:
+        self.did.append("restarted")
+
+
+async def test_a_kill_of_kafka_leaves_the_proxy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    crasher, proxy = _crasher(monkeypatch, [], answers_before_death=0)
+    monkeypatch.setattr(crashes, "_BROKER_DOWN_S", 0.0)
+    behind = _FakeBehind()
+    crasher.plan = (KILL, BROKER, KILL)
+    with pytest.raises(DemoError, match="no Kafka behind"):
+        await crasher.run()
+    crasher.kills.clear()
+    crasher.behind = cast(Behind, behind)
+    await crasher.run()
+    assert [kill.crash for kill in crasher.kills] == [KILL, BROKER, KILL]
+    assert behind.did == ["killed", "restarted"]
+    assert len({kill.life for kill in crasher.kills}) == 2
+    assert proxy.started == [""] * 3
 
 
 async def test_kills_that_keep_missing_end_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

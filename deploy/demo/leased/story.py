@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 
+from deploy.demo.behind import Behind
 from deploy.demo.leased.coordinator import coordinator
 from deploy.demo.leased.lives import Life
 from deploy.demo.leased.producer import FENCED_EXIT
@@ -28,21 +30,26 @@ _PART: Final = 1_500
 _DOWN_S: Final = 0.3
 
 
-async def run_leased(console: Console, directory: Path) -> int:
+async def run_leased(console: Console, directory: Path, behind: Behind | None = None) -> int:
     """Run it; the exit code.
 
     Parameters:
         console: where it is shown.
         directory: data and logs; what an earlier run left there is removed.
+        behind: the Kafka behind the proxy; None: the log is the proxy's own.
     """
     await asyncio.to_thread(_empty, directory)
     with Screen(console, {}) as screen:
         try:
-            async with (
-                asyncio.timeout(_ALL_S),
-                coordinator(directory / "zookeeper", screen) as which,
-            ):
-                verdict = await _Story(directory, screen, *which).run()
+            async with asyncio.timeout(_ALL_S), AsyncExitStack() as stack:
+                if behind is not None:
+                    story = _Story(directory, screen, "ZooKeeper", behind.arguments)
+                else:
+                    which = coordinator(directory / "zookeeper", screen)
+                    source, hosts = await stack.enter_async_context(which)
+                    arguments = ("--zookeeper", hosts) if hosts else ()
+                    story = _Story(directory, screen, source, arguments)
+                verdict = await story.run()
         except TimeoutError:
             raise DemoError(f"part two was not done within {_ALL_S:.0f} s") from None
     console.print(verdict.table())
@@ -53,8 +60,9 @@ async def run_leased(console: Console, directory: Path) -> int:
 
 
 class _Story:
-    def __init__(self, directory: Path, screen: Screen, source: str, zookeeper: str) -> None:
-        arguments = ("--zookeeper", zookeeper) if zookeeper else ()
+    def __init__(
+        self, directory: Path, screen: Screen, source: str, arguments: tuple[str, ...]
+    ) -> None:
         self._proxy = Proxy(directory, *arguments)
         self._log = directory / "producer.log"
         self._screen = screen
