@@ -82,13 +82,15 @@ def make_topic(bootstrap: str) -> None:
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(30)
 
 
-def get_on(loads: list[Load], retries: Retries) -> None:
+def get_on(loads: list[Load], retries: Retries, within_s: float = _HANG_S) -> None:
     """Wait until each client was told of a record since now."""
     before = [load.ledger.acknowledged_count for load in loads]
-    deadline = time.monotonic() + _HANG_S
+    deadline = time.monotonic() + within_s
 
     def each_has() -> bool:
-        assert time.monotonic() < deadline, "nobody gets on"
+        stuck = [load.ledger.name for load, count in zip(loads, before, strict=True)
+                 if load.ledger.acknowledged_count <= count]  # fmt: skip
+        assert time.monotonic() < deadline, f"{stuck} do not get on"
         return all(
             load.ledger.acknowledged_count > count
             for load, count in zip(loads, before, strict=True)

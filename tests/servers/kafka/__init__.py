@@ -1,5 +1,6 @@
 """A real Apache Kafka, fetched by its Maven coordinates, and its own segment reader."""
 
+from tests.servers.kafka.cluster import KafkaCluster
 from tests.servers.kafka.install import KafkaUnavailableError, kafka_version, unavailable_reason
 from tests.servers.kafka.segments import (
     DumpedBatch,
@@ -14,6 +15,7 @@ __all__ = [
     "DumpedBatch",
     "DumpedFile",
     "DumpedRecord",
+    "KafkaCluster",
     "KafkaServer",
     "KafkaUnavailableError",
     "SegmentDump",

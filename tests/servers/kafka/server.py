@@ -31,7 +31,6 @@ _JVM_OPTIONS = (
 # Everything else keeps Kafka's defaults; these only make one node enough.
 _SINGLE_NODE = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
@@ -60,9 +59,14 @@ class KafkaServer:
         heap: str = "512m",
         overrides: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
+        node_id: int = 1,
         start_timeout_s: float = 90,
     ) -> None:
         """`listeners`: names of more of them, and their protocols (SASL_SSL and the like)."""
+        self.node_id = node_id
+        #: All controllers, and the cluster's id, where there are more nodes than this one.
+        self.voters = ""
+        self.cluster_id = ""
         self.directory = directory.resolve()
         self.data_dir = self.directory / "data"
         self.heap = heap
@@ -86,14 +90,27 @@ class KafkaServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def voter(self) -> str:
+        """This node as one of the controllers."""
+        return f"{self.node_id}@{LOOPBACK}:{self._controller_port}"
+
     def start(self) -> None:
         """Start, with the old ports and data if there are any."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start, and not wait."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
         if not (self.data_dir / "meta.properties").exists():
             self._format(properties)
         options = (f"-Xms{self.heap}", f"-Xmx{self.heap}", *_JVM_OPTIONS)
         self.process.start([*java_command("kafka.Kafka", *options), str(properties)], os.environ)
+
+    def wait(self) -> None:
+        """Wait until it answers."""
         try:
             self.process.wait_until(self._answers, self.start_timeout_s)
         except BaseException:  # also Ctrl-C: nobody else knows the pid
@@ -123,7 +140,8 @@ class KafkaServer:
                     *(f"{name}:{protocol}" for name, protocol in self._protocols.items()),
                 ]
             ),
-            "controller.quorum.voters": f"1@{controller}",
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": self.voters or self.voter,
             "log.dirs": str(self.data_dir),
             **self._overrides,
         }
@@ -132,8 +150,7 @@ class KafkaServer:
         return path
 
     def _format(self, properties: Path) -> None:
-        # A leading letter: the tool would take an id that begins with "-" for an option.
-        cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        cluster_id = self.cluster_id or new_cluster_id()
         done = subprocess.run(
             [
                 *java_command("kafka.tools.StorageTool"),
@@ -156,3 +173,9 @@ class KafkaServer:
             return bool(admin.list_topics(timeout=1).brokers)
         except KafkaException:
             return False
+
+
+def new_cluster_id() -> str:
+    """The id of a new cluster."""
+    # A leading letter: the tool would take an id that begins with "-" for an option.
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]

@@ -1,0 +1,64 @@
+"""Three real brokers, each a controller as well, with small heaps."""
+
+from pathlib import Path
+from typing import Final, Self
+
+from tests.servers.kafka.server import KafkaServer, new_cluster_id
+
+_HEAP: Final = "256m"
+#: What a cluster should have that people trust with their data.
+_SAFE: Final = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    # So that a broker that died is missed soon, and leaders move back.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "3000",
+    "leader.imbalance.check.interval.seconds": "5",
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "1500",
+}
+
+
+class KafkaCluster:
+    """Starts all of them, and stops them by their pids.
+
+    Parameters:
+        directory: for their data and logs.
+        overrides: further settings of all.
+    """
+
+    def __init__(self, directory: Path, *, overrides: dict[str, str] | None = None) -> None:
+        settings = {**_SAFE, **(overrides or {})}
+        self.nodes: Final = [
+            KafkaServer(directory / f"node{number}", heap=_HEAP, overrides=settings, node_id=number)
+            for number in (1, 2, 3)
+        ]
+        cluster_id = new_cluster_id()
+        for node in self.nodes:
+            node.voters = ",".join(each.voter for each in self.nodes)
+            node.cluster_id = cluster_id
+        self.bootstrap: Final = ",".join(node.bootstrap for node in self.nodes)
+
+    def __enter__(self) -> Self:
+        try:
+            for node in self.nodes:
+                node.launch()
+            for node in self.nodes:
+                node.wait()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    def _kill(self) -> None:
+        for node in self.nodes:
+            node.process.kill9()
