@@ -27,8 +27,8 @@ from pidlease.engine.counts import Counts
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.flight import Pending, behind_failed, original, tell
 from pidlease.engine.known import KnownProducers
-from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told_as
-from pidlease.engine.rereading import Parked, Rereading
+from pidlease.engine.outcome import Done, Outcome, Status, told_as
+from pidlease.engine.rereading import LOST, Parked, Rereading
 from pidlease.engine.whose import no_policy
 from pidlease.storage.errors import OffsetRangeError
 from pidlease.storage.ports import ForwardingLog, NewBatch, PartitionLog
@@ -38,9 +38,6 @@ from pidlease.storage.topics import Topic
 
 #: Verdicts that hang on what is known: more may stand in a log that others write to, too.
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
-_LOST: Final = Outcome(
-    Status.NOT_OWNER, reason="another server writes to this partition; look for it, and send there"
-)
 
 _log = structlog.get_logger(__name__)
 
@@ -161,7 +158,7 @@ class Partition(KnownProducers):
             done(self._stopped())
             return
         if self._shared and self._appends.lost:
-            done(self._outcome(policy_of(pid), _LOST))
+            done(self._outcome(policy_of(pid), LOST))
             return
         if not self._takes_all and (reason := self._policy.refusal(pid)):
             done(self._outcome(policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason)))
@@ -209,12 +206,11 @@ class Partition(KnownProducers):
     ) -> None:
         """Have the log read before a batch is judged."""
 
-        def give_up(reason: str) -> None:
+        def give_up(outcome: Outcome) -> None:
             rules = rules_of(pid)
             if rules is not None:
                 self._note_failed(rules, pid, batch)
-            outcome = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)
-            done(self._outcome(policy_of(pid), _LOST if self._appends.lost else outcome))
+            done(self._outcome(policy_of(pid), outcome))
 
         reading.park(pid, Parked(again, give_up))
 

@@ -11,13 +11,22 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from pidlease.storage.errors import LogError
+from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
+from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.writer import LoggedBatch
 
 #: What is told where the log could not be read; why is in our own log.
-_UNREAD: Final = "whether it is in the log already cannot be read now; send it again"
+_UNREAD: Final = Outcome(
+    Status.FAILED,
+    reason="whether it is in the log already cannot be read now; send it again",
+    code=UNKNOWN_OUTCOME,
+)
+#: What is told where another server has the partition.
+LOST: Final = Outcome(
+    Status.NOT_OWNER, reason="another server writes to this partition; look for it, and send there"
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -64,11 +73,11 @@ class Parked(NamedTuple):
 
     Attributes:
         again: judges it again.
-        give_up: answers that the log could not be read.
+        give_up: answers that it cannot be, or why.
     """
 
     again: Callable[[], None]
-    give_up: Callable[[str], None]
+    give_up: Callable[[Outcome], None]
 
 
 class Rereading:
@@ -114,13 +123,13 @@ class Rereading:
             self._task = None
 
     async def _once(self, parked: list[tuple[int, Parked]]) -> None:
-        failure = ""
+        failure: Outcome | None = None
         try:
             await self._partition.reread(self._log)
         except LogError as error:
             _log.warning("the log could not be read again", partition=str(self._partition.name),
                          error=str(error))  # fmt: skip
-            failure = _UNREAD
+            failure = _outcome(error)
         except Exception:  # noqa: BLE001 - a bug is not to leave them waiting
             _log.exception("the log could not be read again", partition=str(self._partition.name))
             failure = _UNREAD
@@ -129,9 +138,17 @@ class Rereading:
             if not self._waiting[producer]:
                 del self._waiting[producer]
             try:
-                if failure:
+                if failure is not None:
                     each.give_up(failure)
                 else:
                     each.again()
             except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others
                 _log.exception("a batch could not be judged again", producer=producer)
+
+
+def _outcome(error: LogError) -> Outcome:
+    if isinstance(error, NotOwnerError):
+        return LOST
+    if isinstance(error, NotAllowedError):
+        return Outcome(Status.REFUSED, reason=str(error), code=error.code)
+    return _UNREAD

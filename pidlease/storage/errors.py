@@ -4,6 +4,7 @@ LogError
 |-- AppendFailedError   nothing of this append is in the log; it may be tried again
 |-- LogStoppedError     the partition takes no more appends until someone has looked at it
 |-- NotOwnerError       another server writes to the partition now
+|-- NotAllowedError     the log behind does not let this server write to the partition
 |-- OffsetRangeError    an offset that the log does not have (any more, or yet)
 |-- UnidentifiedBatchError  a batch of the partition's writer does not say whose it is
 `-- DamagedLogError     bytes that were acknowledged are no longer intact
@@ -27,6 +28,18 @@ class LogStoppedError(LogError):
 
 class NotOwnerError(LogError):
     """Another server writes to the partition now; this one does not own it any more."""
+
+
+class NotAllowedError(LogError):
+    """The log behind does not let this server write to the partition.
+
+    Attributes:
+        code: Kafka's error code.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class OffsetRangeError(LogError):

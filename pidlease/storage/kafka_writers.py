@@ -12,11 +12,11 @@ from typing import Final
 import structlog
 
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
-from pidlease.storage.errors import LogError, NotOwnerError
+from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.configs import Kept
-from pidlease.storage.upstream.errors import UpstreamError
+from pidlease.storage.upstream.errors import UpstreamError, UpstreamRefusedError
 from pidlease.storage.upstream.fencing import Fencing
 from pidlease.storage.writer import Writer
 
@@ -27,6 +27,9 @@ _WRITER_MS_MAX: Final = 3_600_000
 _WRITER_MS_UNKNOWN: Final = 600_000
 #: Nothing sent before is written any more after this time, in seconds (see `frontier.LATE_MS`).
 _LATE_SECONDS: Final = 120.0
+
+#: Not allowed: to write to the topic, to use the transactional id.
+_RIGHTS: Final = frozenset({29, 53})
 
 _log = structlog.get_logger(__name__)
 
@@ -95,6 +98,7 @@ class KafkaWriters:
 
         Raises:
             NotOwnerError: another server owns the partition.
+            NotAllowedError: this server has not the right to.
             WriterUnavailableError: it could not be done now.
         """
         try:
@@ -103,6 +107,13 @@ class KafkaWriters:
             if writer.pid != self._last.get(place):
                 await self._follow(place, writer)
             await self._fencing.mark(place, writer)
+        except UpstreamRefusedError as error:
+            if error.code in _RIGHTS:
+                right = (
+                    "allow Write on the topic, Write and Describe on transactional ids pidlease/"
+                )
+                raise NotAllowedError(f"{error}; {right}", error.code) from error
+            raise WriterUnavailableError(str(error)) from error
         except (UpstreamError, WriterIdsError) as error:
             raise WriterUnavailableError(str(error)) from error
         self._taken[place] = writer

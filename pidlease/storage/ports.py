@@ -182,6 +182,7 @@ class ForwardingLog(PartitionLog, Protocol):
 
         Raises:
             NotOwnerError: another server owns the partition.
+            NotAllowedError: this server may not write to it.
             LogError: it could not be done now.
         """
 

@@ -55,7 +55,7 @@ _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.NOT_OWNER: (421, False),
 }
 #: What Kafka itself refuses, where the log is Kafka's, by its codes; anything else: 503.
-_BY_KAFKA: Final[Mapping[int, int]] = {2: 400, 3: 404, 10: 413, 17: 404, 18: 413, 29: 403,
+_BY_KAFKA: Final[Mapping[int, int]] = {2: 400, 3: 404, 10: 413, 17: 404, 18: 413, 29: 403, 53: 403,
                                        32: 400, 87: 400}  # fmt: skip
 
 

@@ -21,7 +21,15 @@ class UpstreamLostError(UpstreamAwayError):
 
 
 class UpstreamRefusedError(UpstreamError):
-    """Authentication failed, a certificate is not trusted, or a version is missing."""
+    """Authentication failed, a certificate is not trusted, a version or a right is missing.
+
+    Attributes:
+        code: Kafka's error code, where it gave one; else 0.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class UpstreamNonsenseError(UpstreamError):

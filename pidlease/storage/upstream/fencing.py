@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators
+from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
 from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError, UpstreamRefusedError
 from pidlease.storage.upstream.link import version_for
 from pidlease.storage.upstream.messages import (
@@ -125,10 +125,10 @@ class Fencing:
         Raises:
             UpstreamError: it could not be done in time, or is refused.
         """
+        who = f"the writer of {place} ({self._id(place)})"
         latest = time.monotonic() + _SECONDS
         rest = _REST_SECONDS
         while True:
-            reason = ""
             try:
                 answer = await self._once(place, api_key, values)
             except UpstreamRefusedError:
@@ -144,18 +144,20 @@ class Fencing:
                 if code in _MOVED:
                     self._coordinators.forget()
                 elif code not in _BUSY:
-                    raise UpstreamRefusedError(
-                        f"the writer of {place} ({self._id(place)}): {reason}"
-                    )
+                    raise UpstreamRefusedError(f"{who}: {reason}", code.value)
             if time.monotonic() >= latest:
-                raise UpstreamAwayError(f"the writer of {place} ({self._id(place)}): {reason}")
+                raise UpstreamAwayError(f"{who}: {reason}")
             await asyncio.sleep(rest)
             rest = min(rest * 2, _REST_SECONDS_MAX)
 
     async def _once(self, place: TopicPartition, api_key: int, values: dict[str, object]) -> Any:  # noqa: ANN401
-        link = await self._cluster.link_to(
-            await self._coordinators.of(TRANSACTION, self._id(place))
-        )
+        try:
+            broker = await self._coordinators.of(TRANSACTION, self._id(place))
+        except NoCoordinatorError as error:
+            if error.code is ErrorCode.transactional_id_authorization_failed:
+                raise UpstreamRefusedError(str(error), error.code.value) from error
+            raise
+        link = await self._cluster.link_to(broker)
         request = Request(api_key, version_for(link, api_key, _VERSIONS[api_key]))
         if api_key == ADD_PARTITIONS_TO_TXN:
             topic = request.part(
