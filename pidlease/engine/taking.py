@@ -83,7 +83,7 @@ class Taking:
         partition = self._partition
         at = partition.applied_offset
         before = partition.known
-        writer = await log.take()
+        writer = await log.take(lane.doubt_ms)
         rest = _REST_SECONDS
         for _ in range(_LOOKS_MAX):
             now_ms = self._clock_ms()

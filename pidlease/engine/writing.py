@@ -86,6 +86,8 @@ class WriterLane:
         self._alone = 0
         #: What was answered since Kafka refused a batch, until all that was behind it is, too.
         self._refused: list[tuple[_Flight, Forwarded]] = []
+        #: When it last was not known what became of a batch, in ms since 1970; 0: never.
+        self.doubt_ms = 0
         #: Whether another server has taken the writer.
         self.fenced = False
 
@@ -243,6 +245,8 @@ class WriterLane:
         _log.warning("the writer of a partition is to be taken again", reason=reason,
                      partition=str(self._partition.name), fenced=self.fenced,
                      batches=len(flights))  # fmt: skip
+        if flights:
+            self.doubt_ms = self._clock_ms()
         for flight in self._flying:
             self._frontier.lost(flight, WRITER, self._clock_ms())
         unknown = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)

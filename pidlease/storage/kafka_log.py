@@ -74,6 +74,8 @@ _NO_WAIT_MS: Final = 0
 #: A partition that cannot be read is tried again: so often, so many seconds later each time.
 _TRIES: Final = 6
 _FIRST_REST_SECONDS: Final = 0.1
+#: Where it ends before what is known to be in it, it is looked at again.
+_CUT_RESTS_SECONDS: Final = (0.2, 0.8, 2.0)
 _OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.value
 
 
@@ -121,7 +123,7 @@ class Writers(Protocol):
     def kept_ms(self) -> int:
         """For how long one may be used, in ms."""
 
-    async def take(self, place: TopicPartition) -> Writer:
+    async def take(self, place: TopicPartition, doubt_ms: int) -> Writer:
         """See `ports.ForwardingLog.take`."""
 
     async def current(self, place: TopicPartition) -> Writer | None:
@@ -171,9 +173,9 @@ class KafkaPartitionLog:
         """See `ports.ForwardingLog`."""
         return self._writers.kept_ms
 
-    async def take(self) -> Writer:
+    async def take(self, doubt_ms: int) -> Writer:
         """See `ports.ForwardingLog`."""
-        return await self._writers.take(self._place)
+        return await self._writers.take(self._place, doubt_ms)
 
     async def who_writes(self) -> Writer | None:
         """See `ports.ForwardingLog`."""
@@ -241,8 +243,17 @@ class KafkaPartitionLog:
 
     async def look(self) -> int:
         """See `ForwardingLog`."""
-        self.start_offset, end = await self._try(partial(self._upstream.range_of, self._place))
-        self.end_offset = max(self.end_offset, end)
+        for rest in (*_CUT_RESTS_SECONDS, 0.0):
+            self.start_offset, end = await self._try(partial(self._upstream.range_of, self._place))
+            if end >= self.end_offset:
+                break
+            await asyncio.sleep(rest)  # a new leader may not know yet how far all replicas are
+        if end < self.end_offset:
+            self.stop(f"it went up to {self.end_offset} and ends at {end}: Kafka has lost records")
+            _log.error("a partition of Kafka was cut; it is read again", partition=str(self._place),
+                       known_end=self.end_offset, end=end)  # fmt: skip
+            raise LogStoppedError(self.stopped)
+        self.end_offset = end
         return end
 
     async def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:

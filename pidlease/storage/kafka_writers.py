@@ -4,7 +4,6 @@ A writer is fenced by Kafka (`upstream.fencing`), and its producer id is on reco
 is sent under it: who replays the log believes the record header `pidlease` under these ids only.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from typing import Final
@@ -25,8 +24,8 @@ from pidlease.storage.writer import Writer
 _WRITER_MS_MAX: Final = 3_600_000
 #: The same where Kafka does not say when it forgets.
 _WRITER_MS_UNKNOWN: Final = 600_000
-#: Nothing sent before is written any more after this time, in seconds (see `frontier.LATE_MS`).
-_LATE_SECONDS: Final = 120.0
+#: Nothing sent before is written any more after this time, in ms (see `frontier.LATE_MS`).
+_LATE_MS: Final = 120_000
 
 #: Not allowed: to write to the topic, to use the transactional id.
 _RIGHTS: Final = frozenset({29, 53})
@@ -45,6 +44,7 @@ class KafkaWriters:
         fencing: raises epochs.
         ids: the ids on record.
         pool: the threads for blocking work.
+        clock_ms: the time, in ms since 1970.
         owned: whether this server owns the cluster's partitions; raises LogError where it cannot
             be known. None: nobody but whoever takes a writer can tell.
     """
@@ -54,20 +54,22 @@ class KafkaWriters:
         fencing: Fencing,
         ids: WriterIds,
         pool: IoPool,
+        clock_ms: Callable[[], int],
         owned: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._fencing: Final = fencing
         self._record: Final = ids
         self._pool: Final = pool
         self._owned: Final = owned
+        self._clock_ms: Final = clock_ms
         self._ids: set[int] = set()
         #: The writers as which this server could send, as far as the coordinator is concerned.
         self._taken: dict[TopicPartition, Writer] = {}
         #: The last id of each partition's writer.
         self._last: dict[TopicPartition, int] = {}
-        self._began = time.monotonic()
-        #: Until when a partition's former writer may still be heard of, in seconds.
-        self._late: dict[TopicPartition, float] = {}
+        #: The partitions whose writer this server was.
+        self._mine: set[TopicPartition] = set()
+        self._began_ms = self._clock_ms()
         #: For how long one may be used, in ms.
         self.kept_ms = _WRITER_MS_UNKNOWN
 
@@ -81,7 +83,7 @@ class KafkaWriters:
         for pid, of in sorted(known.items(), key=lambda each: each[1].given_ms):
             self._last[TopicPartition(of.topic, of.partition)] = pid
         self._ids.update(known)
-        self._began = time.monotonic()
+        self._began_ms = self._clock_ms()
 
     def kafka_keeps(self, kept: Kept) -> None:
         """Take note of how long Kafka remembers."""
@@ -93,8 +95,12 @@ class KafkaWriters:
         """All that are or were a writer's."""
         return self._ids
 
-    async def take(self, place: TopicPartition) -> Writer:
+    async def take(self, place: TopicPartition, doubt_ms: int) -> Writer:
         """Become a partition's writer. Its marker comes into the log soon.
+
+        Parameters:
+            place: the partition.
+            doubt_ms: see `ports.ForwardingLog.take`.
 
         Raises:
             NotOwnerError: another server owns the partition.
@@ -105,7 +111,7 @@ class KafkaWriters:
             await self._check_owner(place)
             writer = await self._fencing.raise_epoch(place)
             if writer.pid != self._last.get(place):
-                await self._follow(place, writer)
+                await self._follow(place, writer, doubt_ms)
             await self._fencing.mark(place, writer)
         except UpstreamRefusedError as error:
             if error.code in _RIGHTS:
@@ -117,6 +123,7 @@ class KafkaWriters:
         except (UpstreamError, WriterIdsError) as error:
             raise WriterUnavailableError(str(error)) from error
         self._taken[place] = writer
+        self._mine.add(place)
         _log.info("writer taken", partition=str(place), pid=writer.pid, epoch=writer.epoch)
         return writer
 
@@ -157,7 +164,7 @@ class KafkaWriters:
         except UpstreamError as error:
             raise WriterUnavailableError(str(error)) from error
 
-    async def _follow(self, place: TopicPartition, writer: Writer) -> None:
+    async def _follow(self, place: TopicPartition, writer: Writer, doubt_ms: int) -> None:
         """Go on under another id, which does not fence the one before.
 
         Kafka gives one where it has forgotten the transactional id (nobody used it for days), or
@@ -168,17 +175,16 @@ class KafkaWriters:
             WriterIdsError: it could not be recorded.
         """
         if writer.pid not in self._ids:
-            of = WriterOf(place.topic, place.partition, time.time_ns() // 1_000_000)
+            of = WriterOf(place.topic, place.partition, self._clock_ms())
             await self._pool.run(partial(self._record.add, writer.pid, of))
             self._ids.add(writer.pid)
         if place in self._last:
-            now = time.monotonic()
-            late = self._late.setdefault(place, self._began + _LATE_SECONDS)
-            if now < late:
+            # Of a life before nobody knows when it last sent.
+            since_ms = doubt_ms if place in self._mine else self._began_ms
+            late_ms = since_ms + _LATE_MS - self._clock_ms()
+            if since_ms and late_ms > 0:
                 raise WriterUnavailableError(
                     f"the writer of {place} has another producer id, {writer.pid}; what was sent"
-                    f" under the one before may come for {late - now:.0f} s more"
+                    f" under the one before may come for {late_ms / 1000:.0f} s more"
                 )
         self._last[place] = writer.pid
-        # Should it change once more in this life, we may have sent something just now.
-        self._late[place] = time.monotonic() + _LATE_SECONDS

@@ -175,10 +175,14 @@ class ForwardingLog(PartitionLog, Protocol):
     def writer_ms(self) -> int:
         """How long its writer may be used before it is taken again, in ms."""
 
-    async def take(self) -> Writer:
+    async def take(self, doubt_ms: int) -> Writer:
         """Become its writer, in the place of who was; a marker of it comes into the log soon.
 
         What stands before the marker is all that writers before have written and ever will.
+
+        Parameters:
+            doubt_ms: when it last was not known what became of something that this server had sent
+                as the writer, in ms since 1970; 0: never.
 
         Raises:
             NotOwnerError: another server owns the partition.

@@ -154,7 +154,7 @@ class SimLog(FakeLog):
         await self._asked()
         return self._world.log is self
 
-    async def take(self) -> Writer:
+    async def take(self, doubt_ms: int) -> Writer:
         if not await self.owned():
             raise NotOwnerError("another one owns it")
         await self._asked()
