@@ -94,9 +94,7 @@ class InFrontOfKafka:
         if ids is None:
             raise AssertionError("a coordinator keeps the ids of writers")
         owned = None if self._ownership is None else self._is_owner
-        self._writers = KafkaWriters(
-            self._upstream.fencing, ids, self._pool, wall_clock_ms, owned
-        )
+        self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owned)
         self.store = KafkaStore(self._upstream, self._writers, self._pool)
 
     def _open(self) -> None:
