@@ -110,14 +110,16 @@ class _Side:
         self._process = server.process
         self._timings: list[Timing] = []
         self._server_cpu_s = 0.0
-        # Two clients of one server write to topics of their own.
+        # Two clients of one server write to topics of their own, and two ways to one Kafka.
         topic, client = comparison.name, contender.client
+        topic += "-front" if contender.kind == "in front" else ""
         self.producer = LoadProcess(
             comparison.load,
             server.bootstrap,
             topic if client == "librdkafka" else f"{topic}-{client}",
             client=client,
             leases=server.http_url if isinstance(server, PidleaseServer) else "",
+            marked=contender.kind == "in front" and client == "LeasedProducer",
         )
 
     def begin_round(self) -> None:

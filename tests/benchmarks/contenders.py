@@ -27,7 +27,7 @@ class Fsync(Enum):
 class Contender:
     """One alternative: a kind of server under certain settings."""
 
-    kind: str  # "pidlease" or "kafka"
+    kind: str  # "pidlease", "kafka", or "in front": pidlease, and that Kafka behind
     fsync: Fsync
     judging: bool = True
     twin: str = ""  # tells two servers of the same settings apart
@@ -73,7 +73,9 @@ class Servers:
     def keep_only(self, needed: Iterable[Contender]) -> None:
         """Stop all that is not needed any more: even an idle JVM takes some of two cores."""
         wanted = {contender.server for contender in needed}
-        for contender in [one for one in self._running if one not in wanted]:
+        wanted |= {_behind(one) for one in wanted}
+        # Those that were started last first: they may have others behind them.
+        for contender in [one for one in reversed(self._running) if one not in wanted]:
             self._running.pop(contender).stop()
 
     def settle(self, contender: Contender) -> None:
@@ -81,7 +83,7 @@ class Servers:
 
         Only this server's files: `sync` would hold up everybody else on the machine.
         """
-        for path in self.get(contender).data_dir.rglob("*.log"):
+        for path in self.get(_behind(contender)).data_dir.rglob("*.log"):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fdatasync(descriptor)
@@ -90,12 +92,21 @@ class Servers:
 
     def _build(self, contender: Contender) -> Server:
         index = len(list(self._directory.iterdir()))
-        directory = self._directory / f"{index}-{contender.kind}"
+        directory = self._directory / f"{index}-{contender.kind.replace(' ', '-')}"
         directory.mkdir()
         if contender.kind == "kafka":
             overrides = FSYNC_EACH_BATCH if contender.fsync is Fsync.BATCH else {}
             return KafkaServer(directory, heap=self._kafka_heap, overrides=overrides)
+        if contender.kind == "in front":
+            upstream = self.get(_behind(contender)).bootstrap
+            return PidleaseServer(directory, settings={"log": "kafka", "upstream": upstream})
         judging = "on" if contender.judging else "off"
         return PidleaseServer(
             directory, settings={"fsync": contender.fsync.value, "judging": judging}
         )
+
+
+def _behind(contender: Contender) -> Contender:
+    """Whose log it is: the same, or the Kafka behind."""
+    kind = "kafka" if contender.kind == "in front" else contender.kind
+    return replace(contender.server, kind=kind)

@@ -62,8 +62,13 @@ class LoadProcess:
         *,
         client: str = "librdkafka",
         leases: str = "",
+        marked: bool = False,
     ) -> None:
-        """`leases` is where the client asks for them, if it does."""
+        """`leases` is where the client asks for them, if it does.
+
+        `marked`: the first record has a marker before it, which takes an offset.
+        """
+        self._marks = int(marked)
         self._where = f"{topic} at {bootstrap}"
         self._acknowledged = 0
         self._load = load
@@ -111,7 +116,7 @@ class LoadProcess:
     def verify(self) -> None:
         """Compare with the end of the log that the server itself tells."""
         stored = int(self._ask({"stored": 0})["stored"])
-        if stored != self._acknowledged:
+        if stored != self._acknowledged + self._marks:
             raise LostRecordsError(
                 f"{self._where}: {self._acknowledged} acknowledged, {stored} stored"
             )

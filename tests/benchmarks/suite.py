@@ -31,6 +31,9 @@ _OUR_CLIENT = Contender("pidlease", Fsync.NEVER, client="LeasedProducer")
 _AIOKAFKA = Contender("pidlease", Fsync.NEVER, client="aiokafka")
 _KAFKA = Contender("kafka", Fsync.NEVER)
 _KAFKA_BATCH = Contender("kafka", Fsync.BATCH)
+_KAFKA_AIOKAFKA = Contender("kafka", Fsync.NEVER, client="aiokafka")
+_FRONT = Contender("in front", Fsync.NEVER)
+_FRONT_CLIENT = Contender("in front", Fsync.NEVER, client="LeasedProducer")
 _KAFKA_TWIN = Contender("kafka", Fsync.NEVER, twin=" twin")
 _KAFKA_BATCH_TWIN = Contender("kafka", Fsync.BATCH, twin=" twin")
 
@@ -51,6 +54,10 @@ SUITE = (
     ),
     Comparison("produce-1k", _OURS, _KAFKA, _BULK, "MB/s", 0.9),
     Comparison("single-record", _OURS, _KAFKA, _SINGLE, "records/s", 1.2),
+    Comparison("front-1k", _FRONT, _KAFKA, _BULK, "MB/s", 0.9),
+    Comparison("front-single", _FRONT, _KAFKA, _SINGLE, "records/s", 0.6),
+    # Strict numbering, under the partition's writer, beside aiokafka's own straight to Kafka.
+    Comparison("front-client-1k", _FRONT_CLIENT, _KAFKA_AIOKAFKA, _PYTHON_1K, "MB/s", None),
     Comparison("consume-1k", _OURS, _KAFKA, _READ, "MB/s", 0.9),
     Comparison("judging-1k", _OURS, _OURS_UNJUDGED, _BULK, "MB/s", 0.98, rounds_factor=2),
     Comparison(
