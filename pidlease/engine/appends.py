@@ -71,6 +71,9 @@ class Appends(Protocol):
     def reading_before_refusal(self, pid: int) -> Rereading | None:
         """The reading that goes before a producer's batch is refused; None: it needs none."""
 
+    def failed(self, pid: int) -> None:
+        """A batch of a producer has failed, whichever way: see `Rereading.fail`."""
+
     @property
     def lost(self) -> bool:
         """Whether another server writes here now."""
@@ -122,6 +125,9 @@ class GroupAppends:
 
     def reading_before_refusal(self, pid: int) -> None:
         """See `Appends`."""
+
+    def failed(self, pid: int) -> None:
+        """See `Appends`: nothing waits here."""
 
     def settle(self) -> bool:
         """See `Appends`."""

@@ -98,6 +98,11 @@ class Lanes:
         """See `Appends`: who was replaced does not hear of it by itself."""
         return self._rereading if policy_of(pid) is Policy.KAFKA else self._taking
 
+    def failed(self, pid: int) -> None:
+        """See `Appends`."""
+        self._rereading.fail(pid)
+        self._taking.fail(pid)
+
     @property
     def lost(self) -> bool:
         """See `Appends`. It is asked again whether it is so: who did it may not own it, either."""

@@ -146,6 +146,7 @@ class LeaseService:
         if ask.pid >= 0 and not (name and ask.renew):
             if name:
                 raise NameNeededError("ask by pid, or by name; both are for renew")
+            await self._sure(partition, ask.pid)
             return self._known(partition, ask.pid)
         if name:
             return await self._named(partition, name, ask)
@@ -179,9 +180,21 @@ class LeaseService:
 
     async def _named(self, partition: Partition, name: str, ask: Ask) -> Granted:
         grant = await self._grant(name, ask)
+        await self._sure(partition, grant.pid)
         sequence, resume_at = _next(partition, grant.pid, grant.former)
         expire_ms = self._engine.leases.expire_ms(grant.pid)
         return Granted(grant.pid, grant.generation, sequence, expire_ms, resume_at, name)
+
+    async def _sure(self, partition: Partition, pid: int) -> None:
+        """See to it that all is known of a PID: what is told here is not used for something else.
+
+        Raises:
+            NameBusyError: it cannot be known now.
+        """
+        if not await partition.sure_of(pid):
+            raise NameBusyError(
+                f"what {partition.name} holds of PID {pid} cannot be known now; try again"
+            )
 
     async def _grant(self, name: str, ask: Ask) -> NameGrant:
         """The one grant of all asks under this name; also where it was refused."""

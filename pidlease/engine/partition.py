@@ -134,7 +134,7 @@ class Partition(KnownProducers):
 
     # ------------------------------------------------------------------ judging
 
-    def produce(  # noqa: C901, PLR0912 - the hot path, in one piece
+    def produce(  # noqa: C901, PLR0912, PLR0915 - the hot path, in one piece
         self,
         pid: int,
         header: BatchHeader,
@@ -172,7 +172,8 @@ class Partition(KnownProducers):
             return
         again = None
         if self._shared and not sure:
-            again = partial(self.produce, pid, header, data, batch, done, sure=True)
+            told = partial(self._told, pid, done) if rules.holes else done
+            again = partial(self.produce, pid, header, data, batch, told, sure=True)
             reading = self._appends.reading_for(pid, flying=pid in self._flying)
             if reading is not None:
                 self._park(reading, pid, batch, again, done)
@@ -213,6 +214,29 @@ class Partition(KnownProducers):
             done(self._outcome(policy_of(pid), outcome))
 
         reading.park(pid, Parked(again, give_up))
+
+    def _told(self, pid: int, done: Done, outcome: Outcome) -> None:
+        """A batch that waited for the log, and whose numbers hold nothing off, is done."""
+        if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
+            self._appends.failed(pid)
+        done(outcome)
+
+    async def sure_of(self, pid: int) -> bool:
+        """Whether all that the log holds of a producer is applied: it is read, or asked for, first.
+
+        False: that cannot be known now.
+        """
+        reading = self._appends.reading_before_refusal(pid)
+        if reading is None:
+            return True
+        known: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def tell(sure: bool) -> None:  # noqa: FBT001 - a callback
+            if not known.done():
+                known.set_result(sure)
+
+        reading.park(pid, Parked(partial(tell, True), lambda _: tell(sure=False)))  # noqa: FBT003
+        return await known
 
     def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
         """Tell, and count, what a door has found to be wrong with a batch.
@@ -379,6 +403,7 @@ class Partition(KnownProducers):
         """Let pushed be persisted again, and remember what comes first when it comes again."""
         self._flying.pop(pid, None)
         self._pushed.pop(pid, None)
+        self._appends.failed(pid)
         rules = rules_of(pid)
         if rules is not None:
             self._note_failed(rules, pid, batch)
@@ -419,9 +444,12 @@ class Partition(KnownProducers):
         end = await log.look()
         start = max(self._appends.applied, log.start_offset)
         before = self.known
-        async for batches in log.batches_from(start, end):
-            self.replay(batches, now_ms)
-        self.caught_up(before, end, now_ms)
+        try:
+            async for batches in log.batches_from(start, end):
+                self.replay(batches, now_ms)
+        finally:
+            self._leases.restore(self.producers.keys() - before, self)
+        self._appends.reread(end, now_ms)
 
     def caught_up(self, before: set[int], end: int, now_ms: int) -> None:
         """See `rereading.Takeable`."""

@@ -23,6 +23,9 @@ _UNREAD: Final = Outcome(
     reason="whether it is in the log already cannot be read now; send it again",
     code=UNKNOWN_OUTCOME,
 )
+_BEHIND: Final = Outcome(
+    Status.FAILED, reason="a batch before it has failed; send it again behind that"
+)
 #: What is told where another server has the partition.
 LOST: Final = Outcome(
     Status.NOT_OWNER, reason="another server writes to this partition; look for it, and send there"
@@ -94,6 +97,8 @@ class Rereading:
         self._parked: list[tuple[int, Parked]] = []
         #: How much of each producer waits, also of those that are being read for.
         self._waiting: dict[int, int] = {}
+        #: Those of them of which one has failed.
+        self._failed: set[int] = set()
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -106,6 +111,14 @@ class Rereading:
         self._waiting[producer] = self._waiting.get(producer, 0) + 1
         self._parked.append((producer, parked))
         self.begin()
+
+    def fail(self, producer: int) -> None:
+        """A batch of a producer has failed: those that wait behind it are not to pass it.
+
+        Where holes are allowed nothing else would tell that one is missing.
+        """
+        if producer in self._waiting:
+            self._failed.add(producer)
 
     def begin(self) -> None:
         """Read the log."""
@@ -134,12 +147,16 @@ class Rereading:
             _log.exception("the log could not be read again", partition=str(self._partition.name))
             failure = _UNREAD
         for producer, each in parked:
+            if failure is not None:
+                self.fail(producer)
+            given_up = failure or (_BEHIND if producer in self._failed else None)
             self._waiting[producer] -= 1
             if not self._waiting[producer]:
                 del self._waiting[producer]
+                self._failed.discard(producer)
             try:
-                if failure is not None:
-                    each.give_up(failure)
+                if given_up is not None:
+                    each.give_up(given_up)
                 else:
                     each.again()
             except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others

@@ -10,7 +10,7 @@ from typing import Final
 
 from pidlease.engine.rereading import Takeable
 from pidlease.engine.writing import WriterLane
-from pidlease.storage.errors import LogError, NotOwnerError
+from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.writer import LoggedBatch, Writer
@@ -37,6 +37,8 @@ class Taking:
         self._partition: Final = partition
         self._lane: Final = lane
         self._clock_ms: Final = clock_ms
+        #: What was known before the first of the readings that did not come to their end.
+        self._before: set[int] | None = None
 
     @property
     def name(self) -> TopicPartition:
@@ -51,23 +53,28 @@ class Taking:
         """
         lane = self._lane()
         try:
-            if lane.ready and lane.writer is not None:
-                await self._check(log, lane.writer)
-                return
-            if lane.fenced:
-                await self._own(log)
-                lane.fenced = False  # one took it that did not know yet that we own it
-            while lane.landing:  # noqa: ASYNC110 - a wait for some answers
-                await asyncio.sleep(_REST_SECONDS)
-            await self._take(log, lane)
+            await self._make_sure(log, lane)
         except NotOwnerError as error:
             lane.fenced = True
             lane.lose(str(error))
             raise
-        except LogError as error:
+        except Exception as error:
             if not lane.ready:
                 lane.lose(str(error))
             raise
+
+    async def _make_sure(self, log: ForwardingLog, lane: WriterLane) -> None:
+        if log.stopped:
+            raise LogStoppedError(log.stopped)
+        if lane.ready and lane.writer is not None:
+            await self._check(log, lane.writer)
+            return
+        if lane.fenced:
+            await self._own(log)
+            lane.fenced = False  # one took it that did not know yet that we own it
+        while lane.landing:  # noqa: ASYNC110 - a wait for some answers
+            await asyncio.sleep(_REST_SECONDS)
+        await self._take(log, lane)
 
     async def _own(self, log: ForwardingLog) -> None:
         if not await log.owned():
@@ -82,7 +89,7 @@ class Taking:
     async def _take(self, log: ForwardingLog, lane: WriterLane) -> None:
         partition = self._partition
         at = partition.applied_offset
-        before = partition.known
+        self._before = partition.known if self._before is None else self._before
         writer = await log.take(lane.doubt_ms)
         rest = _REST_SECONDS
         for _ in range(_LOOKS_MAX):
@@ -95,7 +102,8 @@ class Taking:
                 marked = marked or any(_is_marker(each, writer) for each in batches)
             at = max(at, end)
             if marked:
-                partition.caught_up(before, end, now_ms)
+                partition.caught_up(self._before, end, now_ms)
+                self._before = None
                 lane.begin(writer)
                 return
             await asyncio.sleep(rest)

@@ -86,6 +86,8 @@ class WriterLane:
         self._alone = 0
         #: What was answered since Kafka refused a batch, until all that was behind it is, too.
         self._refused: list[tuple[_Flight, Forwarded]] = []
+        #: Until when Kafka surely knows the writer, in ms since 1970: it goes by records' times.
+        self._known_until_ms = 0
         #: When it last was not known what became of a batch, in ms since 1970; 0: never.
         self.doubt_ms = 0
         #: Whether another server has taken the writer.
@@ -114,6 +116,7 @@ class WriterLane:
         """The log is read up to the writer's marker."""
         self.writer = writer
         self._taken_ms = self._clock_ms()
+        self._known_until_ms = self._taken_ms + self._log.producers_kept_ms // 2
         self._sequence = 0
         self._frontier.settled(WRITER)
         self._pump()
@@ -130,7 +133,9 @@ class WriterLane:
         self._pump()
 
     def _pump(self) -> None:
-        while self._waiting and len(self._flying) < _IN_FLIGHT_MAX and not self._refused:
+        # Whom Kafka does not know it takes any batch of, also one whose predecessor it refused.
+        room = _IN_FLIGHT_MAX if self._known_until_ms > self._clock_ms() else 1
+        while self._waiting and len(self._flying) < room and not self._refused:
             if self.writer is None or not self.ready:
                 # It was used for so long that somebody else may have it without our being fenced.
                 self._take_again()
@@ -203,6 +208,8 @@ class WriterLane:
             at += part.new.header.records
         applied = self._partition.apply(flight.parts, offsets)
         self._frontier.landed(flight, at)
+        newest_ms = min(flight.new.header.max_timestamp, self._clock_ms())
+        self._known_until_ms = newest_ms + self._log.producers_kept_ms // 2
         self._pump()
         self._partition.tell(applied)
 

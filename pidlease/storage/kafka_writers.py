@@ -4,6 +4,7 @@ A writer is fenced by Kafka (`upstream.fencing`), and its producer id is on reco
 is sent under it: who replays the log believes the record header `pidlease` under these ids only.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from typing import Final
@@ -63,6 +64,7 @@ class KafkaWriters:
         self._owned: Final = owned
         self._clock_ms: Final = clock_ms
         self._ids: set[int] = set()
+        self._taking: dict[TopicPartition, asyncio.Lock] = {}
         #: The writers as which this server could send, as far as the coordinator is concerned.
         self._taken: dict[TopicPartition, Writer] = {}
         #: The last id of each partition's writer.
@@ -107,6 +109,10 @@ class KafkaWriters:
             NotAllowedError: this server has not the right to.
             WriterUnavailableError: it could not be done now.
         """
+        async with self._taking.setdefault(place, asyncio.Lock()):
+            return await self._take(place, doubt_ms)
+
+    async def _take(self, place: TopicPartition, doubt_ms: int) -> Writer:
         try:
             await self._check_owner(place)
             writer = await self._fencing.raise_epoch(place)
@@ -137,13 +143,28 @@ class KafkaWriters:
         """
         # Forgotten until it is taken again: where that fails half way, Kafka raises the epoch.
         taken = self._taken.pop(place, None)
-        if self._owned is not None:
-            if not await self._owned():
-                raise NotOwnerError(f"another server owns {place}")
+        owned = await self._asked_owned(place)
+        if owned is False:
+            raise NotOwnerError(f"another server owns {place}")
+        if owned:
             return
         now = None if taken is None else await self._fencing.current(place)
         if now is not None and now != taken:
             raise NotOwnerError(f"another server has taken the writer of {place}, as {now}")
+
+    async def _asked_owned(self, place: TopicPartition) -> bool | None:
+        """Whether this server owns the cluster's partitions; None: nobody can tell.
+
+        ZooKeeper may be away: producing goes on for who was the last to write.
+        """
+        if self._owned is None:
+            return None
+        try:
+            return await self._owned()
+        except LogError as error:
+            _log.warning("who owns a partition cannot be asked", partition=str(place),
+                         error=str(error))  # fmt: skip
+            return None
 
     async def owned(self) -> bool:
         """See `ports.ForwardingLog.owned`.
@@ -174,10 +195,6 @@ class KafkaWriters:
             WriterUnavailableError: what went under the one before may still come.
             WriterIdsError: it could not be recorded.
         """
-        if writer.pid not in self._ids:
-            of = WriterOf(place.topic, place.partition, self._clock_ms())
-            await self._pool.run(partial(self._record.add, writer.pid, of))
-            self._ids.add(writer.pid)
         if place in self._last:
             # Of a life before nobody knows when it last sent.
             since_ms = doubt_ms if place in self._mine else self._began_ms
@@ -187,4 +204,8 @@ class KafkaWriters:
                     f"the writer of {place} has another producer id, {writer.pid}; what was sent"
                     f" under the one before may come for {late_ms / 1000:.0f} s more"
                 )
+        if writer.pid not in self._ids:
+            of = WriterOf(place.topic, place.partition, self._clock_ms())
+            await self._pool.run(partial(self._record.add, writer.pid, of))
+            self._ids.add(writer.pid)
         self._last[place] = writer.pid

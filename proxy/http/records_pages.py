@@ -88,7 +88,8 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
     left = bytes_max
     for header, batch in _batches(data):
         try:
-            for at, record in enumerate(_records(header, batch), header.base_offset):
+            for record in _records(header, batch):
+                at = record.offset
                 if at < offset:
                     continue
                 if left <= 0:

@@ -103,6 +103,13 @@ UPSTREAM: Final = (
         (_JOINED,),
     ),
     Mutant(
+        "what waits for the log passes one that failed",
+        "pidlease/engine/rereading.py",
+        "            self._failed.add(producer)\n",
+        "            self._failed.discard(producer)\n",
+        (_SIM,),
+    ),
+    Mutant(
         "what is known here is all there is",
         "pidlease/engine/partition.py",
         "            if verdict.kind in _HEARSAY and again is not None:\n",

@@ -8,6 +8,7 @@ its children (cversion).
 """
 
 import json
+import threading
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -38,6 +39,7 @@ class ZooKeeperOwnership:
         self._server: Final = server
         self._folder: Final = folder
         self._changes = -1
+        self._lock = threading.Lock()
 
     def claim(self) -> str:
         """See `Ownership`."""
@@ -47,11 +49,11 @@ class ZooKeeperOwnership:
                 found = self._owner()
                 if found is None:
                     return "somebody who has just gone"
-                session, fields = found
+                session, fields, version = found
                 if session != self._session() and fields.get("folder") != self._folder:
                     return str(fields.get("server"))
                 if session != self._session():
-                    self._zookeeper.call(lambda client: client.delete_async(self._node))
+                    self._zookeeper.call(lambda client: client.delete_async(self._node, version))
                     if not self._make():
                         return "somebody else"
             self._changes = self._count_changes()
@@ -62,15 +64,22 @@ class ZooKeeperOwnership:
     def still(self) -> bool:
         """See `Ownership`."""
         try:
-            found = self._owner()
-            if found is not None and found[0] == self._session():
-                return True
-            if found is not None or not self._make():
-                return False
-            changes = self._count_changes()
+            with self._lock:  # who asks at once is not to be told of one another
+                return self._is_still()
         except (ZooKeeperError, KazooException, ValueError) as error:
             raise OwnershipError(f"{type(error).__name__}: {error}") from error
-        alone = changes == self._changes + _OWN_CHANGES
+
+    def _is_still(self) -> bool:
+        found = self._owner()
+        if found is None and not self._make():
+            found = self._owner()
+            if found is None:
+                raise ZooKeeperError("the owner comes and goes")
+        if found is not None and found[0] != self._session():
+            return False
+        # Of a node that was made, and whose answer was lost, it is not known when that was.
+        changes = self._count_changes()
+        alone = changes in (self._changes, self._changes + _OWN_CHANGES)
         self._changes = changes
         return alone
 
@@ -90,13 +99,13 @@ class ZooKeeperOwnership:
             return False
         return True
 
-    def _owner(self) -> tuple[int, dict[str, Any]] | None:
-        """The session that made the node, and what it says."""
+    def _owner(self) -> tuple[int, dict[str, Any], int] | None:
+        """The session that made the node, what it says, and its version."""
         try:
             data, stat = self._zookeeper.call(lambda client: client.get_async(self._node))
         except NoNodeError:
             return None
-        return stat.ephemeralOwner, json.loads(data)
+        return stat.ephemeralOwner, json.loads(data), stat.version
 
     def _count_changes(self) -> int:
         _, stat = self._zookeeper.call(

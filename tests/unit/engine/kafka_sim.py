@@ -239,7 +239,7 @@ class SimClient:
             self.acked[number] = outcome.offset
             return
         retriable = (
-            outcome.status in (Status.FAILED, Status.NOT_OWNER)
+            outcome.status in (Status.FAILED, Status.NOT_OWNER, Status.SESSION_ENDED)
             or outcome.code == NOT_ENOUGH_REPLICAS
         )
         if not retriable:
@@ -261,6 +261,9 @@ class StrictClient(SimClient):
 
     _server: Partition | None = None
 
+    def _first(self, number: int) -> int:
+        return sum(each % 3 + 1 for each in range(number))
+
     def _hold(self) -> None:
         """Whoever it sends to from now on."""
         super()._hold()
@@ -270,12 +273,13 @@ class StrictClient(SimClient):
 
     def _produce(self, number: int, done: Done) -> None:
         rows = number % 3 + 1
-        first = sum(each % 3 + 1 for each in range(number))
+        row_number = sum(each % 3 + 1 for each in range(number))
+        first = self._first(number)
         identity = Identity(self.pid, "", 0, first, first + rows - 1)
         builder: Any = DefaultRecordBatchBuilder(2, NO_CODEC, 0, -1, -1, -1, 1 << 20)
         headers = [("pidlease", encode_identity(identity))]
         for row in range(rows):
-            value = b"%d/%d" % (self.pid, first + row)
+            value = b"%d/%d" % (self.pid, row_number + row)
             builder.append(row, START_MS, None, value, headers if not row else [])
         data = bytearray(builder.build())
         header = under_writer(read_header(data), data)
@@ -296,6 +300,34 @@ class StrictClient(SimClient):
         assert order == list(range(total)), f"rows of {self.pid}"
         firsts = [sum(each % 3 + 1 for each in range(number)) for number in range(self.count)]
         return [(number, found[first]) for number, first in enumerate(firsts)]
+
+
+class MonotonicClient(StrictClient):
+    """One with holes in its numbers. An error ends its session, as a door does it."""
+
+    def __init__(self, world: "World", pid: int, count: int, timestamp: int) -> None:
+        super().__init__(world, pid, count, timestamp)
+        self._session = [False]
+
+    def _first(self, number: int) -> int:
+        return super()._first(number) * 7 + 3
+
+    def _produce(self, number: int, done: Done) -> None:
+        session = self._session
+        if session[0]:
+            done(Outcome(Status.SESSION_ENDED))
+            return
+
+        def told(outcome: Outcome) -> None:
+            if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
+                session[0] = True
+            done(outcome)
+
+        super()._produce(number, told)
+
+    def _hold(self) -> None:
+        super()._hold()
+        self._session = [False]
 
 
 class World:
@@ -333,6 +365,10 @@ class World:
         self.clients += [
             StrictClient(self, make_pid(Policy.STRICT, number), batches, START_MS)
             for number in range(1, strict + 1)
+        ]
+        self.clients += [
+            MonotonicClient(self, make_pid(Policy.MONOTONIC, number), batches, START_MS)
+            for number in range(1, strict // 2 + 1)
         ]
 
     def start(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.frontier import LATE_MS, Frontier
+from pidlease.storage.ports import Forwarded
 from tests.crash.seeds import SOAK, new_random
 from tests.unit.engine.fakes import settle
 from tests.unit.engine.kafka_sim import World
@@ -120,3 +121,34 @@ def test_an_older_loss_of_the_same_producer_counts() -> None:
     frontier.sent("c")
     frontier.lost("c", PID, 5)
     assert frontier.applied == 10
+
+
+async def test_what_a_lease_tells_is_read_first() -> None:
+    """Stored, and never answered: who takes the producer over is not to use the number again."""
+    world = World(new_random("lanes-lease"), producers=0, batches=9, strict=1)
+    world.faults = False
+    (client,) = world.clients
+
+    async def go(task: asyncio.Task[bool] | None = None) -> None:
+        for _ in range(100):
+            if any(world.log.out.values()) or (task is not None and task.done()):
+                return
+            for waiting in (world.gates, world.markers):
+                if waiting:
+                    first = waiting.popleft()
+                    world.kafka.mark(first) if isinstance(first, int) else first.set()
+            await settle()
+
+    client.send()
+    await go()
+    (queue,) = world.log.out.values()
+    new, told = queue.popleft()
+    assert world.kafka.take(bytes(new.data))[0] == 0
+    told(Forwarded(0, -1, reason="cut"))
+    assert world.partition.producer(client.pid) is None
+    asked = asyncio.create_task(world.partition.sure_of(client.pid))
+    await go(asked)
+    assert asked.result()
+    state = world.partition.producer(client.pid)
+    assert state is not None
+    assert state.high == 0
