@@ -62,8 +62,9 @@ class Coordinator:
                     f"the PIDs of this directory come from ZooKeeper: say --zookeeper. ({mark} says"
                     " so; a sequence of its own would hand out PIDs for a second time)"
                 )
+            own = self._file_sequence()
             names = FileNames(self._files, self._names)
-            return Coordination(self._file_sequence(), names, writers=self._file_writers())
+            return Coordination(own, names, writers=self._file_writers())
         self._zookeeper = ZooKeeper(config)
         self._zookeeper.start()
         try:
