@@ -96,13 +96,6 @@ UPSTREAM: Final = (
         (_JOINED,),
     ),
     Mutant(
-        "whoever says so is believed",
-        "pidlease/storage/kafka_log.py",
-        "    if header.producer_id not in writers or header.is_control:\n",
-        "    if header.is_control:\n",
-        (_JOINED,),
-    ),
-    Mutant(
         "what waits for the log passes one that failed",
         "pidlease/engine/rereading.py",
         "            self._failed.add(producer)\n",
