@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +64,7 @@ class InFrontOfKafka:
     snapshots: SnapshotStore
     coordination: Coordination
     cluster_id: str
+    _writers: KafkaWriters
 
     def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
         self.appends: AppendsMaker = _lanes
@@ -72,7 +74,6 @@ class InFrontOfKafka:
         self._upstream: Final = Upstream(upstream_config(settings))
         self._coordinator: Coordinator | None = None
         self._folder: DataFolder | None = None
-        self._writers: KafkaWriters | None = None
         self._versions: dict[int, tuple[int, int]] = {}
         self._changed: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,7 +94,7 @@ class InFrontOfKafka:
         ids = self.coordination.writers
         if ids is None:
             raise AssertionError("a coordinator keeps the ids of writers")
-        owned = None if self._ownership is None else self._is_owner
+        owned = None if self._ownership is None else partial(self._is_owner, self._ownership)
         self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owned)
         self.store = KafkaStore(self._upstream, self._writers, self._pool)
 
@@ -126,29 +127,26 @@ class InFrontOfKafka:
                 told = owner
             await asyncio.sleep(_STAND_BY_SECONDS)
 
-    async def _is_owner(self) -> bool:
+    async def _is_owner(self, ownership: Ownership) -> bool:
         """Whether this server is the owner still.
 
         Raises:
             LogError: it cannot be known now.
         """
-        if self._ownership is None:
-            return True
         try:
-            owned = await self._pool.run(self._ownership.still)
+            owned = await self._pool.run(ownership.still)
         except OwnershipError as error:
             raise LogError(f"who serves this cluster cannot be known now: {error}") from error
         if not owned:
             self.lost.set()
         return owned
 
-    async def _watch_ownership(self) -> None:
+    async def _watch(self, ownership: Ownership) -> None:
+        """Notice that another server took this one's place; ZooKeeper away, Kafka tells of it."""
         while not self.lost.is_set():
             await asyncio.sleep(_STAND_BY_SECONDS)
-            with suppress(
-                LogError
-            ):  # ZooKeeper is away; should another take our place, Kafka tells
-                await self._is_owner()
+            with suppress(LogError):
+                await self._is_owner(ownership)
 
     async def _reach(self) -> None:
         rest = 0.5
@@ -190,10 +188,9 @@ class InFrontOfKafka:
         """See `LogSide`."""
         self._upstream.cluster.on_change.append(self._note)
         self._changed.set()  # what could not be read at the start
-        self._tasks = [
-            asyncio.create_task(self._follow(engine)),
-            asyncio.create_task(self._watch_ownership()),
-        ]
+        self._tasks = [asyncio.create_task(self._follow(engine))]
+        if self._ownership is not None:
+            self._tasks.append(asyncio.create_task(self._watch(self._ownership)))
 
     def _note(self, before: View, now: View) -> None:
         if before.topics != now.topics:
@@ -228,8 +225,6 @@ class InFrontOfKafka:
         budget: MemoryBudget,  # noqa: ARG002
     ) -> Apis:
         """See `LogSide`."""
-        if self._writers is None:
-            raise AssertionError("it is opened first")
         return UpstreamApis(engine, config, self._upstream, self._versions, self._writers.ids)
 
     async def close(self) -> None:

@@ -132,16 +132,12 @@ class Crasher:
         batches = await (self._fault(crash) if crash.fault else self._moment())
         if not crash.fault:
             self.proxy.kill_now()
-        # Nothing was awaited since the kill: these are the books of that very moment.
-        given = [set(client.ledger.unacknowledged) for client in self.clients]
+        given = self._unacknowledged()
         began = time.monotonic()
         life = self.proxy.life
         await self._expect_killed(crash)
         await asyncio.sleep(_SETTLE_S)
-        records = sum(
-            len(keys & client.ledger.unacknowledged)
-            for keys, client in zip(given, self.clients, strict=True)
-        )
+        records = self._still(given)
         hit = Kill(crash, life, batches, records, 0).in_flight
         following = queue[1] if hit and len(queue) > 1 else None if hit else crash
         await self.proxy.start(following.fault if following else "")
@@ -153,15 +149,21 @@ class Crasher:
             raise DemoError("there is no Kafka behind")
         batches = await self._moment()
         self.behind.kill_now()
-        given = [set(client.ledger.unacknowledged) for client in self.clients]
+        given = self._unacknowledged()
         began = time.monotonic()
         await asyncio.sleep(_BROKER_DOWN_S)
-        records = sum(
-            len(keys & client.ledger.unacknowledged)
-            for keys, client in zip(given, self.clients, strict=True)
-        )
+        records = self._still(given)
         await self.behind.restart()
         return Kill(crash, self.proxy.life, batches, records, time.monotonic() - began)
+
+    def _unacknowledged(self) -> list[set[bytes]]:
+        """What has no answer; with nothing awaited since a kill, the books of that very moment."""
+        return [set(client.ledger.unacknowledged) for client in self.clients]
+
+    def _still(self, given: list[set[bytes]]) -> int:
+        """How much of that has no answer yet."""
+        now = self._unacknowledged()
+        return sum(len(before & each) for before, each in zip(given, now, strict=True))
 
     async def _moment(self) -> int:
         """Wait for a moment in which the clients have batches in flight; how many."""

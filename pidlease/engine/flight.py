@@ -6,8 +6,8 @@ from typing import Final
 import structlog
 
 from pidlease.core.state import Batch
-from pidlease.engine.outcome import Done, Outcome, Status
-from pidlease.storage.ports import NewBatch
+from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
+from pidlease.storage.ports import Forwarded, NewBatch
 
 #: How much one append takes at most; it bounds what a crash can tear, and a waiting answer.
 GROUP_BYTES_MAX: Final = 8 << 20
@@ -60,6 +60,14 @@ def tell(done: Done, outcome: Outcome) -> None:
         done(outcome)
     except Exception:  # noqa: BLE001 - a door's bug
         _log.exception("an outcome could not be told", outcome=outcome)
+
+
+def not_taken(answer: Forwarded) -> Outcome:
+    """What is said of a batch that the log behind did not take, or perhaps did."""
+    if answer.definite and answer.code:
+        return Outcome(Status.REFUSED, reason=answer.reason, code=answer.code)
+    code = 0 if answer.definite else UNKNOWN_OUTCOME
+    return Outcome(Status.FAILED, reason=answer.reason, code=code)
 
 
 def behind_failed(expected: int) -> Outcome:

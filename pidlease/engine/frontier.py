@@ -8,10 +8,7 @@ they were sent. So everything before the lowest of these places is applied.
 from collections.abc import Hashable
 from typing import Final
 
-#: A batch of which nobody knows what became of it is not written any more after this time: it is
-#: longer than anything holds a request between here and the log.
-LATE_MS: Final = 120_000
-
+from pidlease.storage.ports import LATE_MS
 
 #: Stands for all producers: what the life before this one sent may still be written.
 _ANYBODY: Final = 0

@@ -14,8 +14,9 @@ from typing import Final
 import structlog
 
 from pidlease.core.pid import Policy, policy_of
+from pidlease.core.state import BATCHES_KEPT
 from pidlease.engine.appends import Appending
-from pidlease.engine.flight import Pending
+from pidlease.engine.flight import Pending, not_taken
 from pidlease.engine.frontier import Frontier
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.engine.rereading import Rereading
@@ -24,8 +25,6 @@ from pidlease.engine.writing import WriterLane
 from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
 from pidlease.storage.writer import WRITER_PID, Writer, stamp
 
-#: Batches of a producer that Kafka recognises when they come again.
-_IN_FLIGHT_MAX: Final = 5
 #: How often it is asked who owns a partition whose writer another server has taken.
 _ASK_AGAIN_MS: Final = 500
 #: What Kafka calls no producer.
@@ -155,7 +154,7 @@ class Lanes:
 
     def _pump(self, pid: int, lane: _Lane) -> None:
         now_ms = self._clock_ms()
-        room = _IN_FLIGHT_MAX if not pid or self._known_until_ms.get(pid, 0) > now_ms else 1
+        room = BATCHES_KEPT if not pid or self._known_until_ms.get(pid, 0) > now_ms else 1
         while lane.waiting and len(lane.flying) < room:
             pending = lane.waiting.popleft()
             lane.flying.append(pending)
@@ -200,7 +199,7 @@ class Lanes:
                      batch=failed.batch, code=answer.code, reason=answer.reason)  # fmt: skip
         lane.flying.remove(failed)
         if not pid:
-            self._partition.fail([(failed, _outcome(answer))])
+            self._partition.fail([(failed, not_taken(answer))])
             self._pump(pid, lane)
             return
         reason = f"the batch before it failed: {answer.reason}"
@@ -213,11 +212,4 @@ class Lanes:
         lane.waiting.clear()
         self._lanes.pop(pid, None)
         self._known_until_ms.pop(pid, None)
-        self._partition.fail([(failed, _outcome(answer)), *behind])
-
-
-def _outcome(answer: Forwarded) -> Outcome:
-    if answer.definite and answer.code:
-        return Outcome(Status.REFUSED, reason=answer.reason, code=answer.code)
-    code = 0 if answer.definite else UNKNOWN_OUTCOME
-    return Outcome(Status.FAILED, reason=answer.reason, code=code)
+        self._partition.fail([(failed, not_taken(answer)), *behind])

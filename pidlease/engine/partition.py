@@ -35,6 +35,7 @@ from pidlease.storage.ports import ForwardingLog, NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
+from pidlease.storage.writer import Writer, is_marker_of
 
 #: Verdicts that hang on what is known: more may stand in a log that others write to, too.
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
@@ -231,11 +232,11 @@ class Partition(KnownProducers):
             return True
         known: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def tell(sure: bool) -> None:  # noqa: FBT001 - a callback
+        def tell(*, sure: bool) -> None:
             if not known.done():
                 known.set_result(sure)
 
-        reading.park(pid, Parked(partial(tell, True), lambda _: tell(sure=False)))  # noqa: FBT003
+        reading.park(pid, Parked(partial(tell, sure=True), lambda _: tell(sure=False)))
         return await known
 
     def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
@@ -433,28 +434,32 @@ class Partition(KnownProducers):
         """See `rereading.Takeable`."""
         return self._appends.applied
 
-    @property
-    def known(self) -> set[int]:
-        """See `rereading.Takeable`."""
-        return set(self.producers)
-
     async def reread(self, log: ForwardingLog) -> None:
         """See `rereading.Rereadable`."""
         now_ms = self._clock_ms()
         end = await log.look()
-        start = max(self._appends.applied, log.start_offset)
-        before = self.known
+        await self.read_on(log, self.applied_offset, end)
+        self.caught_up(end, now_ms)
+
+    async def read_on(
+        self, log: ForwardingLog, start: int, end: int, marker: Writer | None = None
+    ) -> bool:
+        """See `rereading.Takeable`."""
+        start, found = max(start, log.start_offset), False
+        if start >= end:
+            return found
+        now_ms, before = self._clock_ms(), set(self.producers)
         try:
             async for batches in log.batches_from(start, end):
                 self.replay(batches, now_ms)
-        finally:
+                found = found or any(is_marker_of(each.header, marker) for each in batches)
+        finally:  # also of what was read before it failed
             self._leases.restore(self.producers.keys() - before, self)
-        self._appends.reread(end, now_ms)
+        return found
 
-    def caught_up(self, before: set[int], end: int, now_ms: int) -> None:
+    def caught_up(self, end: int, now_ms: int) -> None:
         """See `rereading.Takeable`."""
         self._appends.reread(end, now_ms)
-        self._leases.restore(self.producers.keys() - before, self)
 
     def note_leases(self) -> None:
         """Tell the leases which PIDs have state here, after a restore and the replay."""

@@ -6,7 +6,7 @@ a producer is judged, the log is read.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -15,7 +15,7 @@ from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.writer import LoggedBatch
+from pidlease.storage.writer import Writer
 
 #: What is told where the log could not be read; why is in our own log.
 _UNREAD: Final = Outcome(
@@ -60,15 +60,26 @@ class Takeable(Protocol):
     def applied_offset(self) -> int:
         """Everything before this offset is applied for certain."""
 
-    def replay(self, batches: Iterable[LoggedBatch], now_ms: int) -> None:
-        """See `known.KnownProducers`."""
+    async def read_on(
+        self, log: ForwardingLog, start: int, end: int, marker: Writer | None = None
+    ) -> bool:
+        """Apply what stands in the log from one offset to another.
 
-    def caught_up(self, before: set[int], end: int, now_ms: int) -> None:
-        """All of the log before an offset was replayed, which was its end at a time."""
+        Parameters:
+            log: what is read.
+            start: the first offset; where the log begins behind it, there.
+            end: the first that is not read.
+            marker: a writer, whose marker is looked for.
 
-    @property
-    def known(self) -> set[int]:
-        """The producers of which something is known."""
+        Returns:
+            Whether the marker was there.
+
+        Raises:
+            LogError: it cannot be read; a part may be applied.
+        """
+
+    def caught_up(self, end: int, now_ms: int) -> None:
+        """All of the log before an offset was applied, which was its end at a time."""
 
 
 class Parked(NamedTuple):

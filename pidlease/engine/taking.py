@@ -13,7 +13,7 @@ from pidlease.engine.writing import WriterLane
 from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.writer import LoggedBatch, Writer
+from pidlease.storage.writer import Writer
 
 #: Between two looks for the marker, which comes after the answer that it will, in seconds.
 _REST_SECONDS: Final = 0.005
@@ -37,8 +37,6 @@ class Taking:
         self._partition: Final = partition
         self._lane: Final = lane
         self._clock_ms: Final = clock_ms
-        #: What was known before the first of the readings that did not come to their end.
-        self._before: set[int] | None = None
 
     @property
     def name(self) -> TopicPartition:
@@ -89,28 +87,17 @@ class Taking:
     async def _take(self, log: ForwardingLog, lane: WriterLane) -> None:
         partition = self._partition
         at = partition.applied_offset
-        self._before = partition.known if self._before is None else self._before
         writer = await log.take(lane.doubt_ms)
         rest = _REST_SECONDS
         for _ in range(_LOOKS_MAX):
             now_ms = self._clock_ms()
             end = await log.look()
-            at = max(at, log.start_offset)
-            marked = False
-            async for batches in log.batches_from(at, end):
-                partition.replay(batches, now_ms)
-                marked = marked or any(_is_marker(each, writer) for each in batches)
+            marked = await partition.read_on(log, at, end, writer)
             at = max(at, end)
             if marked:
-                partition.caught_up(self._before, end, now_ms)
-                self._before = None
+                partition.caught_up(end, now_ms)
                 lane.begin(writer)
                 return
             await asyncio.sleep(rest)
             rest = min(rest * 2, _REST_SECONDS_MAX)
         raise LogError(f"the marker of {writer} does not come into {self.name}")
-
-
-def _is_marker(batch: LoggedBatch, writer: Writer) -> bool:
-    header = batch.header
-    return header.is_control and (header.producer_id, header.producer_epoch) == writer

@@ -16,8 +16,9 @@ from typing import Final
 
 import structlog
 
+from pidlease.core.state import BATCHES_KEPT
 from pidlease.engine.appends import Appending
-from pidlease.engine.flight import Pending
+from pidlease.engine.flight import Pending, not_taken
 from pidlease.engine.frontier import Frontier
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.storage.joined import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
@@ -27,8 +28,6 @@ from pidlease.storage.writer import Writer, stamp
 
 #: Stands for the writer, where producers are told apart.
 WRITER: Final = -1
-#: Batches of a producer that Kafka recognises when they come again.
-_IN_FLIGHT_MAX: Final = 5
 #: Kafka's numbers wrap behind this one. The writer is taken again before.
 _SEQUENCE_MAX: Final = 2**31 - 1 - (1 << 24)
 #: Refusals for what is in a batch: corrupt, too large, a timestamp or a record that may not be.
@@ -134,7 +133,7 @@ class WriterLane:
 
     def _pump(self) -> None:
         # Whom Kafka does not know it takes any batch of, also one whose predecessor it refused.
-        room = _IN_FLIGHT_MAX if self._known_until_ms > self._clock_ms() else 1
+        room = BATCHES_KEPT if self._known_until_ms > self._clock_ms() else 1
         while self._waiting and len(self._flying) < room and not self._refused:
             if self.writer is None or not self.ready:
                 # It was used for so long that somebody else may have it without our being fenced.
@@ -221,7 +220,7 @@ class WriterLane:
         failed: list[tuple[Pending, Outcome]] = []
         everything: Outcome | None = None
         for flight, answer in answers:
-            refusal = _refusal(answer)
+            refusal = not_taken(answer)
             if answer.code == _OUT_OF_ORDER:
                 again += flight.parts
             elif answer.code in _CONTENT and len(flight.parts) > 1:
@@ -232,14 +231,16 @@ class WriterLane:
                 everything = everything or (None if answer.code in _CONTENT else refusal)
                 _log.warning("Kafka refuses a batch", partition=str(self._partition.name),
                              reason=answer.reason)  # fmt: skip
-        rest = [*again, *self._waiting]
         gone = {each.pid for each, _ in failed if each.pid}
         behind = everything or Outcome(Status.FAILED, reason="a batch before it was refused")
-        kept = [each for each in rest if everything is None and each.pid not in gone]
-        left = set(map(id, kept))
-        failed += [(each, behind) for each in rest if id(each) not in left]
+        kept: deque[Pending] = deque()
+        for each in (*again, *self._waiting):
+            if everything is not None or each.pid in gone:
+                failed.append((each, behind))
+            else:
+                kept.append(each)
         self._alone = min(self._alone, len(kept))  # perhaps some too many: that does no harm
-        self._waiting = deque(kept)
+        self._waiting = kept
         if failed:
             self._partition.fail(failed)
 
@@ -265,9 +266,3 @@ class WriterLane:
         self._refused.clear()
         self._alone = 0
         self._partition.fail(failed)
-
-
-def _refusal(answer: Forwarded) -> Outcome:
-    if answer.code:
-        return Outcome(Status.REFUSED, reason=answer.reason, code=answer.code)
-    return Outcome(Status.FAILED, reason=answer.reason)

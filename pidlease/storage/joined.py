@@ -65,13 +65,10 @@ def _told(headers: Sequence[tuple[str, bytes | None]], records: int) -> list[Any
     Raises:
         IdentityError: there is no identity.
     """
+    place, identity = _identity(headers)
     told: list[Any] = list(headers)
-    for place, (key, value) in enumerate(told):
-        if key == _KEY and value is not None:
-            identity = decode_identity(value)._replace(records=records)
-            told[place] = (key, encode_identity(identity))
-            return told
-    raise IdentityError("no header pidlease")
+    told[place] = (_KEY, encode_identity(identity._replace(records=records)))
+    return told
 
 
 def parted(logged: LoggedBatch, data: Buffer) -> Iterator[LoggedBatch]:
@@ -92,7 +89,7 @@ def parted(logged: LoggedBatch, data: Buffer) -> Iterator[LoggedBatch]:
         records = list(DefaultRecordBatch(bytes(data)))
         place = 0
         while place < len(records):
-            found = _identity(records[place].headers)
+            _, found = _identity(records[place].headers)
             if not 0 < found.records <= len(records) - place:
                 raise IdentityError(f"a send of {found.records} records")  # noqa: TRY301
             yield LoggedBatch(_part(header, place, found.records), found)
@@ -101,10 +98,15 @@ def parted(logged: LoggedBatch, data: Buffer) -> Iterator[LoggedBatch]:
         raise UnidentifiedBatchError(f"offset {header.base_offset}: {error}") from error
 
 
-def _identity(headers: Sequence[tuple[str, bytes | None]]) -> Identity:
-    for key, value in headers:
+def _identity(headers: Sequence[tuple[str, bytes | None]]) -> tuple[int, Identity]:
+    """Where among a record's headers the identity stands, and what it says.
+
+    Raises:
+        IdentityError: there is none.
+    """
+    for place, (key, value) in enumerate(headers):
         if key == _KEY and value is not None:
-            return decode_identity(value)
+            return place, decode_identity(value)
     raise IdentityError("a send without a header pidlease")
 
 

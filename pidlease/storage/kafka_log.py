@@ -378,11 +378,12 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
 
 def sends_of(header: BatchHeader, data: memoryview, writers: Container[int]) -> list[LoggedBatch]:
     """What was sent, of one batch: by the CRCs that it is judged by."""
-    if header.producer_id not in writers or header.is_control:
-        return [LoggedBatch(header)]
-    judged_by = UNKNOWN_CRC if header.is_log_append_time else crc_under_writer(data)
     try:
-        return list(parted(logged(header._replace(crc=judged_by), data, writers), data))
+        found = logged(header, data, writers)
+        if found.identity is None:
+            return [found]
+        judged_by = UNKNOWN_CRC if header.is_log_append_time else crc_under_writer(data)
+        return list(parted(found._replace(header=header._replace(crc=judged_by)), data))
     except UnidentifiedBatchError as error:
         # Written past us by somebody who has taken a writer's id: nothing can be said of it.
         _log.error("a batch of a writer does not say who sent it", error=str(error))

@@ -14,6 +14,7 @@ import structlog
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.ports import LATE_MS
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.configs import Kept
 from pidlease.storage.upstream.errors import UpstreamError, UpstreamRefusedError
@@ -25,9 +26,6 @@ from pidlease.storage.writer import Writer
 _WRITER_MS_MAX: Final = 3_600_000
 #: The same where Kafka does not say when it forgets.
 _WRITER_MS_UNKNOWN: Final = 600_000
-#: Nothing sent before is written any more after this time, in ms (see `frontier.LATE_MS`).
-_LATE_MS: Final = 120_000
-
 #: Not allowed: to write to the topic, to use the transactional id.
 _RIGHTS: Final = frozenset({29, 53})
 
@@ -198,7 +196,7 @@ class KafkaWriters:
         if place in self._last:
             # Of a life before nobody knows when it last sent.
             since_ms = doubt_ms if place in self._mine else self._began_ms
-            late_ms = since_ms + _LATE_MS - self._clock_ms()
+            late_ms = since_ms + LATE_MS - self._clock_ms()
             if since_ms and late_ms > 0:
                 raise WriterUnavailableError(
                     f"the writer of {place} has another producer id, {writer.pid}; what was sent"

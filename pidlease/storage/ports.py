@@ -3,7 +3,7 @@
 import enum
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.topics import Topic
@@ -136,6 +136,11 @@ class PartitionLog(Protocol):
             DamagedLogError: a batch is not intact.
             UnidentifiedBatchError: one of the writer does not say whose it is.
         """
+
+
+#: A batch of which nobody knows what became of it is not written any more after this time: it is
+#: longer than anything holds a request between here and the log.
+LATE_MS: Final = 120_000
 
 
 class Forwarded(NamedTuple):

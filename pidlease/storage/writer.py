@@ -92,6 +92,11 @@ def crc_under_writer(data: Buffer) -> int:
     return crc32c(view[_PRODUCER_END:], crc32c(_EMBEDDED_NUMBERS, crc))
 
 
+def is_marker_of(header: BatchHeader, writer: Writer | None) -> bool:
+    """Whether a batch of the log is the marker that a writer has put there."""
+    return header.is_control and (header.producer_id, header.producer_epoch) == writer
+
+
 def logged(
     header: BatchHeader, data: memoryview, writers: Container[int] = (WRITER_PID,)
 ) -> LoggedBatch:

@@ -49,30 +49,29 @@ def consume(bootstrap: str, topic: str, partitions: int, *, markers: bool = Fals
     """
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "crash", "enable.auto.commit": False,
-         "enable.partition.eof": markers}
+         "enable.partition.eof": True}
     )  # fmt: skip
     ends: dict[int, int] = {}
     try:
         places = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)]
-        due = 0
         for place in places:
             low, high = consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)
             assert low == 0
             ends[place.partition] = high
-            due += high
         consumer.assign(places)
         found: list[Stored] = []
         deadline = time.monotonic() + _DEADLINE_S
-        while ends if markers else len(found) < due:
-            assert time.monotonic() < deadline, f"read back only {len(found)} of {due}"
+        left = dict(ends)
+        while left:
+            assert time.monotonic() < deadline, f"read back only {len(found)}; not up to {left}"
             for message in consumer.consume(5000, 0.2):
                 partition, offset, value = message.partition(), message.offset(), message.value()
                 assert partition is not None
                 assert offset is not None
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    if offset >= ends.get(partition, 0):
-                        ends.pop(partition, None)
+                    if offset >= ends[partition]:
+                        left.pop(partition, None)
                     continue
                 assert error is None, error
                 assert value is not None
@@ -84,6 +83,7 @@ def consume(bootstrap: str, topic: str, partitions: int, *, markers: bool = Fals
         if markers:
             assert offsets == sorted(set(offsets))
             continue
+        assert len(offsets) >= ends[number], f"{topic}-{number}: only {len(offsets)} records"
         assert offsets == list(range(len(offsets))), f"{topic}-{number}: offsets are not dense"
     return found
 

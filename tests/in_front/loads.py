@@ -4,10 +4,11 @@ import http.client
 import json
 import time
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from tests.crash.clients import _PAUSE_S, _Thread
 from tests.crash.ledger import Ledger
+from tests.http_door.appending import RAW, path_of, producer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
 
@@ -36,18 +37,13 @@ class HttpLoad(_Thread):
             partition = self._random.randrange(self._partitions)
             value = self.ledger.next(partition, self._random)
             while not self._append(partition, seqs[partition], value):
-                self.pause(_RETRY_S)
+                time.sleep(_RETRY_S)
             seqs[partition] += 1
-            self.pause(_PAUSE_S * self._random.random())
-
-    def pause(self, seconds: float) -> None:
-        """Not to be woken: what was begun is ended first."""
-        time.sleep(seconds)
+            time.sleep(_PAUSE_S * self._random.random())
 
     def _append(self, partition: int, seq: int, value: bytes) -> bool:
-        headers = {"Content-Type": "application/octet-stream", "Producer-Id": "http-load",
-                   "Producer-Epoch": "0", "Producer-Seq": str(seq)}  # fmt: skip
-        path = f"/v1/topics/{self._topic}/partitions/{partition}/records"
+        headers: dict[str, Any] = {**RAW, **producer("http-load", 0, seq)}
+        path = path_of(self._topic, partition)
         try:
             if self._connection is None:
                 self._connection = http.client.HTTPConnection(

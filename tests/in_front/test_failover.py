@@ -15,11 +15,10 @@ from confluent_kafka.cimpl import NewTopic
 from tests.client.loads import loads_for as leased_loads_for
 from tests.crash.clients import Load
 from tests.crash.lives import Retries, loads_for
-from tests.crash.readback import consume
 from tests.crash.relay import Relay, Weather
 from tests.crash.seeds import SOAK, new_random
 from tests.in_front.loads import HttpLoad
-from tests.in_front.test_kills import get_on
+from tests.in_front.test_kills import get_on, read_back
 from tests.servers.kafka import KafkaCluster
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
@@ -101,14 +100,8 @@ def test_brokers_and_the_server_are_killed(cluster: KafkaCluster, tmp_path: Path
                     done["broker killed"] += 1
             get_on(loads, retries, _WAIT_S)
             weather.faults_every = 0
-            for load in loads:
-                load.finish(_WAIT_S)
+            stored = read_back(cluster.bootstrap, topic, PARTITIONS, loads, _WAIT_S)
             retries.look()
-            stored = consume(cluster.bootstrap, topic, PARTITIONS, markers=True)
-            for load in loads:
-                load.ledger.check(stored)
-            for load in leased[1:]:
-                load.check_numbers()
             log = server.log_text()
             print(f"{dict(done)}, {dict(weather.done)}, {len(stored)} records,"
                   f" {retries.total:.0f} duplicates")  # fmt: skip
@@ -166,12 +159,8 @@ def test_too_few_replicas(cluster: KafkaCluster, tmp_path: Path) -> None:
         node.start()
         in_sync(cluster, topic, 3)
         get_on(loads, retries, _WAIT_S)
-        for load in loads:
-            load.finish(_WAIT_S)
         assert plain.flush(_WAIT_S) == 0
-        stored = consume(cluster.bootstrap, topic, PARTITIONS, markers=True)
-        for load in loads:
-            load.ledger.check(stored)
+        stored = read_back(cluster.bootstrap, topic, PARTITIONS, loads, _WAIT_S)
         mine = [each.value for each in stored if each.value.startswith(b"plain")]
         assert sorted(mine) == sorted(
             b"plain/%d/%d " % (number % PARTITIONS, number // PARTITIONS) for number in range(30)

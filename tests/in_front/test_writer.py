@@ -1,8 +1,6 @@
 """Batches of the other policies: into Kafka under a partition's writer, and known after a crash."""
 
 import asyncio
-import http.client
-import json
 import os
 import signal
 import uuid
@@ -19,6 +17,8 @@ from pidlease.client import LeasedProducer, ProducerError
 from pidlease.core.pid import policy_of
 from pidlease.storage.record_batch import BatchHeader, read_header
 from tests.crash.readback import consume
+from tests.http_door.appending import RAW, path_of, producer
+from tests.http_door.lives import ask
 from tests.in_front.conftest import in_front_of
 from tests.in_front.test_clients import new_topic
 from tests.servers.kafka import KafkaServer
@@ -38,15 +38,7 @@ _INVALID, _NOT_ALLOWED = 87, 53
 def post(server: PidleaseServer, topic: str, value: bytes, name: str, seq: int,
          epoch: int = 0) -> tuple[int, dict[str, Any]]:  # fmt: skip
     """One append over HTTP, under policy epoch."""
-    headers = {"Content-Type": "application/octet-stream", "Producer-Id": name,
-               "Producer-Epoch": str(epoch), "Producer-Seq": str(seq)}  # fmt: skip
-    connection = http.client.HTTPConnection(LOOPBACK, server.http_port, timeout=_SECONDS)
-    try:
-        connection.request("POST", f"/v1/topics/{topic}/partitions/0/records", value, headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
+    return ask(server, "POST", path_of(topic), value, {**RAW, **producer(name, epoch, seq)})
 
 
 def topic_with(server: PidleaseServer, **config: str) -> str:
@@ -83,13 +75,13 @@ async def test_our_producer(
     where = {"bootstrap_servers": server.bootstrap, "leases": server.http_url}
     given: list[list[bytes]] = [[], []]
     for life in range(2 if "name" in options else 1):
-        async with LeasedProducer(**where, **options, max_batch_size=2000) as producer:  # type: ignore[arg-type]
+        async with LeasedProducer(**where, **options, max_batch_size=2000) as sender:  # type: ignore[arg-type]
             futures = []
             for number in range(500):
                 value = b"%d/%d" % (life, number)
                 given[number % 2].append(value)
-                futures.append(await producer.send(topic, value, partition=number % 2))
-            await producer.flush()
+                futures.append(await sender.send(topic, value, partition=number % 2))
+            await sender.flush()
             sent = [each.result() for each in futures]
             assert [each.sequence for each in sent if not each.partition] == list(
                 range(life * 250, (life + 1) * 250)
@@ -176,9 +168,9 @@ async def test_a_compacted_topic_takes_kafka_s_own_numbering_only(
     assert status == 403
     assert "cleanup.policy is compact" in answer["error"]
     where = {"bootstrap_servers": server.bootstrap, "leases": server.http_url}
-    async with LeasedProducer(**where) as producer:  # type: ignore[arg-type]
+    async with LeasedProducer(**where) as sender:  # type: ignore[arg-type]
         with pytest.raises(ProducerError, match="compact"):
-            await producer.send_and_wait(topic, b"x", partition=0, key=b"k")
+            await sender.send_and_wait(topic, b"x", partition=0, key=b"k")
     plain = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
     told: list[Any] = []
     plain.produce(topic, b"x", key=b"k", on_delivery=lambda error, _: told.append(error))

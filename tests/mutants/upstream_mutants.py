@@ -91,8 +91,8 @@ UPSTREAM: Final = (
     Mutant(
         "sends that were joined are read as one",
         "pidlease/storage/joined.py",
-        "decode_identity(value)._replace(records=records)",
-        "decode_identity(value)._replace(records=0)",
+        "identity._replace(records=records)",
+        "identity._replace(records=0)",
         (_JOINED,),
     ),
     Mutant(

@@ -13,6 +13,7 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
     NodeExistsError,
+    NoNodeError,
     OperationTimeoutError,
     RequestTimeoutError,
     SessionExpiredError,
@@ -171,6 +172,25 @@ class ZooKeeper:
         except _CONNECTION_ERRORS as error:
             reason = f"{self._config.addresses}: {type(error).__name__} {error}"
             raise ZooKeeperError(reason.strip()) from error
+
+    def children(self, path: str) -> list[str]:
+        """The names below a node; none where there is no such node. Blocks; raises as `call`."""
+        try:
+            found: list[str] = self.call(lambda client: client.get_children_async(path))
+        except NoNodeError:
+            return []
+        return found
+
+    def session(self) -> int:
+        """The number of the session.
+
+        Raises:
+            ZooKeeperError: there is none now.
+        """
+        known = self._client.client_id
+        if self.state != "connected" or known is None:
+            raise ZooKeeperError(f"{self._config.addresses}: the connection is {self.state}")
+        return int(known[0])
 
     def make_root(self) -> None:
         """Make the nodes of the chroot where they are missing. Blocks.

@@ -46,7 +46,7 @@ class ZooKeeperNames:
         found: dict[str, Binding] = {}
         root = self._zookeeper.path("names")
         try:
-            for folder in self._children(root):
+            for folder in self._zookeeper.children(root):
                 found |= self._read_all(f"{root}/{folder}")
         except (ZooKeeperError, KazooException, ValueError) as error:
             raise NamesError(_told(error)) from error
@@ -80,7 +80,7 @@ class ZooKeeperNames:
     def _read_all(self, folder: str) -> dict[str, Binding]:
         """The bindings of a folder: asked for many at once, for there may be thousands."""
         found: dict[str, Binding] = {}
-        paths = [f"{folder}/{each}" for each in self._children(folder)]
+        paths = [f"{folder}/{each}" for each in self._zookeeper.children(folder)]
         for start in range(0, len(paths), _AT_ONCE):
             part = paths[start : start + _AT_ONCE]
             for path, data in zip(part, self._zookeeper.call(partial(_ask_all, part)), strict=True):
@@ -88,15 +88,6 @@ class ZooKeeperNames:
                     name, binding = _parse(path, data)
                     found[name] = binding
         return found
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            children: list[str] = self._zookeeper.call(
-                lambda client: client.get_children_async(path)
-            )
-        except NoNodeError:
-            return []
-        return children
 
     def _write(self, name: str, new: Binding | None, version: int) -> None:
         path = self._path(name)

@@ -11,7 +11,6 @@ import json
 import threading
 from typing import Any, Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 
 from pidlease.coordination.ownership import OwnershipError
@@ -50,9 +49,9 @@ class ZooKeeperOwnership:
                 if found is None:
                     return "somebody who has just gone"
                 session, fields, version = found
-                if session != self._session() and fields.get("folder") != self._folder:
+                if session != self._zookeeper.session() and fields.get("folder") != self._folder:
                     return str(fields.get("server"))
-                if session != self._session():
+                if session != self._zookeeper.session():
                     self._zookeeper.call(lambda client: client.delete_async(self._node, version))
                     if not self._make():
                         return "somebody else"
@@ -75,7 +74,7 @@ class ZooKeeperOwnership:
             found = self._owner()
             if found is None:
                 raise ZooKeeperError("the owner comes and goes")
-        if found is not None and found[0] != self._session():
+        if found is not None and found[0] != self._zookeeper.session():
             return False
         # Of a node that was made, and whose answer was lost, it is not known when that was.
         changes = self._count_changes()
@@ -112,17 +111,3 @@ class ZooKeeperOwnership:
             lambda client: client.get_children_async(self._root, include_data=True)
         )
         return int(stat.cversion)
-
-    def _session(self) -> int:
-        return int(self._zookeeper.call(_Session))
-
-
-class _Session:
-    """The session's number, as if it were asked for."""
-
-    def __init__(self, client: KazooClient) -> None:
-        self._client = client
-
-    def get(self, timeout: float) -> int:  # noqa: ARG002 - as kazoo's
-        number: int = self._client.client_id[0]
-        return number

@@ -6,7 +6,7 @@
 import json
 from typing import Final
 
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import KazooException
 
 from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
@@ -27,7 +27,7 @@ class ZooKeeperWriterIds:
         root = self._zookeeper.path("writers")
         found = {}
         try:
-            for name in self._children(root):
+            for name in self._zookeeper.children(root):
                 fields = json.loads(self._data(f"{root}/{name}"))
                 found[int(name)] = WriterOf(*(fields[each] for each in WriterOf._fields))
         except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
@@ -47,12 +47,3 @@ class ZooKeeperWriterIds:
     def _data(self, path: str) -> bytes:
         data: bytes = self._zookeeper.call(lambda client: client.get_async(path))[0]
         return data
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            children: list[str] = self._zookeeper.call(
-                lambda client: client.get_children_async(path)
-            )
-        except NoNodeError:
-            return []
-        return children

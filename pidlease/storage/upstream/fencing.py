@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.storage.snapshot_tables import TopicPartition
@@ -45,14 +44,13 @@ _TRANSACTION: Final = datetime.timedelta(seconds=15)
 _SECONDS: Final = 20.0
 _REST_SECONDS: Final = 0.02
 _REST_SECONDS_MAX: Final = 1.0
-#: Answers after which it is tried again; for the last three the coordinator is asked for again.
+#: Answers after which it is tried again,
 _BUSY: Final = frozenset(
     (ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress,
      ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted)
 )  # fmt: skip
+#: and after which the coordinator is asked for again first.
 _MOVED: Final = frozenset((ErrorCode.coordinator_not_available, ErrorCode.not_coordinator))
-
-_log = structlog.get_logger(__name__)
 
 
 class Fencing:

@@ -10,6 +10,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
+from pidlease.engine.outcome import UNKNOWN_OUTCOME
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, NoCoordinatorError
@@ -45,7 +46,7 @@ _TXN_OFFSET_COMMIT: Final = 28
 #: Requests that begin with the group, or the transactional id, that they are about; and from which
 #: version on their strings have compact lengths.
 _OF_GROUPS: Final = {8: 8, 9: 6, 11: 6, 12: 4, 13: 4, 14: 4, 47: 99, 68: 0}
-_OF_TRANSACTIONS: Final = {24: 3, 25: 3, 26: 3, _TXN_OFFSET_COMMIT: 3}
+_OF_TRANSACTIONS: Final = {_INIT_PRODUCER_ID: 2, 24: 3, 25: 3, 26: 3, _TXN_OFFSET_COMMIT: 3}
 #: Requests about partitions, that their leaders answer.
 _OF_LEADERS: Final = (2, 21, 61)
 #: Requests that any broker takes, or the controller.
@@ -73,8 +74,6 @@ _MAKE_SECONDS: Final = 1.0
 #: or it is not asked for again for so long.
 _ABSENT_SECONDS: Final = 5.0
 _ABSENT_MAX: Final = 10_000
-#: What is told where nobody knows what Kafka made of a batch of its own affair: it comes again.
-_UNKNOWN_OUTCOME: Final = ErrorCode.request_timed_out.value
 
 _log = structlog.get_logger(__name__)
 
@@ -137,22 +136,14 @@ class UpstreamApis:
             return self._metadata.answer(slot, header, frame)
         if header.api_key == _INIT_PRODUCER_ID:
             transactional_id = read_request(header, frame).transactional_id
-            if transactional_id is None:
+            # Writers' transactional ids are our own: a client that took one would fence the writer.
+            if transactional_id is None or transactional_id.startswith(WRITERS_PREFIX):
                 return init_producer_id(self._engine, header, frame)
-            if transactional_id.startswith(WRITERS_PREFIX):
-                return self._refuse_writer(header)
         if header.api_key in OF_BROKERS:
             refused = refuse_brokers(header, frame)
             if refused is not None:
                 return refused
         return self._ask(slot, header, frame)
-
-    def _refuse_writer(self, header: RequestHeader) -> bytes:
-        """Writers' transactional ids are the server's own: who takes one fences it."""
-        code = ErrorCode.transactional_id_authorization_failed
-        return Response(_INIT_PRODUCER_ID, header.version).encode(
-            header.correlation_id, error_code=code, producer_id=-1, producer_epoch=-1
-        )
 
     async def _ask(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes | None:
         """Have Kafka answer; where it cannot, the connection ends: the client tries again."""
@@ -200,16 +191,13 @@ class UpstreamApis:
         key = header.api_key
         if key in _OF_ANYBODY:
             return self._controller
-        if key == _INIT_PRODUCER_ID:
-            transactional_id = read_request(header, frame).transactional_id
-            return partial(self._coordinators.of, TRANSACTION, transactional_id)
         flexible_from = _OF_GROUPS[key] if key in _OF_GROUPS else _OF_TRANSACTIONS[key]
         reader = Reader(frame, header.body, flexible=header.version >= flexible_from)
         reader.tags()
         about = reader.string() or ""
         if key == _TXN_OFFSET_COMMIT:
             about = reader.string() or ""  # the group, behind the transactional id
-        kind = TRANSACTION if key in (24, 25, 26) else GROUP
+        kind = TRANSACTION if key in (_INIT_PRODUCER_ID, 24, 25, 26) else GROUP
         if kind is TRANSACTION and about.startswith(WRITERS_PREFIX):
             raise MalformedRequestError(f"transactional id {about} is the server's own")
         return partial(self._coordinators.of, kind, about)
@@ -247,7 +235,7 @@ class UpstreamApis:
             if isinstance(result, UpstreamError):
                 _log.info("a batch was not answered", partition=str(place), error=str(result))
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
-                code = _UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
+                code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
                 told(PartitionResult(code, message="its leader in Kafka did not answer"))
             else:
                 told(PartitionResult(result.code, result.offset, -1, result.message or None))

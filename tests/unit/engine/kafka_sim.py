@@ -256,13 +256,18 @@ class SimClient:
         self._hold()
 
 
+def rows_before(number: int) -> int:
+    """How many records the batches before one hold: each has one to three."""
+    return sum(each % 3 + 1 for each in range(number))
+
+
 class StrictClient(SimClient):
     """One of ours: batches of some records, under the partition's writer. It may meet a zombie."""
 
     _server: Partition | None = None
 
     def _first(self, number: int) -> int:
-        return sum(each % 3 + 1 for each in range(number))
+        return rows_before(number)
 
     def _hold(self) -> None:
         """Whoever it sends to from now on."""
@@ -272,15 +277,14 @@ class StrictClient(SimClient):
             self._server = self._world.random.choice(self._world.zombies)
 
     def _produce(self, number: int, done: Done) -> None:
-        rows = number % 3 + 1
-        row_number = sum(each % 3 + 1 for each in range(number))
+        begin, end = rows_before(number), rows_before(number + 1)
         first = self._first(number)
-        identity = Identity(self.pid, "", 0, first, first + rows - 1)
+        identity = Identity(self.pid, "", 0, first, first + end - begin - 1)
         builder: Any = DefaultRecordBatchBuilder(2, NO_CODEC, 0, -1, -1, -1, 1 << 20)
         headers = [("pidlease", encode_identity(identity))]
-        for row in range(rows):
-            value = b"%d/%d" % (self.pid, row_number + row)
-            builder.append(row, START_MS, None, value, headers if not row else [])
+        for row in range(begin, end):
+            value = b"%d/%d" % (self.pid, row)
+            builder.append(row - begin, START_MS, None, value, headers if row == begin else [])
         data = bytearray(builder.build())
         header = under_writer(read_header(data), data)
         server = self._server or self._world.partition
@@ -296,10 +300,8 @@ class StrictClient(SimClient):
                     if int(pid) == self.pid:
                         order.append(int(row))
                         found[int(row)] = header.base_offset + record.offset
-        total = sum(each % 3 + 1 for each in range(self.count))
-        assert order == list(range(total)), f"rows of {self.pid}"
-        firsts = [sum(each % 3 + 1 for each in range(number)) for number in range(self.count)]
-        return [(number, found[first]) for number, first in enumerate(firsts)]
+        assert order == list(range(rows_before(self.count))), f"rows of {self.pid}"
+        return [(number, found[rows_before(number)]) for number in range(self.count)]
 
 
 class MonotonicClient(StrictClient):

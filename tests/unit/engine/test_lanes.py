@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from pidlease.core.pid import Policy, make_pid
-from pidlease.engine.frontier import LATE_MS, Frontier
-from pidlease.storage.ports import Forwarded
+from pidlease.engine.frontier import Frontier
+from pidlease.storage.ports import LATE_MS, Forwarded
 from tests.crash.seeds import SOAK, new_random
 from tests.unit.engine.fakes import settle
 from tests.unit.engine.kafka_sim import World
