@@ -4,10 +4,10 @@ import asyncio
 import gc
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from socket import socket
 
 import structlog
 import uvicorn
@@ -30,9 +30,10 @@ from proxy.in_front_of_kafka import InFrontOfKafka
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.metrics_source import door_metrics
+from proxy.listening import bound_sockets
 from proxy.log_side import EmbeddedLog, LogSide
 from proxy.ops.http import ops_app
-from proxy.settings import Settings, split_address
+from proxy.settings import Settings
 
 #: How long a stop waits for HTTP requests whose bodies are still coming; by then none that came
 #: is unanswered.
@@ -70,6 +71,7 @@ class App:
         self._http: uvicorn.Server | None = None
         self._http_task: asyncio.Task[None] | None = None
         self._end_reads: Callable[[], None] | None = None
+        self._listeners: list[socket] = []
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop in order.
@@ -115,11 +117,14 @@ class App:
     async def _abandon(self) -> None:
         """Let go of what a start that did not come to its end has taken."""
         await self._stop_http()
+        for each in self._listeners:
+            each.close()
         if self._side is not None:
             await asyncio.to_thread(self._side.release)
 
     async def _start(self) -> None:
         check_exposure(self._settings)
+        self._listeners = bound_sockets(self._settings.kafka_listen, "--kafka-listen")
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._asking = IoPool(asyncio.get_running_loop(), _ASKING_THREADS)
@@ -145,38 +150,29 @@ class App:
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
 
     async def _listen(self, side: LogSide, engine: Engine) -> None:
-        host, port = split_address(self._settings.kafka_listen)
         config = door_config(self._settings, side.cluster_id)
         budget = MemoryBudget(config.memory_bytes_max)
         self._door = KafkaDoor(config, budget, side.apis(engine, config, budget))
         try:
-            await self._door.listen(host, port)
+            await self._door.listen(self._listeners)
         except OSError as error:
             await side.close()
             await engine.stop()
-            raise OSError(f"--kafka-listen {host}:{port}: {error}") from error
+            raise OSError(f"--kafka-listen {self._settings.kafka_listen}: {error}") from error
 
     async def _start_http(self) -> None:
-        host, port = split_address(self._settings.http_listen)
+        listeners = bound_sockets(self._settings.http_listen, "--http-listen")
         registry = CollectorRegistry()
         registry.register(PidleaseCollector([self._metrics]))
         app = ops_app(lambda: self._engine, self._started_ms, registry)
         self._end_reads = add_http_door(app, lambda: self._engine, record_limits(self._settings))
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            listener.close()
-            raise OSError(f"--http-listen {host}:{port}: {error}") from error
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
             timeout_graceful_shutdown=_HTTP_STOP_SECONDS,
         )  # fmt: skip
         self._http = uvicorn.Server(config)
         # Its signal handling is ours; the server as a whole stops in its own order.
-        self._http_task = asyncio.create_task(self._http._serve([listener]))
+        self._http_task = asyncio.create_task(self._http._serve(listeners))
 
     def _metrics(self) -> Iterable[Metric]:
         if self._engine is not None:

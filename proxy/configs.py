@@ -101,6 +101,10 @@ def check_exposure(settings: Settings) -> None:
                 f"--{name.replace('_', '-')} {host} is open to other machines, and there is no"
                 " authentication yet; listen on 127.0.0.1, or say --insecure"
             )
+    if settings.kafka_listen == settings.http_listen:
+        raise DataFolderError(
+            f"--kafka-listen and --http-listen are both {settings.http_listen}; give each its own"
+        )
     listen, _ = split_address(settings.kafka_listen)
     if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
         raise DataFolderError(

@@ -39,18 +39,15 @@ class Following:
     async def follow(self, topics: Mapping[str, Topic]) -> None:
         """Make the topics that are known those that there are; as one of the table's changes.
 
-        A partition is seen when its log has been read.
+        A partition is seen when its log has been read; one that was stopped, and is read again,
+        answers meanwhile that it is.
 
         Raises:
             OSError: a partition cannot be opened; its topic is found the next time.
         """
         known = self._table.topics
         for name in list(known):
-            if (
-                name not in topics
-                or topics[name].topic_id != known[name].topic_id
-                or any(each.log.stopped for each in self._table.partitions[name])
-            ):
+            if name not in topics or topics[name].topic_id != known[name].topic_id:
                 await self._gone(known[name])
         failed: OSError | None = None
         for topic in topics.values():
@@ -66,12 +63,17 @@ class Following:
         if not before and topic.name in self._gone_names:
             # Producers of that one go on where they were (see `TopicTable`).
             topic = replace(topic, made_again_ms=self._leases.now_ms())
-        if len(before) < topic.partitions:
-            added = await self._table.open_from(topic, len(before))
-            for each in added:
+        stopped = [number for number, each in enumerate(before) if each.log.stopped]
+        wanted = [*stopped, *range(len(before), topic.partitions)]
+        if wanted:
+            opened = await self._table.open(topic, wanted)
+            for each in opened:
                 await self._read(each)
-            self._table.publish(topic, [*before, *added])
-            _log.info("topic found", topic=topic.name, partitions=topic.partitions)
+            now = dict(enumerate(before)) | dict(zip(wanted, opened, strict=True))
+            self._table.publish(topic, [now[number] for number in sorted(now)])
+            await self._leave([before[number] for number in stopped])
+            _log.info("topic found", topic=topic.name, partitions=topic.partitions,
+                      read_again=stopped)  # fmt: skip
         elif before and topic.compacted != self._table.topics[topic.name].compacted:
             known = self._table.topics[topic.name]
             self._table.publish(replace(known, compacted=topic.compacted), before)
@@ -85,13 +87,19 @@ class Following:
             raise OSError(partition.log.stopped)
         partition.note_leases()
 
+    async def _leave(self, partitions: list[Partition]) -> None:
+        """Let go of partitions that no door finds any more; who waits for records is woken."""
+        for each in partitions:
+            each.gone = True
+            each.wake()
+            await self._leases.leave(each)
+
     async def _gone(self, topic: Topic) -> None:
         if len(self._gone_names) < _GONE_MAX:
             self._gone_names.add(topic.name)
         partitions = self._table.partitions[topic.name]
         self._table.hide(topic)
-        for each in partitions:
-            await self._leases.leave(each)
+        await self._leave(partitions)
         for told in self._table.on_deleted:
             await told(topic)
         _log.info("topic gone", topic=topic.name, partitions=topic.partitions)

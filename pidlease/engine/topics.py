@@ -1,7 +1,7 @@
 """The topics and their partitions, and what changes them: one change at a time, durable first."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -134,7 +134,7 @@ class TopicTable:
         topic = self._made_again(topic)
         await self._pool.run(partial(self._store.save_topic, topic))
         try:
-            opened = await self.open_from(topic, 0)
+            opened = await self.open(topic, range(topic.partitions))
         except OSError:
             # Not half of it: a part that could not be opened might never be.
             await self._pool.run(partial(self._store.delete_topic, topic))
@@ -176,7 +176,7 @@ class TopicTable:
         grown = replace(topic, partitions=total)
         await self._pool.run(partial(self._store.save_topic, grown))
         # Should this fail, the next start opens what the definition says.
-        opened = await self.open_from(grown, topic.partitions)
+        opened = await self.open(grown, range(topic.partitions, total))
         self.publish(grown, [*self.partitions[name], *opened])
         _log.info("partitions added", topic=name, partitions=total)
 
@@ -249,8 +249,8 @@ class TopicTable:
             each.wake()
         self.version += 1
 
-    async def open_from(self, topic: Topic, begin: int) -> list[Partition]:
-        """Open a topic's partitions from a number on.
+    async def open(self, topic: Topic, numbers: Sequence[int]) -> list[Partition]:
+        """Open some of a topic's partitions.
 
         Raises:
             OSError: one of them cannot be opened.
@@ -262,9 +262,9 @@ class TopicTable:
             return Partition(name, topic, await self._pool.run(work), self._around)
 
         opened: list[Partition] = []
-        for start in range(begin, topic.partitions, _OPENED_AT_ONCE):
-            numbers = range(start, min(start + _OPENED_AT_ONCE, topic.partitions))
-            found = await asyncio.gather(*map(open_one, numbers), return_exceptions=True)
+        for start in range(0, len(numbers), _OPENED_AT_ONCE):
+            some = numbers[start : start + _OPENED_AT_ONCE]
+            found = await asyncio.gather(*map(open_one, some), return_exceptions=True)
             for each in found:
                 if isinstance(each, BaseException):
                     raise each

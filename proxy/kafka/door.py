@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from socket import socket
 from typing import Any, Final
 
 import structlog
@@ -52,23 +53,28 @@ class KafkaDoor:
         self.connections: set[KafkaConnection] = set()
         self._config = config
         self._apis = apis
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ listening
 
-    async def listen(self, host: str, port: int) -> None:
+    async def listen(self, sockets: Iterable[socket]) -> None:
         """Begin to take connections.
 
+        Parameters:
+            sockets: bound to where clients connect.
+
         Raises:
-            OSError: the port is in use, or the address is not this machine's.
+            OSError: another process listens there.
         """
         self._apis.start()
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                lambda: KafkaConnection(self), host, port, backlog=1024
-            )
+            for each in sockets:
+                server = await loop.create_server(
+                    lambda: KafkaConnection(self), sock=each, backlog=1024
+                )
+                self._servers.append(server)
         except OSError:
             await self._apis.close()
             raise
@@ -76,8 +82,8 @@ class KafkaDoor:
 
     async def close(self) -> None:
         """Take no more connections, and close those there are when they have their answers."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             with suppress(asyncio.CancelledError):

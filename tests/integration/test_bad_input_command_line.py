@@ -168,6 +168,21 @@ def test_a_port_in_use(tmp_path: Path, which: str) -> None:
     assert (code, which in line, address in line) == (_USAGE, True, True), line
 
 
+@pytest.mark.parametrize("which", ["--kafka-listen", "--http-listen"])
+def test_a_port_in_use_is_told_before_anything_is_waited_for(tmp_path: Path, which: str) -> None:
+    """A server that waits for Kafka, or for another server's end, is to serve at once then."""
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, 0))
+        taken.listen()
+        address = f"{LOOPBACK}:{taken.getsockname()[1]}"
+        nobody = f"{LOOPBACK}:{free_ports(1)[0]}"
+        code, line = _serve(
+            "--data-dir", str(tmp_path / "data"), which, address, "--log", "kafka",
+            "--upstream", nobody,
+        )  # fmt: skip
+    assert (code, which in line, address in line) == (_USAGE, True, True), line
+
+
 def test_both_doors_on_one_port(tmp_path: Path) -> None:
     address = f"{LOOPBACK}:{free_ports(1)[0]}"
     code, line = _serve(

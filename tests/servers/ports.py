@@ -15,8 +15,9 @@ _TRIES_MAX = 200
 
 
 def _is_free(port: int) -> bool:
+    # Without SO_REUSEADDR, which would share one that is taken and not listened on yet: a server
+    # that stands by has such.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError:

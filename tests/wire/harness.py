@@ -26,6 +26,7 @@ from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.groups.api import GroupsApi
 from proxy.kafka.groups.steps import GroupLimits
+from proxy.listening import bound_sockets
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.wire.client import WireClient
 
@@ -112,7 +113,7 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
     budget = MemoryBudget(config.memory_bytes_max)
     apis = EmbeddedApis(engine, config, budget, check_settings, groups)
     door = KafkaDoor(config, budget, apis)
-    await door.listen(LOOPBACK, port)
+    await door.listen(bound_sockets(f"{LOOPBACK}:{port}", "the test"))
     try:
         yield Server(port, engine, door, clock, folder.cluster_id, offsets, groups)
     finally:

@@ -68,12 +68,23 @@ async def test_one_that_cannot_be_opened_does_not_hold_up_the_others(
     assert names(server) == {"a": 1, "b": 2}
 
 
-async def test_a_stopped_partition_is_opened_again() -> None:
+async def test_a_stopped_partition_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile it is not unknown: who sends to it is to come again, and not to give up."""
     server = await started()
-    await server.engine.follow({"a": A})
-    before = server.partition(0, "a")
+    await server.engine.follow({"b": B})
+    store: Any = server.engine._store
+    opened, seen = store.open_partition, []
+
+    def opens(*of: Any) -> Any:
+        seen.append((of[1], names(server), server.partition(1, "b").log.stopped))
+        return opened(*of)
+
+    monkeypatch.setattr(store, "open_partition", opens)
+    other, before = server.partition(0, "b"), server.partition(1, "b")
     before.log.stop("it could not be read")
-    await server.engine.follow({"a": A})
-    after = server.partition(0, "a")
+    await server.engine.follow({"b": B})
+    after = server.partition(1, "b")
+    assert seen == [(1, {"b": 2}, "it could not be read")]
     assert after is not before
-    assert not after.log.stopped
+    assert (after.log.stopped, after.gone, before.gone) == ("", False, True)
+    assert server.partition(0, "b") is other

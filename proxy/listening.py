@@ -1,0 +1,41 @@
+"""The addresses that a server listens on."""
+
+import socket
+from contextlib import ExitStack
+
+from proxy.settings import split_address
+
+
+def bound_sockets(address: str, setting: str) -> list[socket.socket]:
+    """Take an address, without taking connections on it yet.
+
+    It is done before anything that takes long: a server that stands by for another, or replays for
+    minutes, is not to find then that it can serve nobody.
+
+    Parameters:
+        address: HOST:PORT; a name stands for all of its addresses.
+        setting: where it comes from, for the message.
+
+    Returns:
+        A socket for each.
+
+    Raises:
+        OSError: it is in use, or not this machine's.
+    """
+    host, port = split_address(address)
+    with ExitStack() as undo:
+        found: list[socket.socket] = []
+        try:
+            for family, kind, protocol, _, place in socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                each = undo.enter_context(socket.socket(family, kind, protocol))
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                each.bind(place)
+                found.append(each)
+        except OSError as error:
+            raise OSError(f"{setting} {address}: {error}") from error
+        undo.pop_all()
+        return found
