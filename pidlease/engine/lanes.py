@@ -153,15 +153,17 @@ class Lanes:
         self._heard.discard(pid)
 
     def _pump(self, pid: int, lane: _Lane) -> None:
-        now_ms = self._clock_ms()
-        room = BATCHES_KEPT if not pid or self._known_until_ms.get(pid, 0) > now_ms else 1
+        if not lane.waiting:
+            if not lane.flying:
+                self._lanes.pop(pid, None)
+            return
+        known = not pid or self._known_until_ms.get(pid, 0) > self._clock_ms()
+        room = BATCHES_KEPT if known else 1
         while lane.waiting and len(lane.flying) < room:
             pending = lane.waiting.popleft()
             lane.flying.append(pending)
             self._frontier.sent(pending)
             self._log.send(pid, pending.new, partial(self._answered, lane, pending))
-        if not lane.flying and not lane.waiting:
-            self._lanes.pop(pid, None)
 
     def _answered(self, lane: _Lane, pending: Pending, answer: Forwarded) -> None:
         pid = pending.pid

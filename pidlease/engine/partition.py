@@ -355,7 +355,7 @@ class Partition(KnownProducers):
             counts.batches += 1
             counts.records += header.records
             counts.bytes += header.size
-            counts.appended[rules.policy.value if rules else 0] += 1
+            counts.appended[rules.policy if rules else 0] += 1
             applied.append((pending, Outcome(Status.APPENDED, offset)))
         return applied
 

@@ -121,13 +121,14 @@ class Slot:
             return  # what went wrong behind the answer does not change it
         self.answer = parts
         self.ready = True
-        if not self.connection.is_next(self):
+        if self.connection.is_next(self):
+            self.connection.flush_soon()
+        else:
             # The request was worked on: only its answer waits, for those before it.
             surplus = self.request_size - max(sum(map(len, parts)) - self.reserved, 0)
             if surplus > 0:
                 self.request_size -= surplus
                 self.connection.budget.release(surplus)
-        self.connection.flush()
 
 
 class Handler(Protocol):
@@ -175,6 +176,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         #: Bytes of answers in the transport's buffer.
         self._untaken = 0
         self._finishing = False
+        self._flushing = False
         self.peer = ""
         #: The client's address.
         self.host = ""
@@ -218,6 +220,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close the connection; what was answered goes out first."""
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -278,6 +281,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """See `asyncio.BufferedProtocol`: close, as Kafka does."""
+        self.flush()
         return False
 
     def _read_frames(self) -> None:
@@ -405,8 +409,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ answering
 
+    def flush_soon(self) -> None:
+        """Send the answers whose turn it is, with those that come in this turn of the loop.
+
+        Each send costs as much as many answers do.
+        """
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
     def flush(self) -> None:
         """Send the answers whose turn it is."""
+        self._flushing = False
         parts: list[bytes] = []
         freed = 0
         answered = False

@@ -28,6 +28,11 @@ _PARTITION_WITH_START: Final = struct.Struct(">ihqqq")
 _NO_ERRORS_FLEXIBLE: Final = b"\x01\x00\x00"
 #: The same in version 8.
 _NO_ERRORS: Final = b"\0\0\0\0\xff\xff"
+#: Of an answer with one topic and one partition: correlation id, tags, how many topics and one.
+_SIMPLE_HEAD: Final = struct.Struct(">ibb")
+#: How many partitions and one, the partition, and the end of the answer.
+_SIMPLE_ROW: Final = struct.Struct(">bihqqq9s")
+_SIMPLE_END: Final = (b"\x01\0\0" + b"\0" + b"\0\0\0\0\0",)
 #: Throttle time, and tags behind it.
 _END: Final = b"\0\0\0\0"
 _END_FLEXIBLE: Final = b"\0\0\0\0\0"
@@ -144,6 +149,8 @@ def write_produce(
         results: one for each of the request's parts, in order.
     """
     flexible = version >= FLEXIBLE_FROM
+    if flexible and len(results) == len(request.topics) == 1 and results[0].message is None:
+        return _write_simple(correlation_id, request.parts[0], results[0])
     tags = b"\0" if flexible else b""
     out = [INT32.pack(correlation_id), tags, write_array(len(request.topics), flexible=flexible)]
     at = 0
@@ -158,6 +165,13 @@ def write_produce(
         out.append(tags)
     out.append(_END_FLEXIBLE if flexible else _END)
     return b"".join(out)
+
+
+def _write_simple(correlation_id: int, part: PartitionData, result: PartitionResult) -> bytes:
+    """The answer to nearly every request: one topic, one partition, and nothing to explain."""
+    code, offset, log_start, _ = result
+    row = _SIMPLE_ROW.pack(2, part.number, code, offset, _NO_TIME, log_start, *_SIMPLE_END)
+    return _SIMPLE_HEAD.pack(correlation_id, 0, 2) + write_string(part.topic, flexible=True) + row
 
 
 def _write_partition(version: int, index: int, result: PartitionResult) -> bytes:

@@ -165,6 +165,8 @@ class Reader:
 def compact_length(length: int) -> bytes:
     """A length of a flexible version; -1 for null."""
     value = length + 1
+    if value < 0x80:
+        return value.to_bytes(1, "big")
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

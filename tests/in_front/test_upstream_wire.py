@@ -82,6 +82,36 @@ def test_produce_is_answered(version: int) -> None:
         produce_wire.read_produce(version, frame + b"\0")
 
 
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_a_batch_that_goes_alone_is_asked_as_others_are(version: int) -> None:
+    for place in PLACES:
+        batch = Batch(place, b"a batch")
+        alone = produce_wire.write_alone(version, 9, 2500, batch)
+        assert b"".join(alone) == b"".join(produce_wire.write_produce(version, 9, 2500, [batch]))
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize(
+    ("code", "offset", "message"),
+    [(0, 42, None), (0, 0, None), (0, 2**40, ""), (0, -1, None), (87, -1, "no"), (3, -1, None)],
+)
+def test_a_batch_that_went_alone_is_answered_as_others_are(
+    version: int, code: int, offset: int, message: str | None
+) -> None:
+    part = {"index": 3, "error_code": ErrorCode(code), "base_offset": offset,
+            "log_append_time": None, "log_start_offset": 1, "error_message": message}  # fmt: skip
+    responses = [{"name": "a", "partition_responses": [part]}]
+    frame = write_response(PRODUCE, version, {"responses": responses})
+    place = TopicPartition("a", 3)
+    alone = produce_wire.read_alone(version, frame, place)
+    assert alone is None or {place: alone} == produce_wire.read_produce(version, frame)
+    assert (alone is None) == (version < 8 or code != 0 or message is not None)
+    for other in (("a", 2), ("b", 3), ("", 3), ("a" * 7, 3)):
+        assert produce_wire.read_alone(version, frame, TopicPartition(*other)) is None
+    for damaged in (*(frame[:size] for size in range(len(frame))), frame + b"\0"):
+        assert produce_wire.read_alone(version, damaged, place) is None
+
+
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_fetch_is_asked(version: int) -> None:
     frame = fetch_wire.write_fetch(version, PLACES[1], 2**33, 5000, 70)

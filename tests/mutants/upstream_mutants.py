@@ -14,8 +14,8 @@ UPSTREAM: Final = (
     Mutant(
         "the first batch of a producer does not go alone",
         _LANES,
-        "if not pid or self._known_until_ms.get(pid, 0) > now_ms else 1",
-        "if now_ms else 1",
+        "room = BATCHES_KEPT if known else 1",
+        "room = BATCHES_KEPT",
         (_SIM,),
     ),
     Mutant(

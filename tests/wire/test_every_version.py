@@ -158,6 +158,12 @@ async def test_several_topics_partitions_and_null_records(client: WireClient, ve
         for part in topic.partition_responses
     ]
     assert found == [("a", 2, 0, 0), ("a", 0, 87, -1), ("a", 9, 3, -1), ("b", 0, 0, 0)]
+    one = {"name": "a", "partition_data": [{"index": 2, "records": batch([b"2"])}]}
+    empty = {"name": "b", "partition_data": ()}
+    body = await client.call(PRODUCE, version, acks=1, topic_data=[empty, one])
+    assert [(topic.name, len(topic.partition_responses)) for topic in body.responses] == [
+        ("b", 0), ("a", 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("version", _versions(FETCH))

@@ -29,7 +29,9 @@ from pidlease.storage.upstream.produce_wire import (
     VERSIONS,
     Batch,
     Row,
+    read_alone,
     read_produce,
+    write_alone,
     write_produce,
 )
 
@@ -59,10 +61,11 @@ class _Send(NamedTuple):
 class _Lane:
     """What one producer has in flight to a partition, and where."""
 
-    __slots__ = ("channel", "count")
+    __slots__ = ("channel", "count", "key")
 
-    def __init__(self, channel: "_Channel") -> None:
+    def __init__(self, channel: "_Channel", key: tuple[int, TopicPartition]) -> None:
         self.channel = channel
+        self.key = key
         self.count = 0
 
 
@@ -96,26 +99,31 @@ class Channels:
                 self._cluster.stale()
                 told(UpstreamAwayError(f"no broker leads {batch.place} now"))
                 return
-            lane = self._lanes[key] = _Lane(self._choose(leader, producer))
+            lane = self._lanes[key] = _Lane(self._choose(leader, producer), key)
+            lane.channel.enter(producer)
         lane.count += 1
-        lane.channel.take(producer, _Send(batch, partial(self._landed, lane, key, told)))
+        lane.channel.take(_Send(batch, partial(self._landed, lane, told)))
 
-    def _landed(
-        self,
-        lane: _Lane,
-        key: tuple[int, TopicPartition],
-        told: Told,
-        result: Row | UpstreamError,
-    ) -> None:
+    def _landed(self, lane: _Lane, told: Told, result: Row | UpstreamError) -> None:
         lane.count -= 1
-        # Without a producer nothing is to stay in order: what comes next goes to who leads now.
-        failed = not isinstance(result, Row) or result.code != 0
-        if (not lane.count or (failed and not key[0])) and self._lanes.get(key) is lane:
-            del self._lanes[key]
-        lane.channel.leave(key[0])
+        if not lane.count:
+            lane.channel.leave(lane.key[0])
+            self._end(lane)
+        if not isinstance(result, Row) or result.code:
+            self._failed(lane, result)
+        told(result)
+
+    def _failed(self, lane: _Lane, result: Row | UpstreamError) -> None:
+        if not lane.key[0]:
+            # Without a producer nothing is to stay in order: the next goes to who leads now.
+            self._end(lane)
         if not isinstance(result, Row) or result.code in _STALE_CODES:
             self._cluster.stale()
-        told(result)
+
+    def _end(self, lane: _Lane) -> None:
+        """What comes next goes another way."""
+        if self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
 
     def _choose(self, broker: int, producer: int) -> "_Channel":
         """Where the producer has something in flight; else a free connection; else the emptiest."""
@@ -148,18 +156,23 @@ class _Channel:
         self._queue: deque[_Send] = deque()
         self._scheduled = False
         self._correlation_id = 0
+        self._timeout_ms = int(cluster.config.request_seconds * 1000 * _REPLICAS_PART)
         self._closed = False
-        #: Who has something in flight here, and how much.
+        #: Who has something in flight here, and to how many partitions.
         self.producers: dict[int, int] = {}
 
-    def take(self, producer: int, send: _Send) -> None:
+    def take(self, send: _Send) -> None:
         """Send it, soon: what else arrives together goes into the same request."""
-        self.producers[producer] = self.producers.get(producer, 0) + 1
         self._queue.append(send)
-        self._schedule()
+        if not self._scheduled:
+            self._schedule()
+
+    def enter(self, producer: int) -> None:
+        """A producer begins to send to a partition."""
+        self.producers[producer] = self.producers.get(producer, 0) + 1
 
     def leave(self, producer: int) -> None:
-        """One of a producer's batches has been answered."""
+        """All that a producer has sent to a partition has been answered."""
         self.producers[producer] -= 1
         if not self.producers[producer]:
             del self.producers[producer]
@@ -191,6 +204,7 @@ class _Channel:
             return
         while self._queue and link.in_flight < _REQUESTS_MAX and not link.paused:
             self._send(link, self._next())
+        link.flush()
 
     async def _connect(self) -> None:
         try:
@@ -218,34 +232,58 @@ class _Channel:
         for send in waiting:
             _tell(send, error)
 
-    def _next(self) -> dict[TopicPartition, _Send]:
+    def _next(self) -> list[_Send]:
         """What the next request takes: until a partition comes again, or another transaction."""
-        sends: dict[TopicPartition, _Send] = {}
-        size = 0
-        transactional_id = self._queue[0].batch.transactional_id
-        while self._queue:
-            batch = self._queue[0].batch
+        queue = self._queue
+        first = queue.popleft()
+        sends = [first]
+        if not queue or queue[0].batch.place == first.batch.place:
+            return sends
+        places = {first.batch.place}
+        size = len(first.batch.data)
+        while queue:
+            batch = queue[0].batch
             size += len(batch.data)
-            if batch.place in sends or (sends and size > _REQUEST_BYTES_MAX):
+            if (
+                batch.place in places
+                or size > _REQUEST_BYTES_MAX
+                or batch.transactional_id != first.batch.transactional_id
+            ):
                 break
-            if batch.transactional_id != transactional_id:
-                break
-            sends[batch.place] = self._queue.popleft()
+            places.add(batch.place)
+            sends.append(queue.popleft())
         return sends
 
-    def _send(self, link: Link, sends: dict[TopicPartition, _Send]) -> None:
-        self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
-        timeout_ms = int(self._cluster.config.request_seconds * 1000 * _REPLICAS_PART)
-        parts = write_produce(
-            self._version, self._correlation_id, timeout_ms, [each.batch for each in sends.values()]
-        )
-        link.send(parts, partial(self._answered, link, self._version, sends))
+    def _send(self, link: Link, sends: list[_Send]) -> None:
+        self._correlation_id = number = self._correlation_id + 1 & 0x7FFFFFFF
+        version, batch = self._version, sends[0].batch
+        if len(sends) == 1 and batch.transactional_id is None:
+            link.hold(
+                write_alone(version, number, self._timeout_ms, batch),
+                partial(self._answered_alone, link, version, sends),
+            )
+            return
+        parts = write_produce(version, number, self._timeout_ms, [each.batch for each in sends])
+        link.hold(parts, partial(self._answered, link, version, sends))
+
+    def _answered_alone(
+        self, link: Link, version: int, sends: list[_Send], answer: bytearray | UpstreamError
+    ) -> None:
+        row = None
+        if isinstance(answer, bytearray):
+            row = read_alone(version, answer, sends[0].batch.place)
+        if row is None:
+            self._answered(link, version, sends, answer)
+            return
+        _tell(sends[0], row)
+        if self._queue:
+            self._schedule()
 
     def _answered(
         self,
         link: Link,
         version: int,
-        sends: dict[TopicPartition, _Send],
+        sends: list[_Send],
         answer: bytearray | UpstreamError,
     ) -> None:
         rows: dict[TopicPartition, Row] = {}
@@ -259,11 +297,11 @@ class _Channel:
                 rows = read_produce(version, answer)
             except UpstreamNonsenseError as nonsense:
                 error = nonsense
-            if rows.keys() != sends.keys():
+            if rows.keys() != {send.batch.place for send in sends}:
                 _log.error("an answer of Kafka makes no sense", broker=str(link), error=str(error))
                 link.close(error)
-        for place, send in sends.items():
-            _tell(send, rows.get(place, error))
+        for send in sends:
+            _tell(send, rows.get(send.batch.place, error))
         self._schedule()
 
 

@@ -30,6 +30,8 @@ _FRAME_BYTES_MIN: Final = 4
 #: An answer is larger only where a single batch is: Kafka gives at least one.
 _FRAME_BYTES_MAX: Final = 2**31 - 1
 _BUFFER_BYTES: Final = 64 << 10
+#: What is held back at most, to go out with what comes behind it.
+_HELD_BYTES_MAX: Final = 64 << 10
 #: How often it is looked whether an answer is late.
 _WATCH_SECONDS: Final = 1.0
 
@@ -64,6 +66,8 @@ class Link(asyncio.BufferedProtocol):
         self._seconds = seconds
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
+        self._held: list[Buffer] = []
+        self._held_bytes = 0
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
         self._frame: bytearray | None = None
@@ -83,7 +87,12 @@ class Link(asyncio.BufferedProtocol):
         return len(self._waiting)
 
     def send(self, parts: Sequence[Buffer], answered: Answered, seconds: float = 0.0) -> None:
-        """Send a request.
+        """Send a request; see `hold` for the parameters."""
+        self.hold(parts, answered, seconds)
+        self.flush()
+
+    def hold(self, parts: Sequence[Buffer], answered: Answered, seconds: float = 0.0) -> None:
+        """Send a request, soon: together with what comes behind it, until `flush`.
 
         Parameters:
             parts: all of it but its length; the first holds the whole correlation id.
@@ -97,7 +106,17 @@ class Link(asyncio.BufferedProtocol):
         latest = time.monotonic() + (seconds or self._seconds)
         self._waiting.append(_Waiting(bytes(parts[0][_ID]), latest, answered))
         size = sum(map(len, parts))
-        self._transport.writelines([size.to_bytes(_LENGTH_BYTES, "big"), *parts])
+        self._held.append(size.to_bytes(_LENGTH_BYTES, "big"))
+        self._held += parts
+        self._held_bytes += size
+        if self._held_bytes > _HELD_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was held back, at one go: each costs as much as all together."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        if held and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(held)
 
     async def ask(self, request: Buffer, seconds: float = 0.0) -> bytearray:
         """Send a request, and wait for the answer.
