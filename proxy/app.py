@@ -33,11 +33,15 @@ from proxy.kafka.metrics_source import door_metrics
 from proxy.listening import bound_sockets
 from proxy.log_side import EmbeddedLog, LogSide
 from proxy.ops.http import ops_app
+from proxy.ops.status import replay_of
 from proxy.settings import Settings
 
 #: How long a stop waits for HTTP requests whose bodies are still coming; by then none that came
 #: is unanswered.
 _HTTP_STOP_SECONDS = 5
+
+#: How often a start says how far it is.
+_PROGRESS_SECONDS = 5
 
 #: Threads that wait for the coordinator.
 _ASKING_THREADS = 4
@@ -140,7 +144,7 @@ class App:
             engine_config(self._settings),
             appends=side.appends,
         )
-        await self._engine.start(_tell_progress)
+        await self._recover(self._engine)
         await side.follow(self._engine)
         gc.freeze()
         gc.enable()
@@ -148,6 +152,18 @@ class App:
         self._engine.ready = True
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
+
+    async def _recover(self, engine: Engine) -> None:
+        async def tell() -> None:
+            while True:
+                await asyncio.sleep(_PROGRESS_SECONDS)
+                _log.info("replaying", **replay_of(engine))
+
+        telling = asyncio.create_task(tell())
+        try:
+            await engine.start()
+        finally:
+            telling.cancel()
 
     async def _listen(self, side: LogSide, engine: Engine) -> None:
         config = door_config(self._settings, side.cluster_id)
@@ -213,11 +229,6 @@ def _raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _tell_progress(done: int, total: int) -> None:
-    if done == total or done % 1000 == 0:
-        _log.info("replayed", partitions=done, of=total)
 
 
 def serve(settings: Settings) -> None:

@@ -17,7 +17,8 @@ from pidlease.engine.keeper import Keeper, KeeperConfig
 from pidlease.engine.leasing import Leases
 from pidlease.engine.naming import NamedLeases
 from pidlease.engine.partition import Partition, Surroundings
-from pidlease.engine.recovery import Progress, Recovery
+from pidlease.engine.recovery import Recovery
+from pidlease.engine.replay import Replay
 from pidlease.engine.topics import (
     PartitionCountError,
     TooManyPartitionsError,
@@ -127,29 +128,21 @@ class Engine:
         self._partitions: Final = self._table.partitions
         #: Whether requests are taken; set when a door is open, and false again before it closes.
         self.ready = False
-        self.replayed: tuple[int, int] = (0, 0)
+        #: How far the start is.
+        self.replay: Final = Replay()
 
     # ------------------------------------------------------------------ life cycle
 
-    async def start(self, progress: Progress | None = None) -> None:
+    async def start(self) -> None:
         """Recover. `ready` is for whoever opens the doors.
-
-        Parameters:
-            progress: told the partitions replayed so far, and all of them.
 
         Raises:
             SequenceError: the PID sequence cannot be read, or gives no block.
             NamesError: the bindings of names cannot be read.
             DataFolderError: a topic's definition, or what is set for all of them, is damaged.
         """
-
-        def note(done: int, total: int) -> None:
-            self.replayed = (done, total)
-            if progress is not None:
-                progress(done, total)
-
         recovery = Recovery(
-            self._store, self._snapshots, self.leases, self._around, self.pool, note
+            self._store, self._snapshots, self.leases, self._around, self.pool, self.replay
         )
         await self._table.policies.load()
         recovered = await recovery.run()

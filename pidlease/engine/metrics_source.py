@@ -19,6 +19,7 @@ def engine_metrics(engine: Engine) -> Iterable[Metric]:
     yield from _snapshots(engine)
     partitions = engine.partitions()
     yield gauge("pidlease_ready", "1 when requests are taken.", float(engine.ready))
+    yield from _replay(engine)
     yield gauge("pidlease_topics", "Topics.", len(engine.topics))
     yield gauge("pidlease_partitions", "Partitions.", len(partitions))
     stopped = sum(1 for partition in partitions if partition.log.stopped)
@@ -27,6 +28,17 @@ def engine_metrics(engine: Engine) -> Iterable[Metric]:
     yield gauge("pidlease_producers", "Producers known, over all partitions.", producers)
     in_flight = sum(partition.in_flight for partition in partitions)
     yield gauge("pidlease_in_flight_batches", "Batches on their way to the log.", in_flight)
+
+
+def _replay(engine: Engine) -> Iterable[Metric]:
+    replay = engine.replay
+    yield gauge("pidlease_replay_partitions", "Partitions that the start replays.", replay.total)
+    yield gauge("pidlease_replay_partitions_done", "Those that it has replayed.", replay.done)
+    yield gauge(
+        "pidlease_replay_offsets_left",
+        "Offsets that the start has still to replay.",
+        replay.offsets_left,
+    )
 
 
 def _traffic(engine: Engine) -> Iterable[Metric]:

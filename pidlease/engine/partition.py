@@ -500,6 +500,11 @@ class Partition(KnownProducers):
         """How many batches are on their way."""
         return self._appends.in_flight
 
+    @property
+    def behind(self) -> int:
+        """See `replay.Replayed`."""
+        return max(self.log.end_offset - self.next_offset, 0)
+
     def watch(self, event: asyncio.Event) -> None:
         """Have an event set whenever records were acknowledged."""
         self._watchers.add(event)

@@ -1,7 +1,7 @@
 """The start: the newest valid snapshot, then the log behind its offset vector."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,6 +9,7 @@ import structlog
 
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition, Surroundings
+from pidlease.engine.replay import Replay
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore
@@ -23,9 +24,6 @@ from pidlease.storage.snapshots import (
 from pidlease.storage.topics import Topic
 
 _log = structlog.get_logger(__name__)
-
-#: Told the partitions done so far, and all of them.
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Recovery:
     leases: Leases
     around: Surroundings
     pool: IoPool
-    progress: Progress
+    replay: Replay
 
     async def run(self) -> Recovered:
         """Bring everything back to where it was.
@@ -125,14 +123,14 @@ class Recovery:
 
     async def _replay(self, partitions: list[Partition], snapshot: Snapshot | None) -> None:
         now_ms = self.around.clock_ms()
-        done = 0
+        self.replay.total = len(partitions)
+        for partition in partitions:
+            _begin(partition, snapshot, now_ms)
+            self.replay.begin(partition)
 
         async def replay_one(partition: Partition) -> None:
-            nonlocal done
-            _begin(partition, snapshot, now_ms)
             await self.pool.run(partial(catch_up, partition, now_ms))
-            done += 1
-            self.progress(done, len(partitions))
+            self.replay.end(partition)
 
         await asyncio.gather(*(replay_one(partition) for partition in partitions))
 

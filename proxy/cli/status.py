@@ -50,6 +50,7 @@ class _Snapshot(BaseModel):
 class _Replay(BaseModel):
     done: int
     total: int
+    offsets_left: int = 0
 
 
 class _Status(BaseModel):
@@ -125,7 +126,8 @@ def _show_server(console: Console, url: str, found: _Status) -> None:
     table = pairs_table("server")
     state = Text("ready", style="green")
     if not found.ready:
-        replay = f"{found.replay.done} of {found.replay.total} partitions replayed"
+        left = f", {found.replay.offsets_left:,} offsets left" if found.replay.offsets_left else ""
+        replay = f"{found.replay.done} of {found.replay.total} partitions replayed{left}"
         state = Text(f"not ready: {replay}", style="red")
     table.add_row("address", Text(url))
     table.add_row("version", Text(found.version))

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine
-from proxy.ops.status import status_of
+from proxy.ops.status import replay_of, status_of
 
 
 def ops_app(
@@ -35,8 +35,10 @@ def ops_app(
         if current is not None and current.ready:
             return {"status": "ready"}
         response.status_code = 503
-        done, total = current.replayed if current is not None else (0, 0)
-        return {"status": "not ready", "partitions_replayed": done, "partitions": total}
+        told: dict[str, Any] = {"status": "not ready"}
+        if current is not None:
+            told["replay"] = replay_of(current)
+        return told
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -9,6 +9,12 @@ from pidlease.engine.engine import Engine, wall_clock_ms
 _PARTITIONS_MAX: Final = 1000
 
 
+def replay_of(engine: Engine) -> dict[str, int]:
+    """How far the start of a server is."""
+    replay = engine.replay
+    return {"done": replay.done, "total": replay.total, "offsets_left": replay.offsets_left}
+
+
 def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     """A picture of a running server.
 
@@ -21,12 +27,11 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     stopped = [partition for partition in partitions if partition.log.stopped]
     newest = engine.keeper.newest
     leases = engine.leases
-    done, total = engine.replayed
     return {
         "version": __version__,
         "ready": engine.ready,
         "uptime_seconds": (now_ms - started_ms) / 1000,
-        "replay": {"done": done, "total": total},
+        "replay": replay_of(engine),
         "topics": len(engine.topics),
         "partition_count": len(partitions),
         "producers": sum(len(partition.producers) for partition in partitions),

@@ -95,10 +95,11 @@ def test_json_is_what_the_server_said() -> None:
 
 
 def test_recovering() -> None:
-    answer = {**ANSWER, "ready": False, "replay": {"done": 1, "total": 3}, "snapshot": None}
+    answer = {**ANSWER, "ready": False, "snapshot": None,
+              "replay": {"done": 1, "total": 3, "offsets_left": 12_345}}  # fmt: skip
     code, shown, _ = ask(200, answer)
     assert code == 1
-    assert "not ready: 1 of 3 partitions replayed" in shown
+    assert "not ready: 1 of 3 partitions replayed, 12,345 offsets left" in shown
     assert "none yet" in shown
     assert ask(503, {"status": "not ready"})[0] == 1
     code, shown, _ = ask(503, {"status": "not ready"}, "--json")

@@ -1,6 +1,6 @@
 """The start: what was known before the stop is known after it, from whatever is left to read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -11,7 +11,10 @@ from pidlease.core.packed import judge_packed, unpack
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import Batch
 from pidlease.engine.outcome import Status
+from pidlease.engine.partition import Partition
+from pidlease.engine.replay import Replay
 from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.writer import LoggedBatch
 from tests.sim.files import SimFiles
 from tests.unit.engine.server import APPENDED, DATA, DUPLICATE, GAP, SNAPSHOTS, Server, known
 
@@ -254,5 +257,29 @@ async def test_a_snapshot_of_another_topic_of_the_same_name_is_not_used() -> Non
 async def test_progress_is_told() -> None:
     server = await Server(SimFiles()).start()
     server = await server.kill()
-    assert server.engine.replayed == (2, 2)
-    assert len(server.engine.partitions()) == server.engine.replayed[1]
+    replay = server.engine.replay
+    assert (replay.done, replay.total, replay.offsets_left) == (2, 2, 0)
+    assert len(server.engine.partitions()) == replay.total
+
+
+async def test_what_is_left_is_told_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By offsets: one partition may hold nearly all of what there is to read."""
+    server = await Server(SimFiles()).start()
+    pid = server.lease()
+    await server.fill(pid, 0, 5)
+    told: list[tuple[int, int]] = []
+    seen, replay = Replay(), Partition.replay
+
+    def slowly(partition: Partition, batches: Iterable[LoggedBatch], now_ms: int) -> None:
+        def each() -> Iterator[LoggedBatch]:
+            for batch in batches:
+                told.append((seen.done, seen.offsets_left))
+                yield batch
+
+        replay(partition, each(), now_ms)
+
+    monkeypatch.setattr("pidlease.engine.engine.Replay", lambda: seen)
+    monkeypatch.setattr(Partition, "replay", slowly)
+    await server.kill()
+    assert [left for _, left in told] == [5, 4, 3, 2, 1]
+    assert (seen.done, seen.offsets_left) == (2, 0)
