@@ -46,6 +46,8 @@ _APIS: Final = {
     47: ("offset_delete", "OffsetDelete"),
     60: ("describe_cluster", "DescribeCluster"),
     61: ("describe_producers", "DescribeProducers"),
+    65: ("describe_transactions", "DescribeTransactions"),
+    66: ("list_transactions", "ListTransactions"),
     69: ("consumer_group_describe", "ConsumerGroupDescribe"),
 }
 

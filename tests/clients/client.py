@@ -43,12 +43,17 @@ class Producing:
 
 @dataclass(frozen=True)
 class Consuming:
-    """What a group consumer is to do: read `count` records, commit, leave."""
+    """What a group consumer is to do: read `count` records, commit, leave.
+
+    Attributes:
+        protocol: of groups, "classic" or "consumer" (KIP-848); for the Java client.
+    """
 
     bootstrap: str
     topic: str
     group: str
     count: int
+    protocol: str = "classic"
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,8 @@ class JavaClient(Client):
     def consumer(self, what: Consuming) -> Call:
         """See `Client`."""
         return self._java("VerifiableConsumer", what.bootstrap, what.topic, what.count,
-                          "--group-id", what.group, "--verbose")  # fmt: skip
+                          "--group-id", what.group, "--verbose",
+                          "--group-protocol", what.protocol)  # fmt: skip
 
     def _java(self, tool: str, bootstrap: str, topic: str, count: int, *more: str) -> Call:
         command = java_command(f"org.apache.kafka.tools.{tool}", *JAVA_OPTIONS)

@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from proxy.kafka.apis import ADVERTISED
 from tests.clients.report import api_name
-from tests.clients.tools import Tools
+from tests.clients.tools import Tools, table
 from tests.crash.seeds import SOAK
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
@@ -35,13 +35,6 @@ def server(
 @pytest.fixture
 def tools(server: KafkaServer | PidleaseServer, tmp_path: Path) -> Tools:
     return Tools(server.bootstrap, tmp_path)
-
-
-def _table(lines: list[str], first: str) -> list[dict[str, str]]:
-    """The rows below the headings that begin with `first`; no cell has a blank in it."""
-    start = next(number for number, line in enumerate(lines) if line.split()[0] == first)
-    headings = lines[start].split()
-    return [dict(zip(headings, line.split(), strict=True)) for line in lines[start + 1 :]]
 
 
 def _fill(tools: Tools, topic: str, counts: list[int]) -> None:
@@ -148,7 +141,7 @@ def test_consumer_groups(tools: Tools) -> None:
         lines = tools.run("kafka-consumer-groups", "--describe", "--describe", *group)
         return {
             row["PARTITION"]: (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"])
-            for row in _table(lines, "GROUP")
+            for row in table(lines, "GROUP")
         }
 
     assert "looked-at" in tools.run("kafka-consumer-groups", "--list", "--list")
@@ -180,7 +173,7 @@ def test_members_of_a_group(tools: Tools) -> None:
                           "--members", "--group", "alive")  # fmt: skip
     finally:
         consumer.close()
-    [member] = _table(lines, "GROUP")
+    [member] = table(lines, "GROUP")
     assert member["CLIENT-ID"] == "reader"
     assert member["#PARTITIONS"] == "3"
     tools.keep()
@@ -206,7 +199,7 @@ def test_producers_of_a_partition(tools: Tools) -> None:
     _fill(tools, "written", [12])
     lines = tools.run("kafka-transactions", "describe-producers", "describe-producers",
                       "--topic", "written", "--partition", "0")  # fmt: skip
-    [producer] = _table(lines, "ProducerId")
+    [producer] = table(lines, "ProducerId")
     assert int(producer["ProducerId"]) >= 0
     assert (producer["ProducerEpoch"], producer["LastSequence"]) == ("0", "11")
     assert producer["CurrentTransactionStartOffset"] == "None"

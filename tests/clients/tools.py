@@ -28,6 +28,14 @@ _CLASSES: Final = {
     "kafka-producer-perf-test": f"{_TOOLS}.ProducerPerformance",
     "kafka-topics": f"{_TOOLS}.TopicCommand",
     "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
+    # It has no script: Kafka's own system tests run it.
+    "transactional-message-copier": f"{_TOOLS}.TransactionalMessageCopier",
+}
+#: How a tool is told where the server is: in front of its own arguments, unless it is named here.
+_SERVER_LAST: Final = {
+    "kafka-cluster": ("--bootstrap-server", "{}"),
+    "kafka-producer-perf-test": ("--producer-props", "bootstrap.servers={}"),
+    "transactional-message-copier": ("--broker-list", "{}"),
 }
 
 #: What the tests ask of them.
@@ -75,32 +83,57 @@ class Tools:
             The lines of its standard output that are not empty.
         """
         assert operation in OPERATIONS[tool]
-        done = subprocess.run(
-            [*java_command(_CLASSES[tool], *_JAVA_OPTIONS), *self._arguments(tool, args)],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            cwd=self.folder,
-        )
-        said = f"{tool} {' '.join(args)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
-        assert done.returncode == 0, said
-        # Some of them end with 0 all the same.
-        assert "Error" not in done.stdout, said
-        assert "Exception" not in done.stdout + done.stderr, said
+        lines = run_tool(tool, self.bootstrap, self.folder, *args, stdin=stdin)
         self._ran.append(Used(tool, operation))
-        return [line for line in done.stdout.splitlines() if line.strip()]
+        return lines
 
     def keep(self) -> None:
         """What ran was right, too: the last word of a test."""
         for fact in self._ran:
             record(fact)
 
-    def _arguments(self, tool: str, args: tuple[str, ...]) -> tuple[str, ...]:
-        server = ("--bootstrap-server", self.bootstrap)
-        if tool == "kafka-producer-perf-test":
-            return *args, "--producer-props", f"bootstrap.servers={self.bootstrap}"
-        if tool == "kafka-cluster":
-            return *args, *server  # it wants its command first, kafka-transactions last
-        return *server, *args
+
+def run_tool(tool: str, bootstrap: str, folder: Path, *args: str, stdin: str = "") -> list[str]:
+    """Run a tool that must succeed.
+
+    Parameters:
+        tool: the script's name in a Kafka distribution.
+        bootstrap: the server.
+        folder: where it runs.
+        args: all its arguments but for the server's address.
+        stdin: what it is given to read.
+
+    Returns:
+        The lines of its standard output that are not empty.
+    """
+    done = subprocess.run(
+        [*java_command(_CLASSES[tool], *_JAVA_OPTIONS), *_arguments(tool, bootstrap, args)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+        cwd=folder,
+    )
+    said = f"{tool} {' '.join(args)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, said
+    # Some of them end with 0 all the same.
+    assert "Error" not in done.stdout, said
+    assert "Exception" not in done.stdout + done.stderr, said
+    return [line for line in done.stdout.splitlines() if line.strip()]
+
+
+def _arguments(tool: str, bootstrap: str, args: tuple[str, ...]) -> tuple[str, ...]:
+    if tool in _SERVER_LAST:
+        return *args, *(word.format(bootstrap) for word in _SERVER_LAST[tool])
+    return "--bootstrap-server", bootstrap, *args
+
+
+def table(lines: list[str], first: str) -> list[dict[str, str]]:
+    """The rows that a tool printed below the headings that begin with `first`.
+
+    No cell has a blank in it.
+    """
+    start = next(number for number, line in enumerate(lines) if line.split()[0] == first)
+    headings = lines[start].split()
+    return [dict(zip(headings, line.split(), strict=True)) for line in lines[start + 1 :]]

@@ -38,7 +38,9 @@ class StoredBatch(NamedTuple):
     records: int
 
 
-def consume(bootstrap: str, topic: str, partitions: int, *, markers: bool = False) -> list[Stored]:
+def consume(
+    bootstrap: str, topic: str, partitions: int, *, markers: bool = False, aborted: bool = False
+) -> list[Stored]:
     """All records of a topic, each partition's in its order.
 
     Parameters:
@@ -46,10 +48,12 @@ def consume(bootstrap: str, topic: str, partitions: int, *, markers: bool = Fals
         topic: the topic,
         partitions: and how many it has.
         markers: whether there may be markers between records, which consumers do not see.
+        aborted: whether records of aborted transactions are wanted, too.
     """
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "crash", "enable.auto.commit": False,
-         "enable.partition.eof": True}
+         "enable.partition.eof": True,
+         "isolation.level": "read_uncommitted" if aborted else "read_committed"}
     )  # fmt: skip
     ends: dict[int, int] = {}
     try:

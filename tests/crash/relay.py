@@ -84,6 +84,12 @@ class Relay:
             assert time.monotonic() < deadline, "connections to a dead server"
             time.sleep(0.002)
 
+    def asks(self, request: bytes) -> None:
+        """A client sends this; for those who look at what goes by."""
+
+    def answers(self, answer: bytes) -> None:
+        """The server answers this; for those who look at what goes by."""
+
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
@@ -152,6 +158,7 @@ class _Connection:
             frame = await _frame(reader)
             if self._relay.cut:
                 return
+            self._relay.asks(frame[_LENGTH.size :])
             produce = struct.unpack_from(">h", frame, 4)[0] == _PRODUCE
             if produce and self._weather.fault("cut request"):
                 writer.write(frame[: self._weather.random.randrange(1, len(frame))])
@@ -168,6 +175,7 @@ class _Connection:
         reader = self._server[0]
         while True:
             frame = await _frame(reader)
+            self._relay.answers(frame[_LENGTH.size :])
             entry = self._waiting.popleft()
             self._relay.at_server -= entry[0]
             self._relay.on_the_way += entry[0]

@@ -49,6 +49,7 @@ _APIS: Final = {
     42: ("delete_groups", "DeleteGroups"),
     61: ("describe_producers", "DescribeProducers"),
     DESCRIBE_TRANSACTIONS: ("describe_transactions", "DescribeTransactions"),
+    66: ("list_transactions", "ListTransactions"),
     69: ("consumer_group_describe", "ConsumerGroupDescribe"),
     SASL_AUTHENTICATE: ("sasl_authenticate", "SaslAuthenticate"),
 }

@@ -37,7 +37,7 @@ from proxy.kafka.upstream.brokers import OF_BROKERS, refuse_brokers
 from proxy.kafka.upstream.changing import TOPIC_CHANGES, Changing
 from proxy.kafka.upstream.coordinators import CoordinatorsApi
 from proxy.kafka.upstream.fetching import ClientFetches, Fetching
-from proxy.kafka.upstream.joining import GROUP_FIELDS, LIST_GROUPS, Joining
+from proxy.kafka.upstream.joining import COORDINATED, LISTED, Joining
 from proxy.kafka.upstream.links import LinksOfClients
 from proxy.kafka.wire import MalformedRequestError, Reader, RequestHeader
 
@@ -62,6 +62,8 @@ _VERSIONS: Final = {
     25: (0, 4),
     26: (0, 4),
     _TXN_OFFSET_COMMIT: (0, 4),
+    65: (0, 0),
+    66: (0, 2),
     68: (0, 1),
     69: (0, 1),
 }
@@ -173,10 +175,10 @@ class UpstreamApis:
             return self._fetching.answer(links, fetches, slot, header, frame)
         if key in _OF_LEADERS:
             return self._joining.partitions(links, header, frame)
-        if key in GROUP_FIELDS:
-            return self._joining.groups(links, header, frame)
-        if key == LIST_GROUPS:
-            return self._joining.list_groups(links, header, frame)
+        if key in COORDINATED:
+            return self._joining.coordinated(links, header, frame)
+        if key in LISTED:
+            return self._joining.listed(links, header, frame)
         if key == 10:
             return self._finding.answer(header, frame)
         forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)

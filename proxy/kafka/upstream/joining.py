@@ -1,4 +1,4 @@
-"""Requests about many partitions or groups: taken apart, one part for each broker, and joined."""
+"""Requests about many partitions, groups or transactions: a part for each broker, and joined."""
 
 import asyncio
 import dataclasses
@@ -8,7 +8,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
-from pidlease.storage.upstream.coordinators import GROUP, Coordinators
+from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.storage.upstream.messages import Request
 from proxy.kafka.messages import Response, read_request_slowly
 from proxy.kafka.upstream.links import ClientLinks
@@ -18,16 +18,21 @@ LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21
 DESCRIBE_PRODUCERS: Final = 61
 LIST_GROUPS: Final = 16
+LIST_TRANSACTIONS: Final = 66
 
 #: Who leads may have changed.
 _STALE_CODES: Final = frozenset((3, 5, 6))
 
-#: Of requests about groups: where they stand in the request, and in the answer.
-GROUP_FIELDS: Final = {
-    15: ("groups", "groups"),
-    42: ("groups_names", "results"),
-    69: ("group_ids", "groups"),
+#: Of requests about groups or transactional ids: which of the two, where they stand in the request,
+#: and in the answer.
+COORDINATED: Final = {
+    15: (GROUP, "groups", "groups"),
+    42: (GROUP, "groups_names", "results"),
+    65: (TRANSACTION, "transactional_ids", "transaction_states"),
+    69: (GROUP, "group_ids", "groups"),
 }
+#: Of requests about whatever each broker coordinates: where that stands in the answer.
+LISTED: Final = {LIST_GROUPS: "groups", LIST_TRANSACTIONS: "transaction_states"}
 #: Of requests about partitions: where topics stand in the answer, and a row of an answer that only
 #: says what is wrong.
 _PARTITIONS: Final[dict[int, tuple[str, str, dict[str, Any]]]] = {
@@ -109,29 +114,29 @@ class Joining:
         )  # fmt: skip
         return response.encode(header.correlation_id, topics=topics)
 
-    async def groups(self, links: ClientLinks, header: RequestHeader, frame: bytearray) -> bytes:
-        """Answer a request about groups: each part by its coordinator.
+    async def coordinated(
+        self, links: ClientLinks, header: RequestHeader, frame: bytearray
+    ) -> bytes:
+        """Answer a request about groups or transactional ids: each part by its coordinator.
 
         Raises:
             MalformedRequestError: it is none.
             UpstreamError: a broker does not answer.
         """
         request = await read_request_slowly(header, frame)
-        field, result = GROUP_FIELDS[header.api_key]
-        split = await self._coordinators.split(GROUP, getattr(request, field))
+        kind, field, result = COORDINATED[header.api_key]
+        split = await self._coordinators.split(kind, getattr(request, field))
         asked = [
-            (broker, dataclasses.replace(request, **{field: tuple(groups)}))
-            for broker, groups in split.items()
+            (broker, dataclasses.replace(request, **{field: tuple(keys)}))
+            for broker, keys in split.items()
         ]
         answers = await self._ask(links, header, asked)
         joined = tuple(row for answer in answers for row in getattr(answer, result))
         response = Response(header.api_key, header.version)
         return response.encode(header.correlation_id, **{result: joined})
 
-    async def list_groups(
-        self, links: ClientLinks, header: RequestHeader, frame: bytearray
-    ) -> bytes:
-        """Answer ListGroups: what each broker coordinates.
+    async def listed(self, links: ClientLinks, header: RequestHeader, frame: bytearray) -> bytes:
+        """Answer ListGroups or ListTransactions: what each broker coordinates.
 
         Raises:
             MalformedRequestError: it is none.
@@ -141,9 +146,12 @@ class Joining:
         asked = [(broker, request) for broker in self._cluster.view.brokers]
         answers = await self._ask(links, header, asked)
         code = next((each.error_code for each in answers if each.error_code.value), ErrorCode.none)
-        groups = tuple(row for answer in answers for row in answer.groups)
+        result = LISTED[header.api_key]
+        values = {result: tuple(row for answer in answers for row in getattr(answer, result))}
+        if header.api_key == LIST_TRANSACTIONS:
+            values["unknown_state_filters"] = answers[0].unknown_state_filters
         response = Response(header.api_key, header.version)
-        return response.encode(header.correlation_id, error_code=code, groups=groups)
+        return response.encode(header.correlation_id, error_code=code, **values)
 
     async def _ask(
         self, links: ClientLinks, header: RequestHeader, asked: Iterable[tuple[int, Any]]
