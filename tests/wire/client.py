@@ -40,11 +40,16 @@ class Fetched:
 
 
 class WireClient:
-    """One connection."""
+    """One connection.
+
+    Attributes:
+        timeout_s: an answer takes so long at most.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.timeout_s = _TIMEOUT_S
         self._correlation = 0
         self._sent: list[tuple[int, int, int]] = []
 
@@ -74,7 +79,7 @@ class WireClient:
         return self._correlation
 
     async def receive_frame(self) -> bytes:
-        async with asyncio.timeout(_TIMEOUT_S):
+        async with asyncio.timeout(self.timeout_s):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             return await self.reader.readexactly(size)
 

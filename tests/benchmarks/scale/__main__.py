@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks import metadata
-from tests.benchmarks.scale import growth, leases, memory, replay, snapshot, verdicts
+from tests.benchmarks.scale import growth, in_front, leases, memory, replay, snapshot, verdicts
 from tests.benchmarks.scale.figure import Figure
-from tests.servers.zookeeper import unavailable_reason
+from tests.servers import kafka, zookeeper
 
 _ROOT = Path(__file__).resolve().parents[3]
 _BUILD = _ROOT / "build"
@@ -52,6 +52,12 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "metadata": _metadata,
     "growth": growth.measure,
     "leases": leases.measure,
+    "in-front": in_front.measure,
+}
+#: Why a measure cannot be taken on this machine, where it needs more than Python.
+_MISSING: dict[str, Callable[[], str | None]] = {
+    "leases": zookeeper.unavailable_reason,
+    "in-front": kafka.unavailable_reason,
 }
 
 
@@ -84,7 +90,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Where the JSON goes.")] = _BUILD / "scale.json",
     child: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Measure a server with a million producers, and how costs grow."""
+    """Measure a server with a million producers, in front of Kafka, and how costs grow."""
     _BUILD.mkdir(exist_ok=True)
     if child:
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -99,7 +105,7 @@ def main(
         console = Console(width=_WIDTH_IN_LOGS)
     found: list[Figure] = []
     for name in names:
-        reason = unavailable_reason() if name == "leases" else None
+        reason = _MISSING[name]() if name in _MISSING else None
         if reason is not None:
             console.print(f"{name}: not measured: {reason}")
             continue

@@ -7,6 +7,7 @@ import gc
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.scale.full_server import as_in_a_server, fill, make_topic, start
@@ -16,12 +17,13 @@ ENTRIES = 1_000_000
 BYTES_MAX = 250.0
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process (proportional set, from smaps_rollup)."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
+def memory_bytes(kind: Literal["Pss", "Rss"], pid: int | None = None) -> int:
+    """Resident memory of a process, of this one unless told; Pss shares out what is shared."""
+    rollup = Path("/proc", "self" if pid is None else str(pid), "smaps_rollup")
+    for line in rollup.read_text().splitlines():
+        if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("smaps_rollup has no Pss")
+    raise RuntimeError(f"{rollup} has no {kind}")
 
 
 async def _measure(folder: Path, partitions_each: int) -> list[Figure]:
@@ -29,10 +31,10 @@ async def _measure(folder: Path, partitions_each: int) -> list[Figure]:
     engine, pool = await start(folder)
     await make_topic(engine, PARTITIONS)
     gc.collect()
-    before = resident_bytes()
+    before = memory_bytes("Pss")
     fill(engine, ENTRIES // partitions_each, partitions_each)
     gc.collect()
-    after = resident_bytes()
+    after = memory_bytes("Pss")
     partitions = engine.partitions()
     known = sum(len(partition.producers) for partition in partitions)
     states = sum(sum(map(sys.getsizeof, p.producers.values())) for p in partitions)
