@@ -51,6 +51,7 @@ class Relay:
         lost: when those Produce requests were sent on whose answers never reached the client.
         cut: set at a kill: what is under way is lost with the server's machine. A dying process
             takes some milliseconds to close its connections, and answers would still arrive.
+        held: on so many connections an answer to a Produce request is held back.
     """
 
     def __init__(self, target_port: int, weather: Weather) -> None:
@@ -59,9 +60,14 @@ class Relay:
         self.bootstrap = f"{LOOPBACK}:{self.port}"
         self.lost: list[float] = []
         self.cut = False
+        self.held = 0
         self.at_server = 0
         self.on_the_way = 0
         self.connections = 0
+        self._open: set[_Connection] = set()
+        #: Not set: answers to Produce requests get no further than here.
+        self.passing = asyncio.Event()
+        self.passing.set()
         self._target = target_port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
@@ -90,11 +96,27 @@ class Relay:
     def answers(self, answer: bytes) -> None:
         """The server answers this; for those who look at what goes by."""
 
+    def hold(self) -> None:
+        """Deliver no answer to a Produce request, until they may pass again."""
+        self._loop.call_soon_threadsafe(self.passing.clear)
+
+    def let_pass(self) -> None:
+        """Deliver what was held back, as far as its connection is still there."""
+        self._loop.call_soon_threadsafe(self.passing.set)
+
+    def drop(self) -> None:
+        """Close all connections, whatever is under way on them."""
+        self._do(self._drop())
+
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)
+
+    async def _drop(self) -> None:
+        for connection in self._open:
+            connection.drop()
 
     async def _end(self) -> None:
         self._server.close()
@@ -108,11 +130,14 @@ class Relay:
         except OSError:
             writer.transport.abort()
             return
+        connection = _Connection(self, (reader, writer), upstream)
         self.connections += 1
+        self._open.add(connection)
         try:
-            await _Connection(self, (reader, writer), upstream).run()
+            await connection.run()
         finally:
             self.connections -= 1
+            self._open.remove(connection)
 
 
 class _Connection:
@@ -141,9 +166,13 @@ class _Connection:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for _, writer in (self._client, self._server):
-                writer.transport.abort()
+            self.drop()
             self._count_lost()
+
+    def drop(self) -> None:
+        """Close both sides."""
+        for _, writer in (self._client, self._server):
+            writer.transport.abort()
 
     def _count_lost(self) -> None:
         self._relay.lost += [at for produce, at in self._waiting if produce]
@@ -190,6 +219,8 @@ class _Connection:
             produce, _ = self._undelivered[0]
             if produce and self._weather.delay_s:
                 await asyncio.sleep(self._weather.random.random() * self._weather.delay_s)
+            if produce and not self._relay.passing.is_set():
+                await self._held()
             if self._relay.cut:
                 return
             fault = self._weather.fault("cut answer", "lose answer") if produce else ""
@@ -203,6 +234,13 @@ class _Connection:
             await writer.drain()
             self._undelivered.popleft()
             self._relay.on_the_way -= produce
+
+    async def _held(self) -> None:
+        self._relay.held += 1
+        try:
+            await self._relay.passing.wait()
+        finally:
+            self._relay.held -= 1
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.kafka import KafkaServer
+from tests.servers.kafka import KafkaCluster, KafkaServer
 from tests.servers.pidlease import PidleaseServer
 
 
@@ -38,3 +38,10 @@ def server(
         running.start()
         yield running
         assert running.stop() == 0
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers, whose start takes long; each test has topics of its own."""
+    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running

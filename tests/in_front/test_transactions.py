@@ -8,7 +8,6 @@ record is there once, and what the server knows is what it reads from the log ag
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -21,10 +20,10 @@ from proxy.kafka.produce import OWN_PIDS_FROM
 from tests.crash.clients import LibrdkafkaLoad, Load
 from tests.crash.lives import Retries, loads_for
 from tests.crash.readback import Stored, consume
-from tests.crash.relay import Relay, Weather
+from tests.crash.relay import Weather
 from tests.crash.seeds import SOAK, new_random
+from tests.in_front.cluster import WAIT_S, behind_a_relay, kill_a_broker, make
 from tests.in_front.copying import Copying
-from tests.in_front.test_failover import _kill_a_broker, make
 from tests.in_front.test_kills import get_on, read_back
 from tests.servers.kafka import KafkaCluster
 from tests.servers.pidlease import PidleaseServer
@@ -40,67 +39,49 @@ PARTITIONS: Final = 3
 #: What happens once in each round, in an order by the seed.
 FAULTS: Final = ("server", "server", "broker", "instance")
 ROUNDS: Final = 15 if SOAK else 1
-_WAIT_S: Final = 120.0
-_SETTINGS: Final = {"log": "kafka", "log_level": "info", "snapshot_batches": "20",
-                    "upstream_timeout_seconds": "6"}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def test_transactions_while_everything_is_killed(cluster: KafkaCluster, tmp_path: Path) -> None:
     random = new_random("transactions")
-    weather, server = Weather(random, faults_every=60), PidleaseServer(tmp_path)
+    weather = Weather(random, faults_every=60)
     for topic in (SOURCE, TARGET):
-        make(cluster, topic, min_insync_replicas="2")
-    with Relay(server.kafka_port, weather) as relay:
-        server.settings.update(
-            {**_SETTINGS, "upstream": cluster.bootstrap, "kafka_advertise": relay.bootstrap}
-        )
-        server.start_timeout_s = _WAIT_S
+        make(cluster, topic, PARTITIONS, min_insync_replicas="2")
+    with behind_a_relay(cluster, tmp_path, weather) as (server, relay):
         retries = Retries(server)
         retries.new_life()
-        try:
-            server.start()
-            feed = LibrdkafkaLoad(
-                relay.bootstrap, SOURCE, PARTITIONS, Random(random.random()), "feed"
-            )
-            copying = Copying(relay.bootstrap, SOURCE, TARGET, NAME, random)
-            plain = loads_for(relay.bootstrap, TARGET, PARTITIONS, random)
-            loads: list[Load] = [feed, copying, *plain]
-            for load in loads:
-                load.start()
-            for _ in range(ROUNDS):
-                for fault in random.sample(FAULTS, len(FAULTS)):
-                    get_on(loads, retries, _WAIT_S)
-                    time.sleep(random.random())
-                    if fault == "server":
-                        server.kill9()
-                        retries.new_life()
-                        server.start()
-                    elif fault == "broker":
-                        copying.done["leaders moved"] += _kill_a_broker(cluster, TARGET, random)
-                    else:
-                        copying.replace(_WAIT_S)
-            get_on(loads, retries, _WAIT_S)
-            weather.faults_every = 0
-            feed.finish(_WAIT_S)
-            source = read_back(cluster.bootstrap, SOURCE, PARTITIONS, [feed], _WAIT_S)
-            _wait_until_copied(cluster, copying, source)
-            copying.finish(_WAIT_S)
-            target = read_back(cluster.bootstrap, TARGET, PARTITIONS, plain, _WAIT_S)
-            retries.look()
-            everything = consume(cluster.bootstrap, TARGET, PARTITIONS, markers=True, aborted=True)
-            print(f"{dict(copying.done)}, {dict(weather.done)}, {len(source)} copied,"
-                  f" {len(target)} in all, {len(everything) - len(target)} aborted,"
-                  f" {retries.total:.0f} duplicates")  # fmt: skip
-            _check_copies(source, target)
-            _check_known(server, target)
-        finally:
-            server.kill9()
+        server.start()
+        feed = LibrdkafkaLoad(relay.bootstrap, SOURCE, PARTITIONS, Random(random.random()), "feed")
+        copying = Copying(relay.bootstrap, SOURCE, TARGET, NAME, random)
+        plain = loads_for(relay.bootstrap, TARGET, PARTITIONS, random)
+        loads: list[Load] = [feed, copying, *plain]
+        for load in loads:
+            load.start()
+        for _ in range(ROUNDS):
+            for fault in random.sample(FAULTS, len(FAULTS)):
+                get_on(loads, retries, WAIT_S)
+                time.sleep(random.random())
+                if fault == "server":
+                    server.kill9()
+                    retries.new_life()
+                    server.start()
+                elif fault == "broker":
+                    copying.done["leaders moved"] += kill_a_broker(cluster, TARGET, random)
+                else:
+                    copying.replace(WAIT_S)
+        get_on(loads, retries, WAIT_S)
+        weather.faults_every = 0
+        feed.finish(WAIT_S)
+        source = read_back(cluster.bootstrap, SOURCE, PARTITIONS, [feed], WAIT_S)
+        _wait_until_copied(cluster, copying, source)
+        copying.finish(WAIT_S)
+        target = read_back(cluster.bootstrap, TARGET, PARTITIONS, plain, WAIT_S)
+        retries.look()
+        everything = consume(cluster.bootstrap, TARGET, PARTITIONS, markers=True, aborted=True)
+        print(f"{dict(copying.done)}, {dict(weather.done)}, {len(source)} copied,"
+              f" {len(target)} in all, {len(everything) - len(target)} aborted,"
+              f" {retries.total:.0f} duplicates")  # fmt: skip
+        _check_copies(source, target)
+        _check_known(server, target)
     assert len(everything) > len(target), "nothing that was aborted ever stood in the log"
     assert copying.done["fenced"] == ROUNDS
     for happened in ("committed", "aborted", "leaders moved"):
@@ -115,11 +96,11 @@ def _wait_until_copied(cluster: KafkaCluster, copying: Copying, source: list[Sto
     for each in source:
         ends[each.partition] = max(ends[each.partition], each.offset + 1)
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": NAME})
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + WAIT_S
     try:
         while True:
             asked = [TopicPartition(SOURCE, number) for number in ends]
-            told = {each.partition: each.offset for each in consumer.committed(asked, _WAIT_S)}
+            told = {each.partition: each.offset for each in consumer.committed(asked, WAIT_S)}
             if told == ends:
                 return
             assert not copying.ledger.failures, copying.ledger.failures
