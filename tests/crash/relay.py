@@ -44,30 +44,20 @@ class Weather:
         return kind
 
 
-class Relay:
-    """Listens on a port of its own, in a thread of its own.
+Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-    Attributes:
-        lost: when those Produce requests were sent on whose answers never reached the client.
-        cut: set at a kill: what is under way is lost with the server's machine. A dying process
-            takes some milliseconds to close its connections, and answers would still arrive.
-        held: on so many connections an answer to a Produce request is held back.
+
+class Middle:
+    """Stands between clients and a server: on a port of its own, in a thread of its own.
+
+    Parameters:
+        target_port: the server's.
     """
 
-    def __init__(self, target_port: int, weather: Weather) -> None:
-        self.weather = weather
+    def __init__(self, target_port: int) -> None:
         self.port = free_ports(1)[0]
         self.bootstrap = f"{LOOPBACK}:{self.port}"
-        self.lost: list[float] = []
-        self.cut = False
-        self.held = 0
-        self.at_server = 0
-        self.on_the_way = 0
         self.connections = 0
-        self._open: set[_Connection] = set()
-        #: Not set: answers to Produce requests get no further than here.
-        self.passing = asyncio.Event()
-        self.passing.set()
         self._target = target_port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
@@ -82,6 +72,58 @@ class Relay:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    async def serve(self, client: Side, server: Side) -> None:
+        """One connection, until it ends."""
+        raise NotImplementedError
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)
+
+    async def _end(self) -> None:
+        self._server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.01)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            upstream = await asyncio.open_connection(LOOPBACK, self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        try:
+            await self.serve((reader, writer), upstream)
+        finally:
+            self.connections -= 1
+
+
+class Relay(Middle):
+    """Between the producers and our server.
+
+    Attributes:
+        lost: when those Produce requests were sent on whose answers never reached the client.
+        cut: set at a kill: what is under way is lost with the server's machine. A dying process
+            takes some milliseconds to close its connections, and answers would still arrive.
+        held: on so many connections an answer to a Produce request is held back.
+    """
+
+    def __init__(self, target_port: int, weather: Weather) -> None:
+        super().__init__(target_port)
+        self.weather = weather
+        self.lost: list[float] = []
+        self.cut = False
+        self.held = 0
+        self.at_server = 0
+        self.on_the_way = 0
+        self._open: set[_Connection] = set()
+        #: Not set: answers to Produce requests get no further than here.
+        self.passing = asyncio.Event()
+        self.passing.set()
 
     def wait_no_connection(self, timeout_s: float = 10) -> None:
         """Wait until everything of the dead server is closed."""
@@ -108,35 +150,17 @@ class Relay:
         """Close all connections, whatever is under way on them."""
         self._do(self._drop())
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
-
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)
-
     async def _drop(self) -> None:
         for connection in self._open:
             connection.drop()
 
-    async def _end(self) -> None:
-        self._server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        await asyncio.sleep(0.01)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            upstream = await asyncio.open_connection(LOOPBACK, self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        connection = _Connection(self, (reader, writer), upstream)
-        self.connections += 1
+    async def serve(self, client: Side, server: Side) -> None:
+        """See `Middle`."""
+        connection = _Connection(self, client, server)
         self._open.add(connection)
         try:
             await connection.run()
         finally:
-            self.connections -= 1
             self._open.remove(connection)
 
 
@@ -146,8 +170,8 @@ class _Connection:
     def __init__(
         self,
         relay: Relay,
-        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        client: Side,
+        server: Side,
     ) -> None:
         self._relay = relay
         self._weather = relay.weather
@@ -184,7 +208,7 @@ class _Connection:
         """Requests."""
         reader, writer = self._client[0], self._server[1]
         while True:
-            frame = await _frame(reader)
+            frame = await read_frame(reader)
             if self._relay.cut:
                 return
             self._relay.asks(frame[_LENGTH.size :])
@@ -203,7 +227,7 @@ class _Connection:
         """Answers, up to here."""
         reader = self._server[0]
         while True:
-            frame = await _frame(reader)
+            frame = await read_frame(reader)
             self._relay.answers(frame[_LENGTH.size :])
             entry = self._waiting.popleft()
             self._relay.at_server -= entry[0]
@@ -243,6 +267,7 @@ class _Connection:
             self._relay.held -= 1
 
 
-async def _frame(reader: asyncio.StreamReader) -> bytes:
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """A frame, with the length in front of it."""
     head = await reader.readexactly(_LENGTH.size)
     return head + await reader.readexactly(_LENGTH.unpack(head)[0])

@@ -4,6 +4,7 @@ Clients of Kafka's, and ours: under a PID that was leased, by a name, and with n
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def make_topic(bootstrap: str) -> None:
 
 
 def read_back(
-    bootstrap: str, topic: str, partitions: int, loads: list[Load], within_s: float
+    bootstrap: str, topic: str, partitions: int, loads: Sequence[Load], within_s: float
 ) -> list[Stored]:
     """Let the clients finish, and hold what Kafka itself has against what they were told."""
     for load in loads:
@@ -91,7 +92,7 @@ def read_back(
     return stored
 
 
-def get_on(loads: list[Load], retries: Retries, within_s: float = _HANG_S) -> None:
+def get_on(loads: Sequence[Load], retries: Retries, within_s: float = _HANG_S) -> None:
     """Wait until each client was told of a record since now."""
     before = [load.ledger.acknowledged_count for load in loads]
     deadline = time.monotonic() + within_s

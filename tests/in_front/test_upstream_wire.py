@@ -11,7 +11,8 @@ from kio.serial import entity_reader, entity_writer
 
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream import fetch_wire, produce_wire
-from pidlease.storage.upstream.errors import UpstreamNonsenseError
+from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamNonsenseError
+from pidlease.storage.upstream.messages import Request
 from pidlease.storage.upstream.produce_wire import Batch, Row
 from proxy.kafka.upstream.fetch_rows import empty_row, read_rows, write_answer
 from tests.wire.messages import build
@@ -182,10 +183,43 @@ def test_one_fetched_partition(version: int) -> None:
             "last_stable_offset": 80, "log_start_offset": 3, "preferred_read_replica": -1,
             "aborted_transactions": [{"producer_id": 5, "first_offset": 4}], "records": b"xyz",
         }]}]})  # fmt: skip
-    found = fetch_wire.read_fetch(version, frame)
+    found = fetch_wire.read_fetch(version, PLACES[1], frame)
     assert found == (0, 90, 3 if version >= 5 else -1, b"xyz")
     for size in range(len(frame)):
         with pytest.raises(UpstreamNonsenseError):
-            fetch_wire.read_fetch(version, frame[:size])
+            fetch_wire.read_fetch(version, PLACES[1], frame[:size])
     with pytest.raises(UpstreamNonsenseError):
-        fetch_wire.read_fetch(version, fetched(version))
+        fetch_wire.read_fetch(version, PLACES[1], fetched(version))
+    for other in (TopicPartition("b", 8), TopicPartition("c", 7)):
+        with pytest.raises(UpstreamNonsenseError, match="was asked for"):
+            fetch_wire.read_fetch(version, other, frame)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_fetch_that_has_to_wait(version: int) -> None:
+    """Kafka says nothing of any partition where a quota is used up."""
+    values = {"error_code": ErrorCode.none, "session_id": 0, "responses": []}
+    frame = write_response(FETCH, version, values)
+    with pytest.raises(UpstreamAwayError, match="nothing to say"):
+        fetch_wire.read_fetch(version, PLACES[1], frame)
+
+
+def test_requests_have_correlation_ids_of_their_own() -> None:
+    """An answer that comes twice is not to pass for the next one."""
+    asked = [Request(3, 4).encode(topics=None, allow_auto_topic_creation=False) for _ in range(3)]
+    asked += [fetch_wire.write_fetch(11, PLACES[0], 0, 1, 0) for _ in range(3)]
+    ids = {frame[4:8] for frame in asked}
+    assert len(ids) == 6
+    assert bytes(4) not in ids
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_a_batch_that_is_answered_twice(version: int) -> None:
+    part = {"index": 0, "error_code": ErrorCode.none, "log_append_time": None,
+            "log_start_offset": 1}  # fmt: skip
+    rows = [{**part, "base_offset": 3}, {**part, "base_offset": 9}]
+    frame = write_response(
+        PRODUCE, version, {"responses": [{"name": "a", "partition_responses": rows}]}
+    )
+    with pytest.raises(UpstreamNonsenseError, match="twice"):
+        produce_wire.read_produce(version, frame)

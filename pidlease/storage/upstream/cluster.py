@@ -10,12 +10,15 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.storage.upstream.asking import ask, ask_for
 from pidlease.storage.upstream.config import Address, UpstreamConfig
 from pidlease.storage.upstream.configs import Kept, compacted, kept_ms
 from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.errors import (
     UpstreamAwayError,
     UpstreamError,
+    UpstreamNonsenseError,
+    UpstreamRefusedError,
 )
 from pidlease.storage.upstream.link import Link, version_for
 from pidlease.storage.upstream.messages import METADATA, Request
@@ -25,6 +28,9 @@ _METADATA_VERSIONS: Final = (4, 12)
 #: Between two looks at the cluster that somebody asked for, in seconds.
 _REST_SECONDS: Final = 0.1
 _REST_SECONDS_MAX: Final = 2.0
+#: A topic of more partitions there cannot be; what claims to have one is not given the memory.
+_PARTITIONS_MAX: Final = 1 << 20
+_PORTS_MAX: Final = 1 << 16
 #: No broker leads the partition for now.
 NO_LEADER: Final = -1
 #: What topics without an id get one from.
@@ -180,7 +186,7 @@ class Cluster:
         """
         link = await (self.any_link() if broker is None else self.link_to(broker))
         request = Request(api_key, version_for(link, api_key, versions))
-        return request.decode(await link.ask(request.encode(**values)))
+        return await ask(link, request, request.encode(**values))
 
     async def ask_for_topic(self, name: str) -> None:
         """Ask for a topic, which makes Kafka make it if it is set to (auto.create.topics.enable).
@@ -195,7 +201,7 @@ class Cluster:
             topics=(topic,), allow_auto_topic_creation=True,
             include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
         )  # fmt: skip
-        request.decode(await link.ask(body))
+        await ask(link, request, body)
 
     async def kept_ms(self) -> Kept:
         """See `configs.kept_ms`."""
@@ -240,11 +246,19 @@ class Cluster:
 
     async def _look(self) -> None:
         started = time.monotonic()
-        answer = await self.ask(
-            METADATA, _METADATA_VERSIONS, topics=None, allow_auto_topic_creation=False,
+        link = await self.any_link()
+        request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
+        body = request.encode(
+            topics=None, allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
         )  # fmt: skip
-        found = _view(answer)
+        found = await ask_for(link, body, lambda frame: _view(request.decode(frame)))
+        if self.view.cluster_id not in ("", found.cluster_id):
+            # What is known of producers, and what is on its way, belongs to the one that it was.
+            link.close()
+            raise UpstreamRefusedError(
+                f"{link} is of another cluster: {found.cluster_id}, not {self.view.cluster_id}"
+            )
         before, self.view = self.view, await self._with_cleanup(found)
         for address in self._links.keys() - self.view.brokers.values():
             if address not in self.config.bootstrap:
@@ -281,20 +295,34 @@ class Cluster:
 
 
 def _view(answer: Any) -> View:  # noqa: ANN401 - one of kio's classes
+    """The cluster by an answer to Metadata.
+
+    Raises:
+        UpstreamNonsenseError: there is no such cluster.
+    """
     topics = {}
     for topic in answer.topics:
         if topic.error_code.value and not topic.partitions:
             continue  # it is being made or deleted, or we may not see it
-        leaders = [NO_LEADER] * (1 + max((p.partition_index for p in topic.partitions), default=-1))
+        numbers = {int(each.partition_index) for each in topic.partitions}
+        if any(not 0 <= each < _PARTITIONS_MAX for each in numbers):
+            raise UpstreamNonsenseError(
+                f"topic {topic.name} has partitions {min(numbers)} to {max(numbers)}"
+            )
+        leaders = [NO_LEADER] * (1 + max(numbers, default=-1))
         for partition in topic.partitions:
             leaders[partition.partition_index] = int(partition.leader_id)
         topic_id = getattr(topic, "topic_id", None) or uuid.uuid5(_NAMESPACE, topic.name)
         topics[str(topic.name)] = UpstreamTopic(
             str(topic.name), topic_id.hex, bool(topic.is_internal), tuple(leaders)
         )
+    brokers = {int(each.node_id): (str(each.host), int(each.port)) for each in answer.brokers}
+    for node_id, (host, port) in brokers.items():
+        if not host or not 0 < port < _PORTS_MAX:
+            raise UpstreamNonsenseError(f"broker {node_id} is at {host}:{port}")
     return View(
         answer.cluster_id or "",
         int(answer.controller_id),
-        {int(each.node_id): (str(each.host), int(each.port)) for each in answer.brokers},
+        brokers,
         topics,
     )

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from pidlease.storage.upstream.asking import ask
 from pidlease.storage.upstream.errors import UpstreamError
 from pidlease.storage.upstream.link import Link, version_for
 from pidlease.storage.upstream.messages import DESCRIBE_CONFIGS, Request
@@ -92,7 +93,7 @@ async def _ask(
         for name in names
     )  # fmt: skip
     body = request.encode(resources=resources, include_synonyms=False, include_documentation=False)
-    answer: Any = request.decode(await link.ask(body))
+    answer: Any = await ask(link, request, body)
     return {
         str(result.resource_name): {str(each.name): each.value for each in result.configs}
         for result in answer.results

@@ -10,15 +10,22 @@ epochs by itself, which plain batches of the same producer would not survive: KI
 import asyncio
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.asking import ask
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
-from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError, UpstreamRefusedError
+from pidlease.storage.upstream.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamNonsenseError,
+    UpstreamRefusedError,
+)
 from pidlease.storage.upstream.link import version_for
 from pidlease.storage.upstream.messages import (
     ADD_PARTITIONS_TO_TXN,
@@ -29,6 +36,8 @@ from pidlease.storage.upstream.messages import (
 )
 from pidlease.storage.writer import Writer
 
+#: Kafka's own producer ids are below; those that are leased here begin with it.
+_PIDS_OF_KAFKA: Final = 1 << 48
 #: In front of the transactional ids of all writers; no client may use one.
 WRITERS_PREFIX: Final = "pidlease/"
 
@@ -40,7 +49,7 @@ _VERSIONS: Final = {
 }
 #: The transaction is ended at once; where that fails, Kafka does it after this time.
 _TRANSACTION: Final = datetime.timedelta(seconds=15)
-#: How long it is tried at most, in seconds.
+#: How long it is tried at most, in seconds; a shorter time for an answer holds here, too.
 _SECONDS: Final = 20.0
 _REST_SECONDS: Final = 0.02
 _REST_SECONDS_MAX: Final = 1.0
@@ -51,6 +60,8 @@ _BUSY: Final = frozenset(
 )  # fmt: skip
 #: and after which the coordinator is asked for again first.
 _MOVED: Final = frozenset((ErrorCode.coordinator_not_available, ErrorCode.not_coordinator))
+
+_log = structlog.get_logger(__name__)
 
 
 class Fencing:
@@ -75,7 +86,12 @@ class Fencing:
             place, INIT_PRODUCER_ID, lambda told: told.error_code,
             transactional_id=self._id(place), transaction_timeout=_TRANSACTION,
         )  # fmt: skip
-        return Writer(int(answer.producer_id), int(answer.producer_epoch))
+        writer = Writer(int(answer.producer_id), int(answer.producer_epoch))
+        if not (0 <= writer.pid < _PIDS_OF_KAFKA and writer.epoch >= 0):
+            error = f"no producer can be {writer}, as which Kafka makes us the writer of {place}"
+            _log.error("an answer of Kafka makes no sense", error=error)
+            raise UpstreamNonsenseError(error)
+        return writer
 
     async def mark(self, place: TopicPartition, writer: Writer) -> None:
         """Have the writer's marker put into the partition, soon after this returns.
@@ -104,7 +120,7 @@ class Fencing:
         if DESCRIBE_TRANSACTIONS not in link.versions:
             return None
         answer = await self._ask(
-            place, DESCRIBE_TRANSACTIONS, lambda told: told.transaction_states[0].error_code,
+            place, DESCRIBE_TRANSACTIONS, lambda told: _only(told.transaction_states).error_code,
             transactional_ids=(transactional_id,),
         )  # fmt: skip
         found = answer.transaction_states[0]
@@ -124,18 +140,18 @@ class Fencing:
             UpstreamError: it could not be done in time, or is refused.
         """
         who = f"the writer of {place} ({self._id(place)})"
-        latest = time.monotonic() + _SECONDS
+        latest = time.monotonic() + min(_SECONDS, self._cluster.config.request_seconds)
         rest = _REST_SECONDS
         while True:
             try:
                 answer = await self._once(place, api_key, values)
+                code = code_of(answer)
             except UpstreamRefusedError:
                 raise
             except UpstreamError as error:
                 self._coordinators.forget()
                 reason = str(error)
             else:
-                code = code_of(answer)
                 if not code.value:
                     return answer
                 reason = f"Kafka answers {code.name.upper()} ({code.value})"
@@ -162,14 +178,21 @@ class Fencing:
                 "AddPartitionsToTxnTopic", name=place.topic, partitions=(place.partition,)
             )
             values = {**values, "v3_and_below_topics": (topic,)}
-        return request.decode(await link.ask(request.encode(**values)))
+        return await ask(link, request, request.encode(**values))
 
 
 def _of_partition(answer: Any) -> ErrorCode:  # noqa: ANN401 - one of kio's classes
-    codes = [
-        each.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
-        for each in topic.results_by_partition
-    ]
-    found: ErrorCode = codes[0]
+    topic = _only(answer.results_by_topic_v3_and_below)
+    found: ErrorCode = _only(topic.results_by_partition).partition_error_code
     return found
+
+
+def _only(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - one of kio's classes
+    """The one row of an answer to what was asked for one thing.
+
+    Raises:
+        UpstreamNonsenseError: there are none, or more.
+    """
+    if len(rows) != 1:
+        raise UpstreamNonsenseError(f"{len(rows)} rows in an answer that should have one")
+    return rows[0]

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.config import CLIENT_ID
-from pidlease.storage.upstream.errors import UpstreamNonsenseError
-from pidlease.storage.upstream.messages import FETCH
+from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamNonsenseError
+from pidlease.storage.upstream.messages import FETCH, next_id
 
 VERSIONS: Final = (4, 11)
 
@@ -31,6 +31,8 @@ _ASK_V9: Final = struct.Struct(">iiqqi")
 _ROW_V4: Final = struct.Struct(">ihqq")
 _ROW_V5: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = 16
+#: What a batch begins with: its offset, and its length from there on.
+_BATCH: Final = struct.Struct(">qi")
 
 
 class Fetched(NamedTuple):
@@ -52,7 +54,7 @@ class Fetched(NamedTuple):
 def write_fetch(
     version: int, place: TopicPartition, offset: int, bytes_max: int, wait_ms: int
 ) -> bytes:
-    """A request for one partition, under correlation id 0.
+    """A request for one partition, under a correlation id of its own.
 
     Parameters:
         version: one of VERSIONS.
@@ -63,7 +65,7 @@ def write_fetch(
     """
     name = place.topic.encode()
     parts = [
-        _HEADER.pack(FETCH, version, 0, len(CLIENT_ID), CLIENT_ID.encode()),
+        _HEADER.pack(FETCH, version, next_id(), len(CLIENT_ID), CLIENT_ID.encode()),
         _WAIT.pack(-1, wait_ms, 1, bytes_max, 0),
     ]
     if version >= 7:
@@ -82,19 +84,25 @@ def write_fetch(
     return b"".join(parts)
 
 
-def read_fetch(version: int, frame: bytes | bytearray) -> Fetched:
+def read_fetch(version: int, place: TopicPartition, frame: bytes | bytearray) -> Fetched:
     """The answer, from the correlation id on.
+
+    Parameters:
+        version: of the request.
+        place: the partition that was asked for.
+        frame: the answer.
 
     Raises:
         UpstreamNonsenseError: it is none.
+        UpstreamAwayError: there are no partitions in it, as where Kafka has us wait (a quota).
     """
     try:
-        return _read(version, frame)
+        return _read(version, place, frame)
     except (struct.error, IndexError) as error:
         raise UpstreamNonsenseError(f"an answer to Fetch that is none: {error}") from error
 
 
-def _read(version: int, frame: bytes | bytearray) -> Fetched:
+def _read(version: int, place: TopicPartition, frame: bytes | bytearray) -> Fetched:
     at = 8  # behind the throttle time
     if version >= 7:
         (code,) = _INT16.unpack_from(frame, at)
@@ -102,7 +110,10 @@ def _read(version: int, frame: bytes | bytearray) -> Fetched:
             return Fetched(code, -1, -1, b"")
         at += 6
     (topics,) = _INT32.unpack_from(frame, at)
+    if topics == 0 and at + 4 == len(frame):
+        raise UpstreamAwayError(f"Kafka has nothing to say of {place} for now")
     (length,) = _INT16.unpack_from(frame, at + 4)
+    name = bytes(frame[at + 6 : at + 6 + max(length, 0)])
     at += 6 + length
     (partitions,) = _INT32.unpack_from(frame, at)
     at += 4
@@ -110,6 +121,8 @@ def _read(version: int, frame: bytes | bytearray) -> Fetched:
         raise IndexError(f"{topics} topics and {partitions} partitions, where one was asked for")
     layout = _ROW_V5 if version >= 5 else _ROW_V4
     row = layout.unpack_from(frame, at)
+    if (name, row[0]) != (place.topic.encode(), place.partition):
+        raise IndexError(f"{name!r}, partition {row[0]}, where {place} was asked for")
     start = row[4] if version >= 5 else -1
     at += layout.size
     (aborted,) = _INT32.unpack_from(frame, at)
@@ -120,3 +133,11 @@ def _read(version: int, frame: bytes | bytearray) -> Fetched:
     if at + size != len(frame):
         raise IndexError(f"{size} bytes of records where there are {len(frame) - at}")
     return Fetched(row[1], row[2], start, bytes(frame[at : at + size]))
+
+
+def first_offset(data: bytes) -> int | None:
+    """The offset that the first batch begins with; None: there is no whole batch."""
+    if len(data) < _BATCH.size:
+        return None
+    offset, length = _BATCH.unpack_from(data)
+    return int(offset) if 0 <= length <= len(data) - _BATCH.size else None

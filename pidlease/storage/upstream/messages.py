@@ -6,6 +6,7 @@ Requests are built by the names that the schema gives; what a version does not h
 import dataclasses
 import importlib
 import io
+import itertools
 from functools import cache
 from types import ModuleType
 from typing import Any, Final
@@ -55,6 +56,16 @@ _APIS: Final = {
 }
 
 
+#: Never 0, nor twice within any time that matters: an answer that comes again, or late, is not to
+#: pass for the answer to what was asked next.
+_IDS: Final = itertools.cycle(range(1, 1 << 31))
+
+
+def next_id() -> int:
+    """A correlation id for a request of our own."""
+    return next(_IDS)
+
+
 class Request:
     """Builds one version's request, and reads the answer to it.
 
@@ -78,14 +89,19 @@ class Request:
         return _build(kind, values)
 
     def encode(self, **values: object) -> bytes:
-        """The whole request, with its header, under correlation id 0."""
+        """The whole request, with its header, under a correlation id of its own."""
         return self.encode_entity(_build(self._kind, values))
 
     def encode_entity(self, entity: Any) -> bytes:  # noqa: ANN401 - one of kio's classes
         """The same of a request that is put together already."""
         stream = io.BytesIO()
         client_id = CLIENT_ID.encode()
-        for number, size in ((self.api_key, 2), (self.version, 2), (0, 4), (len(client_id), 2)):
+        for number, size in (
+            (self.api_key, 2),
+            (self.version, 2),
+            (next_id(), 4),
+            (len(client_id), 2),
+        ):
             stream.write(number.to_bytes(size, "big"))
         stream.write(client_id)
         if self._kind.__flexible__:

@@ -146,7 +146,7 @@ def read_produce(version: int, frame: bytes | bytearray) -> dict[TopicPartition,
 
 def _read(version: int, frame: bytes | bytearray) -> dict[TopicPartition, Row]:
     layout = _ROW_V5 if version >= 5 else _ROW_V3
-    rows = {}
+    rows: dict[TopicPartition, Row] = {}
     (topics,) = _INT32.unpack_from(frame, 4)
     at = 8
     for _ in range(topics):
@@ -159,7 +159,10 @@ def _read(version: int, frame: bytes | bytearray) -> dict[TopicPartition, Row]:
             message = ""
             if version >= 8:
                 message, at = _why(frame, at)
-            rows[TopicPartition(name, number)] = Row(code, offset, message)
+            place = TopicPartition(name, number)
+            if place in rows:
+                raise IndexError(f"{place} twice")
+            rows[place] = Row(code, offset, message)
     if at + 4 != len(frame):  # the throttle time
         raise IndexError(f"{len(frame) - at - 4} bytes too many")
     return rows

@@ -3,20 +3,32 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from pidlease.storage.ports import TimedOffset
 from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.asking import ask, ask_for
 from pidlease.storage.upstream.channels import Channels
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.config import UpstreamConfig
 from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.coordinators import Coordinators
-from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError
+from pidlease.storage.upstream.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamNonsenseError,
+)
 from pidlease.storage.upstream.fencing import Fencing
-from pidlease.storage.upstream.fetch_wire import VERSIONS, Fetched, read_fetch, write_fetch
+from pidlease.storage.upstream.fetch_wire import (
+    VERSIONS,
+    Fetched,
+    first_offset,
+    read_fetch,
+    write_fetch,
+)
 from pidlease.storage.upstream.link import Link, version_for
 from pidlease.storage.upstream.messages import FETCH, LIST_OFFSETS, Request
 from pidlease.storage.upstream.produce_wire import Batch, Row
@@ -46,6 +58,8 @@ class Upstream:
         self.fencing: Final = Fencing(self.cluster, self.coordinators)
         self._channels: Final = Channels(self.cluster)
         self._reading: dict[int, _Readers] = {}
+        #: Partitions of which something was left out that was asked for: from where to where.
+        self._holes: dict[TopicPartition, tuple[int, int]] = {}
 
     async def start(self) -> None:
         """Look at the cluster.
@@ -82,8 +96,39 @@ class Upstream:
             readers = self._reading[leader] = _Readers(self.cluster, leader)
         async with readers.link() as link:
             version = version_for(link, FETCH, VERSIONS)
-            frame = await link.ask(write_fetch(version, place, offset, bytes_max, wait_ms=0))
-        return read_fetch(version, frame)
+            body = write_fetch(version, place, offset, bytes_max, wait_ms=0)
+            return await ask_for(link, body, partial(self._fetched, version, place, offset))
+
+    def _fetched(
+        self, version: int, place: TopicPartition, offset: int, frame: bytearray
+    ) -> Fetched:
+        """An answer to a Fetch; it holds what there is, unless that was compacted away.
+
+        Raises:
+            UpstreamNonsenseError: it is none, or leaves out what must be there.
+            UpstreamAwayError: Kafka has us wait.
+        """
+        found = read_fetch(version, place, frame)
+        if found.code:
+            return found
+        begin = first_offset(found.data)
+        if begin is None:
+            if found.data:
+                raise UpstreamNonsenseError(f"a part of a batch for {place} at {offset}")
+            missing = offset < found.end_offset
+        else:
+            missing = offset < begin
+        topic = self.cluster.view.topics.get(place.topic)
+        if not missing or topic is None or topic.compacted is not False:
+            self._holes.pop(place, None)
+        elif begin is None or self._holes.get(place) != (offset, begin):
+            # It may have been compacted once: then the same is said again.
+            self._holes[place] = (offset, -1 if begin is None else begin)
+            said = "nothing" if begin is None else f"records from {begin} on"
+            raise UpstreamNonsenseError(
+                f"{said} for {place} at {offset}, which goes up to {found.end_offset}"
+            )
+        return found
 
     async def range_of(self, place: TopicPartition) -> tuple[int, int]:
         """See `kafka_log.Upstream`."""
@@ -125,7 +170,12 @@ class Upstream:
                     self.stale()
                     break
                 for place in starts.keys() & ends.keys():
-                    found[place] = starts[place].offset, ends[place].offset
+                    start, end = int(starts[place].offset), int(ends[place].offset)
+                    if 0 <= start <= end:
+                        found[place] = start, end
+                    else:
+                        _log.error("an answer of Kafka makes no sense", broker=leader,
+                                   error=f"{place} goes from {start} to {end}")  # fmt: skip
         return found
 
     async def _offsets(
@@ -146,7 +196,7 @@ class Upstream:
         )
         # Up to what all replicas have, also of transactions that are not committed.
         body = request.encode(replica_id=-1, isolation_level=0, topics=asked)
-        answer = request.decode(await link.ask(body))
+        answer = await ask(link, request, body)
         found = {}
         for topic in answer.topics:
             for row in topic.partitions:

@@ -239,6 +239,10 @@ class UpstreamApis:
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
                 code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
                 told(PartitionResult(code, message="its leader in Kafka did not answer"))
+            elif result.code == 0 and result.offset < 0:
+                _log.error("an answer of Kafka makes no sense", partition=str(place),
+                           error=f"a batch is taken at offset {result.offset}")  # fmt: skip
+                told(PartitionResult(UNKNOWN_OUTCOME, message="Kafka does not say where it is"))
             else:
                 told(PartitionResult(result.code, result.offset, -1, result.message or None))
 

@@ -7,11 +7,13 @@ the client's next request, if that asks for the same.
 
 import asyncio
 import dataclasses
+from functools import partial
 from typing import Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.storage.upstream.asking import read
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.storage.upstream.link import Link
@@ -53,7 +55,7 @@ class _Asked:
 
     def _read(self) -> _Rows:
         try:
-            code, rows = read_rows(self.key[0], self.answer.result())
+            code, rows = read(self.link, self.answer.result(), partial(read_rows, self.key[0]))
             if code:
                 raise UpstreamNonsenseError(f"Kafka answers error {code} to a Fetch")
         except UpstreamError as error:

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.storage.upstream.asking import read
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators
+from pidlease.storage.upstream.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.messages import Request
 from proxy.kafka.messages import Response, read_request_slowly
 from proxy.kafka.upstream.links import ClientLinks
@@ -89,6 +91,11 @@ class Joining:
                     if row.error_code.value in _STALE_CODES:
                         self._cluster.stale()
                     rows[topic.name, row.partition_index] = row
+        asked_for = {
+            (topic.name, _number(part)) for topic in request.topics for part in _parts(topic)
+        }
+        if not asked_for <= rows.keys():
+            raise UpstreamNonsenseError(f"no answer of Kafka for {asked_for - rows.keys()}")
         return self._joined(header, request, rows)
 
     def _no_leader(self, header: RequestHeader, name: str, number: int) -> Any:
@@ -157,12 +164,16 @@ class Joining:
         self, links: ClientLinks, header: RequestHeader, asked: Iterable[tuple[int, Any]]
     ) -> list[Any]:
         request = Request(header.api_key, header.version)
+        linked, futures = [], []
         async with links.order:
-            futures = [
-                (await links.link(broker)).begin(request.encode_entity(entity))
-                for broker, entity in asked
-            ]
-        return [request.decode(frame) for frame in await asyncio.gather(*futures)]
+            for broker, entity in asked:
+                link = await links.link(broker)
+                linked.append(link)
+                futures.append(link.begin(request.encode_entity(entity)))
+        frames = await asyncio.gather(*futures)
+        return [
+            read(link, frame, request.decode) for link, frame in zip(linked, frames, strict=True)
+        ]
 
 
 def _parts(topic: Any) -> tuple[Any, ...]:

@@ -79,6 +79,8 @@ class KafkaServer:
             name: f"{LOOPBACK}:{port}" for name, port in zip(self._protocols, others, strict=True)
         }
         self.bootstrap = f"{LOOPBACK}:{self._broker_port}"
+        #: Where clients of another listener are told to connect, by its name: a relay's address.
+        self.advertised: dict[str, str] = {}
         self.process = ServerProcess(
             name="Kafka", log_path=self.directory / "kafka.log", cwd=self.directory
         )
@@ -129,10 +131,13 @@ class KafkaServer:
         broker = f"PLAINTEXT://{self.bootstrap}"
         controller = f"{LOOPBACK}:{self._controller_port}"
         others = [f"{name}://{address}" for name, address in self.listeners.items()]
+        told = {**self.listeners, **self.advertised}
         settings = {
             **_SINGLE_NODE,
             "listeners": ",".join([broker, f"CONTROLLER://{controller}", *others]),
-            "advertised.listeners": ",".join([broker, *others]),
+            "advertised.listeners": ",".join(
+                [broker, *(f"{name}://{address}" for name, address in told.items())]
+            ),
             "listener.security.protocol.map": ",".join(
                 [
                     "PLAINTEXT:PLAINTEXT",

@@ -1,0 +1,64 @@
+"""Requests of our own, and answers that are none: those end the connection they came on.
+
+What comes behind an answer that makes no sense is not to be believed, either.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+
+from pidlease.storage.files import Buffer
+from pidlease.storage.upstream.errors import UpstreamNonsenseError
+from pidlease.storage.upstream.link import Link
+from pidlease.storage.upstream.messages import Request
+
+Answer = TypeVar("Answer")
+
+_log = structlog.get_logger(__name__)
+
+
+async def ask(link: Link, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
+    """Ask something, and read the answer.
+
+    Raises:
+        UpstreamError: there is none, or it makes no sense.
+    """
+    return await ask_for(link, body, request.decode)
+
+
+async def ask_for(link: Link, body: Buffer, reader: Callable[[bytearray], Answer]) -> Answer:
+    """The same with an answer that is read another way.
+
+    Raises:
+        UpstreamError: there is none, or it makes no sense.
+    """
+    try:
+        frame = await link.ask(body)
+    except UpstreamNonsenseError as error:
+        _note(link, error)
+        raise
+    return read(link, frame, reader)
+
+
+def read(link: Link, frame: bytearray, reader: Callable[[bytearray], Answer]) -> Answer:
+    """Read an answer.
+
+    Parameters:
+        link: where it came from.
+        frame: what came.
+        reader: takes it apart.
+
+    Raises:
+        UpstreamNonsenseError: it makes no sense; the connection is closed.
+    """
+    try:
+        return reader(frame)
+    except UpstreamNonsenseError as error:
+        _note(link, error)
+        link.close(error)
+        raise
+
+
+def _note(link: Link, error: UpstreamNonsenseError) -> None:
+    _log.error("an answer of Kafka makes no sense", broker=str(link), error=str(error))
