@@ -215,7 +215,8 @@ class KafkaPartitionLog:
             self.end_offset = max(self.end_offset, offset + records)
             told(Forwarded(0, offset))
             return
-        reason = f"Kafka answers {name_of(code)}" + (f": {message}" if message else "")
+        said = f"that it is at offset {offset}" if code == 0 else name_of(code)
+        reason = f"Kafka answers {said}" + (f": {message}" if message else "")
         told(Forwarded(code, -1, definite=code in DEFINITE, reason=reason))
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
@@ -355,7 +356,7 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
     """The whole sends of an answer, from an offset on; and the offset behind them.
 
     Raises:
-        DamagedLogError: a batch is not intact.
+        DamagedLogError: a batch is not intact, or lies where the one before it does.
     """
     view = memoryview(data)
     found: list[LoggedBatch] = []
@@ -369,6 +370,9 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
             check_intact(header, batch)
         except CorruptBatchError as error:
             raise DamagedLogError(Path("Kafka"), at, f"{header.base_offset}: {error}") from error
+        if at and header.base_offset < next_offset:
+            reason = f"{header.base_offset}, behind one that goes up to {next_offset}"
+            raise DamagedLogError(Path("Kafka"), at, reason)
         at += header.size
         if header.last_offset >= offset:
             found += sends_of(header, batch, writers)

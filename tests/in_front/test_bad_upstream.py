@@ -77,11 +77,11 @@ _ANY: Final[dict[str, Case]] = {
     "wrong id": Case(spoiling.wrong_id, (_NOT_WAITED_FOR,)),
     "truncated": Case(spoiling.truncated, (_NONSENSE,)),
     "longer": Case(spoiling.longer, (_NONSENSE,), soak=True),
+    "length of 2 GB": Case(spoiling.huge, (_NO_ANSWER,)),
     "negative length": Case(spoiling.negative, ("an answer of -",), soak=True),
     "noise": Case(spoiling.noise, ("an answer of -", _NO_ANSWER, _NOT_WAITED_FOR)),
     "noise behind the id": Case(spoiling.noise_behind_the_id, (_NONSENSE,), soak=True),
-    # Where nothing else is in flight nobody is told of it.
-    "twice": Case(spoiling.twice, ("",)),
+    "twice": Case(spoiling.twice, (_NOT_WAITED_FOR,)),
     "never": Case(spoiling.never, (_NO_ANSWER,)),
     "lost": Case(spoiling.lost, ("the connection ended",), soak=True),
 }
@@ -90,12 +90,13 @@ _PRODUCE: Final[dict[str, Case]] = {
     "one place more": Case(spoiling.more_places, (_NONSENSE,)),
     "one place twice": Case(spoiling.same_place_twice, (_NONSENSE,)),
     "one place fewer": Case(spoiling.fewer_places, (_NONSENSE,)),
-    "offset -5": Case(spoiling.with_offset(lambda _: -5), ("NONE (0)",)),
+    "offset -5": Case(spoiling.with_offset(lambda _: -5), ("at offset -5",)),
     "code 999": Case(spoiling.with_code(999), ("error 999",)),
     "code -1": Case(spoiling.with_code(-1), ("UNKNOWN_SERVER_ERROR",), soak=True),
 }
 _FETCH: Final[dict[str, Case]] = {
     "damaged": Case(spoiling.damaged, ("CRC is", "record format", "batch says"), _LOST),
+    "overlapping": Case(spoiling.overlapping, ("behind one that goes up to",), _LOST),
     "beyond": Case(spoiling.beyond, (_NONSENSE,), _LOST),
     "half a batch": Case(spoiling.half_a_batch, (_NONSENSE,), _LOST),
     "nothing": Case(spoiling.nothing, (_NONSENSE,), _LOST),

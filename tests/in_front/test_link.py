@@ -67,17 +67,38 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 async def test_answers_come_to_who_asked_however_they_are_cut() -> None:
     async def in_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        content = b"".join([frame((await read(reader))[4:]) for _ in range(4)])
-        for start in range(0, len(content), 50_000):
-            writer.write(content[start : start + 50_000])
+        content = b"".join([frame((await read(reader))[4:]) for _ in range(5)])
+        for start in range(0, len(content), 70_000):
+            writer.write(content[start : start + 70_000])
             await writer.drain()
             await asyncio.sleep(0.002)
 
-    sizes = [0, 100_000, 3, 300_000]
+    sizes = [0, 100_000, 3, 300_000, 5_000_000]
     async with linked(in_pieces) as link:
         asked = [link.ask(request(n, b"x" * size)) for n, size in enumerate(sizes)]
         answers = await asyncio.gather(*asked)
-    assert [len(each) - 4 for each in answers] == sizes
+    assert answers == [request(n, b"x" * size)[4:] for n, size in enumerate(sizes)]
+
+
+async def test_memory_comes_with_the_answer_not_with_what_it_says() -> None:
+    came = asyncio.Event()
+
+    async def boasts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
+        writer.write(b"\x7f\xff\xff\xff" + bytes(3_000_000))
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        came.set()
+        await reader.read()
+
+    async with linked(boasts) as link:
+        asked = asyncio.ensure_future(link.ask(request(0)))
+        await came.wait()
+        assert link._frame is not None
+        assert 1_000_000 < len(link._frame) <= 8 << 20
+        link.close()
+        with pytest.raises(UpstreamLostError):
+            await asked
 
 
 async def test_an_answer_that_nobody_asked_for_ends_it() -> None:

@@ -298,6 +298,7 @@ class _Channel:
             except UpstreamNonsenseError as nonsense:
                 error = nonsense
             if rows.keys() != {send.batch.place for send in sends}:
+                rows = {}  # what fits is not to be believed, either
                 _log.error("an answer of Kafka makes no sense", broker=str(link), error=str(error))
                 link.close(error)
         for send in sends:

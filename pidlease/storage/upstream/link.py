@@ -27,6 +27,8 @@ _LENGTH_BYTES: Final = 4
 _ID: Final = slice(4, 8)
 _ANSWER_ID: Final = slice(0, 4)
 _FRAME_BYTES_MIN: Final = 4
+#: A large answer gets memory as it comes: so much ahead, or as much again.
+_AHEAD_BYTES: Final = 1 << 20
 #: An answer is larger only where a single batch is: Kafka gives at least one.
 _FRAME_BYTES_MAX: Final = 2**31 - 1
 _BUFFER_BYTES: Final = 64 << 10
@@ -71,6 +73,7 @@ class Link(asyncio.BufferedProtocol):
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
         self._frame: bytearray | None = None
+        self._frame_size = 0
         self._error: UpstreamError | None = None
         self._watch: asyncio.TimerHandle | None = None
 
@@ -182,14 +185,20 @@ class Link(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """See `asyncio.BufferedProtocol`."""
-        return memoryview(self._buffer if self._frame is None else self._frame)[self._filled :]
+        frame = self._frame
+        if frame is None:
+            return memoryview(self._buffer)[self._filled :]
+        if self._filled == len(frame):
+            # Not all at once: what is no answer may say that it is of gigabytes.
+            frame += bytes(min(self._frame_size, 2 * len(frame)) - len(frame))
+        return memoryview(frame)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
         self._filled += nbytes
         if self._frame is None:
             self._take_frames()
-        elif self._filled == len(self._frame):
+        elif self._filled == self._frame_size:
             frame, self._frame, self._filled = self._frame, None, 0
             self._answer(frame)
 
@@ -207,21 +216,31 @@ class Link(asyncio.BufferedProtocol):
                 return
             if self._filled - body < size:
                 if size > len(self._buffer) - _LENGTH_BYTES:
-                    self._frame = bytearray(size)
-                    self._frame[: self._filled - body] = self._buffer[body : self._filled]
-                    self._filled -= body
+                    self._begin_large(body, size)
                     return
                 break
-            self._answer(self._buffer[body : body + size])
+            if not self._answer(self._buffer[body : body + size]):
+                return
             at = body + size
         self._buffer[: self._filled - at] = self._buffer[at : self._filled]
         self._filled -= at
 
-    def _answer(self, frame: bytearray) -> None:
+    def _begin_large(self, body: int, size: int) -> None:
+        self._frame_size = size
+        self._frame = bytearray(min(size, max(_AHEAD_BYTES, self._filled - body)))
+        self._frame[: self._filled - body] = self._buffer[body : self._filled]
+        self._filled -= body
+
+    def _answer(self, frame: bytearray) -> bool:
+        """Tell who waits for it; False: nobody does, and what is behind it is not looked at."""
         if not self._waiting or self._waiting[0].correlation_id != frame[_ANSWER_ID]:
-            self.close(UpstreamNonsenseError(f"{self}: an answer that nobody waits for"))
-            return
+            error = UpstreamNonsenseError(f"{self}: an answer that nobody waits for")
+            if not self._waiting:  # nobody is told, who would tell
+                _log.error("an answer of Kafka makes no sense", broker=str(self), error=str(error))
+            self.close(error)
+            return False
         self._tell(self._waiting.popleft().answered, frame)
+        return self._error is None
 
     def _tell(self, answered: Answered, answer: bytearray | UpstreamError) -> None:
         try:
