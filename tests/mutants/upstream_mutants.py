@@ -68,13 +68,6 @@ UPSTREAM: Final = (
         (_SIM,),
     ),
     Mutant(
-        "what waits for the log is passed by",
-        _LANES,
-        "        if reading.holds(pid):  # what came before it waits, too\n",
-        "        if False:\n",
-        (_SIM,),
-    ),
-    Mutant(
         "the writer's marker is not waited for",
         "pidlease/engine/taking.py",
         "            if marked:\n",

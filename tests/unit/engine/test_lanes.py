@@ -1,13 +1,18 @@
 """Batches on their way into Kafka: many at a time, through lost answers, late writes and deaths."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.frontier import Frontier
+from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.whose import batch_of
 from pidlease.storage.ports import LATE_MS, Forwarded
+from pidlease.storage.record_batch import read_header
 from tests.crash.seeds import SOAK, new_random
+from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import settle
 from tests.unit.engine.kafka_sim import World
 
@@ -38,12 +43,57 @@ async def test_what_is_read_again_is_not_applied_again() -> None:
     world.faults = False
     await world.run(0)
     before = dict(world.partition.producers)
-    reading = asyncio.create_task(world.partition.reread(world.log))
-    await settle()
-    while world.gates:
-        world.gates.popleft().set()
-    await reading
-    assert world.partition.producers == before
+    end = world.kafka.end
+    for upto in (end // 2, end):
+        await world.partition.read_on(world.log, 0, upto)
+        assert world.partition.producers == before
+
+
+async def test_what_another_server_let_in_is_no_gap() -> None:
+    """A client has gone by another server meanwhile: the log is asked before it is refused."""
+    world = World(new_random("lanes-elsewhere"), producers=1, batches=9)
+    world.faults = False
+    (client,) = world.clients
+    client.send()
+    await _go(world, lambda: 0 in client.acked)
+    elsewhere = make_batch([b"1"], pid=client.pid, epoch=0, first=1)
+    assert world.kafka.take(bytes(elsewhere))[0] == 0
+    told: list[Outcome] = []
+    data = make_batch([b"2"], pid=client.pid, epoch=0, first=2)
+    header = read_header(data)
+    world.partition.produce(client.pid, header, data, batch_of(header), told.append)
+    await _go(world, lambda: bool(told))
+    assert [each.status for each in told] == [Status.APPENDED]
+
+
+async def test_nothing_is_sent_before_the_writer_s_marker_is_read() -> None:
+    """Until then the writer before may still write."""
+    world = World(new_random("lanes-marker"), producers=0, batches=9, strict=1)
+    world.faults = False
+    (client,) = world.clients
+    client.send()
+    for _ in range(50):
+        while world.gates:
+            world.gates.popleft().set()
+        await settle()
+    assert len(world.markers) == 1
+    assert not any(world.log.out.values())
+    await _go(world, lambda: 0 in client.acked)
+
+
+async def _go(world: World, until: Callable[[], bool], *, sends: bool = True) -> None:
+    """Everything goes its way, one thing behind the other."""
+    for _ in range(500):
+        if until():
+            return
+        world._read()
+        if sends:
+            world._arrive()
+            world._answer()
+        if world.markers:
+            world._mark()
+        await settle()
+    raise AssertionError("it does not happen")
 
 
 # ---------------------------------------------------------------------- how far it is applied
@@ -129,25 +179,15 @@ async def test_what_a_lease_tells_is_read_first() -> None:
     world.faults = False
     (client,) = world.clients
 
-    async def go(task: asyncio.Task[bool] | None = None) -> None:
-        for _ in range(100):
-            if any(world.log.out.values()) or (task is not None and task.done()):
-                return
-            for waiting in (world.gates, world.markers):
-                if waiting:
-                    first = waiting.popleft()
-                    world.kafka.mark(first) if isinstance(first, int) else first.set()
-            await settle()
-
     client.send()
-    await go()
+    await _go(world, lambda: any(world.log.out.values()), sends=False)
     (queue,) = world.log.out.values()
     new, told = queue.popleft()
     assert world.kafka.take(bytes(new.data))[0] == 0
     told(Forwarded(0, -1, reason="cut"))
     assert world.partition.producer(client.pid) is None
     asked = asyncio.create_task(world.partition.sure_of(client.pid))
-    await go(asked)
+    await _go(world, asked.done, sends=False)
     assert asked.result()
     state = world.partition.producer(client.pid)
     assert state is not None
