@@ -71,7 +71,10 @@ class LeasedLoad(_Thread):
         """Its own numbering has no holes, over all its PIDs."""
         for partition, sent in self.sent.items():
             numbers = [each.sequence for each in sent]
-            assert numbers == list(range(len(sent))), f"{self.ledger.name}-{partition}"
+            what = f"{self.ledger.name}-{partition}"
+            assert sorted(numbers) == list(range(len(sent))), f"{what}: holes, or told twice"
+            early = [each for place, each in enumerate(sent) if each.sequence != place]
+            assert not early, f"{what}: told in another order: {early[:5]} ({len(early)})"
 
 
 def loads_for(server: PidleaseServer, bootstrap: str, topic: str, partitions: int,
