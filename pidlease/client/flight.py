@@ -55,6 +55,13 @@ class Flight:
         self.failed.clear()
         return True
 
+    @property
+    def first(self) -> int | None:
+        """The lowest number of those that have no answer for good; None: there are none."""
+        if not self.failed and not self.again:
+            return self.open[0].sealed.last if self.open else None
+        return min(map(_by_number, chain(self.open, self.failed, self.again)))
+
     def all(self) -> list[Batch]:
         """All, in their order."""
         return sorted(chain(self.open, self.failed, self.again), key=_by_number)

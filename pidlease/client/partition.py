@@ -7,6 +7,7 @@ import time
 from asyncio import Future
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from pidlease.client.batch import Batch, Futures, Headers, Sent, Span, tell
@@ -14,6 +15,7 @@ from pidlease.client.errors import ProducerError, copy_of
 from pidlease.client.flight import Flight
 from pidlease.client.host import Host
 from pidlease.client.numbering import Ids, Numbers
+from pidlease.client.told import InOrder
 
 #: What a record takes of the buffer beside its bytes: its future, and the answer.
 RECORD_OVERHEAD: Final = 256
@@ -58,6 +60,7 @@ class PartitionQueue:
         self.ended: ProducerError | None = None
         self.acknowledged = -1
         self._ids: Final = Ids()
+        self._in_order: Final = InOrder()
         self._lease_waiters: list[Future[None]] = []
 
     def __str__(self) -> str:
@@ -224,10 +227,12 @@ class PartitionQueue:
         metrics = self._host.metrics
         metrics.batches += 1
         metrics.bytes += len(batch.data)
-        self._tell(batch.futures, batch.numbers, batch.sealed, offset, duplicate=duplicate)
-        self.acknowledged = max(self.acknowledged, batch.sealed.last)
+        span = batch.sealed
+        told = partial(self._tell, batch.futures, batch.numbers, span, offset, duplicate=duplicate)
+        self.acknowledged = max(self.acknowledged, span.last)
         turned_back = self.flight.resolve(batch)
         self._forget(batch)
+        self._in_order.stored(span.last, told, self.flight.first)
         self._host.resolved(self)
         return turned_back
 
@@ -235,7 +240,8 @@ class PartitionQueue:
         """What comes before a number stands in the log; the rest of a batch is to be sent."""
         numbers = batch.numbers
         gone = batch.cut(expected, self._settings.codec, holes=self._settings.monotonic)
-        self._tell(gone, numbers, batch.sealed, -1, duplicate=True)
+        told = partial(self._tell, gone, numbers, batch.sealed, -1, duplicate=True)
+        self._in_order.stored(expected - 1, told, self.flight.first)
 
     def _tell(
         self, futures: Futures, numbers: Iterable[int], span: Span, offset: int, *, duplicate: bool
@@ -271,12 +277,14 @@ class PartitionQueue:
         self._fail(batch, error)
         self.flight.resolve(batch)
         self._forget(batch)
+        self._in_order.tell(self.flight.first)
 
     def fail_sent(self, error: ProducerError) -> None:
         """Fail all that was sent and is not resolved."""
         for batch in self.flight.clear():
             self._fail(batch, error)
             self._forget(batch)
+        self._in_order.tell(None)
 
     def fail_unsent(self, error: ProducerError, count: int | None = None) -> None:
         """Fail what was never sent: all, or the first so many batches."""

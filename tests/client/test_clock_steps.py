@@ -21,6 +21,8 @@ TOPIC = "t"
 #: The clock is put by as much at most, in seconds.
 STEP_MAX = 3600.0
 _KILLS_MAX = 2
+#: Of each direction, however slow the machine.
+_STEPS_MIN = 2
 
 
 class Application:
@@ -76,7 +78,7 @@ async def _steps(server: SteppedServer, random: Random, until: asyncio.Event) ->
     at = 0.0
     loop = asyncio.get_running_loop()
     end = loop.time() + SECONDS
-    while loop.time() < end:
+    while loop.time() < end or min(done["forward"], done["back"]) < _STEPS_MIN:
         await asyncio.sleep(random.uniform(0.05, 0.6))
         if random.random() < 0.15 and done["kills"] < _KILLS_MAX:
             done["kills"] += 1
@@ -112,8 +114,6 @@ def test_clock_steps(tmp_path: Path, run: int) -> None:
         server.step(0)
         stored = consume(server.bootstrap, TOPIC, 3)
     print(done, [(app.sessions, app.switches, len(app.acknowledged)) for app in apps])
-    assert done["forward"] > 1
-    assert done["back"] > 1
     assert sum(app.sessions + app.switches for app in apps) > len(apps), "no lease has ended"
     for app in apps:
         mine = [each.value for each in stored if each.partition == app.partition]

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -71,6 +72,26 @@ async def test_one_fault(fault: Fault, policy: Any, request_number: int) -> None
             stored = fault.kind in ("cut after", "stored but")
             assert (producer.metrics.duplicates > 0) == stored
         assert producer.metrics.retries > 0
+
+
+def _note(told: list[int], number: int, _: object) -> None:
+    told.append(number)
+
+
+@pytest.mark.parametrize("policy", ["strict", "monotonic"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind} {fault.code}")
+async def test_records_are_told_in_their_order(fault: Fault, policy: Any) -> None:
+    """As Kafka's clients do it: who keeps account of what is done may go by the last one."""
+    async with world() as all_:
+        all_.broker.fault = once(2, fault)
+        told: list[int] = []
+        async with all_.producer(name="n", policy=policy, max_batch_size=300) as producer:
+            for number in range(400):
+                future = await producer.send("t", b"%d" % number)
+                future.add_done_callback(partial(_note, told, number))
+            await producer.flush()
+        assert all_.broker.done[fault.kind] == 1
+        assert told == list(range(400))
 
 
 async def test_duplicates_whose_offset_is_forgotten_are_successes() -> None:

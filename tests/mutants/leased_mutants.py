@@ -23,6 +23,13 @@ _FIRST: Final = "pidlease/storage/first_record.py"
 
 LEASED: Final = (
     Mutant(
+        "records are told as their answers come",
+        "pidlease/client/told.py",
+        "        if not self._kept and (before is None or number < before):\n",
+        "        if before is None or number > 0:\n",
+        ("tests/client/test_faults.py",),
+    ),
+    Mutant(
         "a name's generation is not raised",
         _NAMING,
         "last._replace(generation=last.generation + 1)",
