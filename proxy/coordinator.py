@@ -8,16 +8,19 @@ import structlog
 
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.file_topic_book import FileTopicBook
 from pidlease.coordination.file_writer_ids import FileWriterIds
 from pidlease.coordination.names import BindingConflictError, NameBindings
 from pidlease.coordination.ownership import Ownership
 from pidlease.coordination.ports import ZOOKEEPER_MARK, Coordination, SequenceError
+from pidlease.coordination.topic_book import TopicBook
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
 from pidlease.coordination.zookeeper.identity import identity_of
 from pidlease.coordination.zookeeper.names import ZooKeeperNames
 from pidlease.coordination.zookeeper.ownership import ZooKeeperOwnership
 from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.topic_book import ZooKeeperTopicBook
 from pidlease.coordination.zookeeper.writer_ids import ZooKeeperWriterIds
 from pidlease.engine.engine import wall_clock_ms
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
@@ -111,6 +114,22 @@ class Coordinator:
         if self._zookeeper is None:
             return None
         return ZooKeeperOwnership(self._zookeeper, cluster, self._owner, folder)
+
+    def topic_book(self, cluster: str) -> TopicBook:
+        """Where stands what the topics of a cluster of Kafka take. Blocks.
+
+        Raises:
+            TopicBookError: what the directory knew could not be brought to ZooKeeper.
+        """
+        kept = FileTopicBook(self._files, self._path.with_name("topics"))
+        if self._zookeeper is None:
+            return kept
+        book, before = ZooKeeperTopicBook(self._zookeeper, cluster), kept.load()
+        if any(before) and not any(book.load()):
+            book.save_shared(before.shared)
+            for topic_id, settings in before.own.items():
+                book.save_own("", topic_id, settings)
+        return book
 
     def _move_names(self, names: NameBindings) -> None:
         """Bind in ZooKeeper what was bound in the file. What is bound there already stays."""

@@ -10,6 +10,7 @@ import structlog
 
 from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.ports import Coordination
+from pidlease.coordination.topic_book import TopicBook
 from pidlease.engine.appends import Appending, Appends, AppendsMaker
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.lanes import Lanes
@@ -17,7 +18,7 @@ from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.kafka_store import KafkaStore, topic_of
+from pidlease.storage.kafka_store import KafkaStore
 from pidlease.storage.kafka_writers import KafkaWriters
 from pidlease.storage.ports import LogStore, PartitionLog
 from pidlease.storage.snapshots import SnapshotStore
@@ -65,6 +66,7 @@ class InFrontOfKafka:
     coordination: Coordination
     cluster_id: str
     _writers: KafkaWriters
+    _kafka: KafkaStore
 
     def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
         self.appends: AppendsMaker = _lanes
@@ -96,7 +98,14 @@ class InFrontOfKafka:
             raise AssertionError("a coordinator keeps the ids of writers")
         owned = None if self._ownership is None else partial(self._is_owner, self._ownership)
         self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owned)
-        self.store = KafkaStore(self._upstream, self._writers, self._pool)
+        book = await self._pool.run(partial(self._topic_book, self._coordinator))
+        self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool)
+        self.store = self._kafka
+
+    def _topic_book(self, coordinator: Coordinator | None) -> TopicBook:
+        if coordinator is None:
+            raise AssertionError("it is opened first")
+        return coordinator.topic_book(self.cluster_id)
 
     def _open(self) -> None:
         settings = self._settings
@@ -207,7 +216,8 @@ class InFrontOfKafka:
             self._changed.clear()
             topics = self._upstream.cluster.view.topics
             try:
-                await engine.follow({name: topic_of(each) for name, each in topics.items()})
+                of = self._kafka.topic_of
+                await engine.follow({name: of(each) for name, each in topics.items()})
                 rest = _FOLLOW_REST_SECONDS
             except OSError as error:
                 _log.info("a topic of Kafka is not ready yet", reason=str(error))

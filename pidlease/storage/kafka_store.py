@@ -9,13 +9,16 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
 from pidlease.coordination.writer_ids import WriterIdsError
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.kafka_log import KafkaPartitionLog
 from pidlease.storage.kafka_writers import KafkaWriters
 from pidlease.storage.ports import LogConfig
+from pidlease.storage.setting_values import SettingError
 from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.topic_settings import SHARED_SETTINGS, check_shared
 from pidlease.storage.topics import Topic
 from pidlease.storage.upstream.cluster import UpstreamTopic, View
 from pidlease.storage.upstream.errors import UpstreamError
@@ -32,12 +35,17 @@ class KafkaStore:
     Parameters:
         upstream: the cluster, looked at once.
         writers: the partitions' writers.
+        book: what topics take.
         pool: the threads for blocking work.
     """
 
-    def __init__(self, upstream: Upstream, writers: KafkaWriters, pool: IoPool) -> None:
+    def __init__(
+        self, upstream: Upstream, writers: KafkaWriters, book: TopicBook, pool: IoPool
+    ) -> None:
         self._upstream: Final = upstream
         self._writers: Final = writers
+        self._book: Final = book
+        self._settings = TopicSettings({}, {})
         self._pool: Final = pool
         self._loop = asyncio.get_running_loop()
         self._ranges: dict[TopicPartition, tuple[int, int]] = {}
@@ -64,7 +72,7 @@ class KafkaStore:
             _log.warning("Kafka does not tell how long it knows producers"
                          " (producer.id.expiration.ms): their batches go one at a time; allow"
                          " DescribeConfigs on the cluster")  # fmt: skip
-        return [topic_of(each) for each in view.topics.values() if self._is_readable(each)]
+        return [self.topic_of(each) for each in view.topics.values() if self._is_readable(each)]
 
     def _is_readable(self, topic: UpstreamTopic) -> bool:
         places = (TopicPartition(topic.name, number) for number in range(len(topic.leaders)))
@@ -95,30 +103,44 @@ class KafkaStore:
     # ------------------------------------------------------------------ Kafka's own affairs
 
     def topic_defaults(self) -> dict[str, str]:
-        """See `LogStore`: none are kept here."""
-        return {}
+        """See `LogStore`."""
+        try:
+            self._settings = self._book.load()
+            check_shared(self._settings.shared)
+        except (TopicBookError, SettingError) as error:
+            raise DataFolderError(f"what is set for topics cannot be used: {error}") from error
+        return self._settings.shared
 
     def save_topic_defaults(self, settings: dict[str, str]) -> None:
         """See `LogStore`."""
-        raise OSError(f"settings are Kafka's own here; {', '.join(settings)} cannot be kept")
+        self._book.save_shared(settings)
+        self._settings = self._settings._replace(shared=settings)
 
     def save_topic(self, topic: Topic) -> None:
-        """See `LogStore`."""
-        raise OSError(f"topics are Kafka's own here; make or alter {topic.name} by asking Kafka")
+        """See `LogStore`: what is set here is what it takes; the rest is Kafka's own.
+
+        Raises:
+            SettingError: it is a setting of Kafka's.
+        """
+        for name in topic.overrides.keys() - set(SHARED_SETTINGS):
+            raise SettingError(name, f"{name} is Kafka's own here; set it by asking Kafka")
+        self._book.save_own(topic.name, topic.topic_id, topic.overrides)
+        self._settings.own[topic.topic_id] = topic.overrides
 
     def delete_topic(self, topic: Topic) -> None:
         """See `LogStore`."""
         raise OSError(f"topics are Kafka's own here; delete {topic.name} by asking Kafka")
 
+    def topic_of(self, topic: UpstreamTopic) -> Topic:
+        """A topic of the cluster as the engine knows it."""
+        own = self._settings.own.get(topic.topic_id, {})
+        return Topic(
+            topic.name, topic.topic_id, len(topic.leaders), own,
+            compacted=topic.compacted is not False,
+        )  # fmt: skip
+
     def _wait(self, asked: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
-
-
-def topic_of(topic: UpstreamTopic) -> Topic:
-    """A topic of the cluster as the engine knows it."""
-    return Topic(
-        topic.name, topic.topic_id, len(topic.leaders), {}, compacted=topic.compacted is not False
-    )
 
 
 def _places(view: View) -> list[TopicPartition]:

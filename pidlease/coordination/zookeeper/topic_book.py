@@ -1,0 +1,66 @@
+"""What topics take in ZooKeeper (see `topic_book`): a node for each, and one for all of them.
+
+topics/<cluster>/<topic id>   {"topic": ..., "settings": {...}}
+topics/<cluster>/shared       {"settings": {...}}
+"""
+
+import json
+from typing import Any, Final
+
+from kazoo.exceptions import KazooException, NoNodeError
+
+from pidlease.coordination.topic_book import TopicBookError, TopicSettings
+from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+
+_SHARED: Final = "shared"
+
+
+class ZooKeeperTopicBook:
+    """See the module's text, and `topic_book.TopicBook`.
+
+    Parameters:
+        zookeeper: the connection.
+        cluster: of Kafka.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
+        self._zookeeper: Final = zookeeper
+        self._root: Final = zookeeper.path(f"topics/{cluster}")
+
+    def load(self) -> TopicSettings:
+        """See `TopicBook`."""
+        own = {}
+        try:
+            for name in self._zookeeper.children(self._root):
+                own[name] = dict(json.loads(self._data(f"{self._root}/{name}"))["settings"])
+        except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
+            raise self._error(error) from error
+        return TopicSettings(own.pop(_SHARED, {}), own)
+
+    def save_shared(self, settings: dict[str, str]) -> None:
+        """See `TopicBook`."""
+        self._save(_SHARED, {"settings": settings})
+
+    def save_own(self, topic: str, topic_id: str, settings: dict[str, str]) -> None:
+        """See `TopicBook`."""
+        self._save(topic_id, {"topic": topic, "settings": settings})
+
+    def _save(self, name: str, fields: dict[str, Any]) -> None:
+        path, data = f"{self._root}/{name}", json.dumps(fields).encode()
+        try:
+            try:
+                self._zookeeper.call(lambda client: client.set_async(path, data))
+            except NoNodeError:
+                self._zookeeper.make_root()
+                self._zookeeper.make(self._zookeeper.path("topics"))
+                self._zookeeper.make(self._root)
+                self._zookeeper.make(path, data)
+        except (ZooKeeperError, KazooException) as error:
+            raise self._error(error) from error
+
+    def _data(self, path: str) -> bytes:
+        data: bytes = self._zookeeper.call(lambda client: client.get_async(path))[0]
+        return data
+
+    def _error(self, error: Exception) -> TopicBookError:
+        return TopicBookError(f"ZooKeeper's {self._root}: {type(error).__name__} {error}")
