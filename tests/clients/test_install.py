@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,14 @@ _HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> None:
+def _forgotten() -> Iterator[None]:
+    """Before each test and behind it: others of the same worker would be skipped for it."""
+    _forget()
+    yield
+    _forget()
+
+
+def _forget() -> None:
     install.go_missing.cache_clear()
     install.node_missing.cache_clear()
 
