@@ -256,6 +256,8 @@ class Link(asyncio.BufferedProtocol):
         """Give up on a broker that does not answer: a connection can be dead without a word."""
         self._watch = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
         if self._waiting and time.monotonic() > self._waiting[0].latest:
+            # Whoever waits may try again and have it: here alone it is known for certain.
+            _log.warning("a connection to Kafka is given up: no answer in time", broker=str(self))
             self.close(UpstreamLostError(f"{self}: no answer in time"))
 
 
