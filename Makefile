@@ -34,9 +34,9 @@ bench: $(VENV)/.dev
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants
 
-# The full counts of what `make test` runs a part of; about an hour.
+# The full counts of what `make test` runs a part of; about two hours.
 soak: $(VENV)/.dev
-	PIDLEASE_SOAK=1 $(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --timeout 7200
+	PIDLEASE_SOAK=1 $(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --dist loadgroup --timeout 7200
 
 # docs/compatibility.md anew, from a run of other people's clients and tools.
 compatibility: $(VENV)/.dev

@@ -47,7 +47,20 @@ def labelled_counter(
     name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
 ) -> Metric:
     """A counter with labels, of which there are few values."""
-    family = CounterMetricFamily(name, text, labels=labels)
+    return _labelled(CounterMetricFamily(name, text, labels=labels), values)
+
+
+def labelled_gauge(
+    name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
+) -> Metric:
+    """A gauge with labels, of which there are few values."""
+    return _labelled(GaugeMetricFamily(name, text, labels=labels), values)
+
+
+def _labelled(
+    family: CounterMetricFamily | GaugeMetricFamily,
+    values: Iterable[tuple[tuple[str, ...], float]],
+) -> Metric:
     for label_values, value in values:
         family.add_metric(label_values, value)
     return family

@@ -10,7 +10,6 @@ import structlog
 
 from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.ports import Coordination
-from pidlease.coordination.topic_book import TopicBook
 from pidlease.engine.appends import Appending, Appends, AppendsMaker
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.lanes import Lanes
@@ -85,48 +84,42 @@ class InFrontOfKafka:
 
     async def open(self) -> None:
         """See `LogSide`. A cluster that is away is waited for."""
-        await self._pool.run(self._open)
+        coordinator, folder = await self._pool.run(self._open)
         try:
             await self._reach()
         except UpstreamError as error:
             raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
         self.cluster_id = self._upstream.cluster.view.cluster_id
         await self._pool.run(self._check_mark)
-        await self._become_owner()
+        self._ownership = coordinator.ownership(self.cluster_id, folder.cluster_id)
+        if self._ownership is not None:
+            await self._become_owner(self._ownership)
         ids = self.coordination.writers
         if ids is None:
             raise AssertionError("a coordinator keeps the ids of writers")
         owned = None if self._ownership is None else partial(self._is_owner, self._ownership)
         self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owned)
-        book = await self._pool.run(partial(self._topic_book, self._coordinator))
+        book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
         self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool)
         self.store = self._kafka
 
-    def _topic_book(self, coordinator: Coordinator | None) -> TopicBook:
-        if coordinator is None:
-            raise AssertionError("it is opened first")
-        return coordinator.topic_book(self.cluster_id)
-
-    def _open(self) -> None:
+    def _open(self) -> tuple[Coordinator, DataFolder]:
         settings = self._settings
         path = Path(settings.data_dir)
         folder = DataFolder(self._files, path, log_config(settings), self._pool)
         self._folder = folder
-        self._coordinator = Coordinator(self._files, folder.sequence, folder.names, settings)
-        self.coordination = self._coordinator.open()
+        coordinator = Coordinator(self._files, folder.sequence, folder.names, settings)
+        self._coordinator = coordinator
+        self.coordination = coordinator.open()
         self.snapshots = SnapshotStore(self._files, folder.snapshots)
+        return coordinator, folder
 
-    async def _become_owner(self) -> None:
-        """Wait until no other server serves this cluster, where there may be others."""
-        if self._coordinator is None or self._folder is None:
-            raise AssertionError("they are opened first")
-        self._ownership = self._coordinator.ownership(self.cluster_id, self._folder.cluster_id)
-        if self._ownership is None:
-            return
+    async def _become_owner(self, ownership: Ownership) -> None:
+        """Wait until no other server serves this cluster."""
         told = ""
         while True:
             try:
-                owner = await self._pool.run(self._ownership.claim)
+                owner = await self._pool.run(ownership.claim)
             except OwnershipError as error:
                 owner = str(error)
             if not owner:

@@ -15,7 +15,7 @@ from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from pidlease.storage.identity import HEADER_KEY, Identity, encode_identity
+from pidlease.storage.identity import HEADER_NAME, Identity, encode_identity
 from pidlease.storage.record_batch import (
     ATTRIBUTES_AT,
     CRC_AT,
@@ -41,7 +41,7 @@ _UINT32: Final = struct.Struct(">I")
 _INT16: Final = struct.Struct(">h")
 _NO_IDENTITY: Final = encode_identity(Identity(1, "", 0, 0, 0))
 _IDENTITY_SIZE: Final = len(_NO_IDENTITY)
-_IDENTITY: Final = (HEADER_KEY.decode(), _NO_IDENTITY)
+_IDENTITY: Final = (HEADER_NAME, _NO_IDENTITY)
 _EMPTY_SIZE: Final = 2  # of no key and no value
 #: Beyond any batch: how many bytes a batch that was cut may have.
 _ANY_SIZE: Final = 2**31 - 1

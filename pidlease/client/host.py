@@ -15,7 +15,40 @@ if TYPE_CHECKING:
     from pidlease.client.settings import Settings
 
 
-class Host(Protocol):
+class LinkHost(Protocol):
+    """What connections are made for."""
+
+    @property
+    def settings(self) -> Settings:
+        """What it was told."""
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        """Its counters."""
+
+    def wake(self, partition: PartitionQueue) -> None:
+        """A partition may have something to send now."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+        """Do something beside; where it breaks, all is over."""
+
+
+class SenderSession(Protocol):
+    """Under what is sent."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is sent for now."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything may be sent at all."""
+
+    def want(self, partition: PartitionQueue) -> None:
+        """A partition has no numbers; it is woken when it has some."""
+
+
+class Host(LinkHost, Protocol):
     """A producer.
 
     Attributes:
@@ -26,16 +59,8 @@ class Host(Protocol):
     unresolved: int
 
     @property
-    def settings(self) -> Settings:
-        """What it was told."""
-
-    @property
     def memory(self) -> Memory:
         """What all its partitions share."""
-
-    @property
-    def metrics(self) -> ProducerMetrics:
-        """Its counters."""
 
     @property
     def partitions(self) -> Mapping[tuple[str, int], PartitionQueue]:
@@ -50,14 +75,8 @@ class Host(Protocol):
     def resolved(self, partition: PartitionQueue) -> None:
         """Something that was sent has its answer for good, or is given up."""
 
-    def wake(self, partition: PartitionQueue) -> None:
-        """A partition may have something to send now."""
-
     def backoff(self, failures: int) -> float:
         """How many seconds to wait after so many failures in a row."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
-        """Do something beside; where it breaks, the session is over."""
 
     def end(self, sent: ProducerError, unsent: ProducerError) -> None:
         """The session is over: fail what was sent, and what never was."""

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.errors import ProducerError
-from pidlease.client.host import Host
+from pidlease.client.host import LinkHost
 from pidlease.client.partition import PartitionQueue
 from pidlease.client.wire import ProduceAnswer, ProduceRequest
 
@@ -73,9 +73,9 @@ class Links:
         host: the producer; a partition that waited for a connection is woken.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: LinkHost) -> None:
         settings = host.settings
-        self._host: Final = host
+        self._host: Final[LinkHost] = host
         self._settings: Final = settings
         self.client: Final = AIOKafkaClient(
             bootstrap_servers=settings.bootstrap_servers,

@@ -106,6 +106,21 @@ class PartitionQueue:
             self._host.began(self)
         return future
 
+    def add_batch(self, batch: Batch) -> Future[Sent]:
+        """Take a batch that is complete; its records bring their numbers.
+
+        Returns:
+            What tells of it as a whole: with the offset and the number of its first record.
+        """
+        self._ids.check(batch.ids[0])
+        self._ids.note(batch.ids[-1])
+        future: Future[Sent] = Future(loop=self._host.loop)
+        batch.futures.append(future)
+        self._host.memory.used += batch.cost
+        self.closed.append(batch)
+        self._host.filled(self)
+        return future
+
     def close_open(self) -> None:
         """Let the batch that gathers records go as it is."""
         if self.open is not None:

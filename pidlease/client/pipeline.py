@@ -25,6 +25,7 @@ from pidlease.client.partitioner import Partitioner
 from pidlease.client.sender import Sender
 from pidlease.client.session import Session
 from pidlease.client.settings import Settings
+from pidlease.client.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Pipeline:
         self.unresolved = 0
         self.refusal: ProducerError | None = ProducerClosedError("the producer was not started")
         self._started = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: Final = Tasks(self._broken)
 
     # ------------------------------------------------------------------ life
 
@@ -105,10 +106,7 @@ class Pipeline:
         self.session.end()
         self._sender.close()
         self._deadlines.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
         await self._links.close()
         await self._leases.close()
 
@@ -228,15 +226,9 @@ class Pipeline:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """See `Host`."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
+        return self._tasks.spawn(work)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
-            return
+    def _broken(self, error: BaseException) -> None:
         _log.error("a producer broke", exc_info=error)
         text = f"the producer broke: {error!r}"
         self.end(OutcomeUnknownError(text), SessionEndedError(text))

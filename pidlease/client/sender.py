@@ -19,10 +19,9 @@ from pidlease.client.errors import (
     ProducerError,
     SessionEndedError,
 )
-from pidlease.client.host import Host
+from pidlease.client.host import Host, SenderSession
 from pidlease.client.links import BROKEN, Link, Links
 from pidlease.client.partition import PartitionQueue
-from pidlease.client.session import Session
 from pidlease.client.wire import Part, PartAnswer, ProduceAnswer, ProduceRequest
 
 _INT32_MAX: Final = 2**31 - 1
@@ -39,7 +38,7 @@ class Sender:
         links: the connections.
     """
 
-    def __init__(self, host: Host, session: Session, links: Links) -> None:
+    def __init__(self, host: Host, session: SenderSession, links: Links) -> None:
         self._host: Final = host
         self._session: Final = session
         self._links: Final = links

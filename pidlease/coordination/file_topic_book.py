@@ -1,7 +1,6 @@
 """What topics take in a file, for a server without ZooKeeper (see `topic_book`).
 
-One line for each topic of which something is set, and one for all of them, with a CRC (see
-`checked_lines`); the file is written aside with each change.
+One line for each topic of which something is set, and one for all of them (see `checked_file`).
 """
 
 import threading
@@ -9,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from pidlease.coordination.topic_book import TopicBookError, TopicSettings
-from pidlease.storage.checked_lines import decode_line, encode_line
-from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
+from pidlease.storage.checked_file import CheckedFile
+from pidlease.storage.files import Files
 
 #: In the place of a topic's id.
 _SHARED: Final = ""
@@ -25,8 +24,7 @@ class FileTopicBook:
     """
 
     def __init__(self, files: Files, path: Path) -> None:
-        self._files: Final = files
-        self._path: Final = path
+        self._file: Final = CheckedFile(files, path)
         self._lock = threading.Lock()
 
     def load(self) -> TopicSettings:
@@ -44,30 +42,17 @@ class FileTopicBook:
         with self._lock:
             known = self._read()
             known[topic_id] = (topic, settings)
-            content = b"".join(
-                encode_line({"id": each, "topic": name, "settings": set_})
-                for each, (name, set_) in known.items()
-                if set_
-            )
             try:
-                make_durable_folder(self._files, self._path.parent)
-                write_aside(self._files, self._path, [content])
+                self._file.replace(
+                    {"id": each, "topic": name, "settings": set_}
+                    for each, (name, set_) in known.items()
+                    if set_
+                )
             except OSError as error:
-                raise TopicBookError(f"{self._path}: {error}") from error
+                raise TopicBookError(str(error)) from error
 
     def _read(self) -> dict[str, tuple[str, dict[str, str]]]:
         try:
-            if not self._files.exists(self._path):
-                return {}
-            content = read_file(self._files, self._path)
+            return {row["id"]: (row["topic"], row["settings"]) for row in self._file.rows()}
         except OSError as error:
-            raise TopicBookError(f"{self._path}: {error}") from error
-        found = {}
-        for number, line in enumerate(content.splitlines(), 1):
-            fields = decode_line(line)
-            if fields is None:
-                raise TopicBookError(
-                    f"{self._path}: line {number} is damaged; take the file from a backup"
-                )
-            found[fields["id"]] = (fields["topic"], fields["settings"])
-        return found
+            raise TopicBookError(str(error)) from error

@@ -6,8 +6,9 @@ never seen, or has forgotten: then it takes any batch as the first, and refuses 
 have come before. So the first batch of a producer goes alone, and the next ones when it stands.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -50,10 +51,15 @@ class Lanes:
         log: where batches go.
         partition: told what became of them.
         clock_ms: the time, in ms since 1970.
+        rest: waits so many seconds.
     """
 
     def __init__(
-        self, log: PartitionLog, partition: Appending, clock_ms: Callable[[], int]
+        self,
+        log: PartitionLog,
+        partition: Appending,
+        clock_ms: Callable[[], int],
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if not isinstance(log, ForwardingLog):
             raise TypeError(f"{log!r} takes one append at a time")
@@ -69,7 +75,7 @@ class Lanes:
         self._lanes: dict[int, _Lane] = {}
         #: When it was last asked whether this server owns the partition, in ms since 1970.
         self._asked_ms = 0
-        taking = Taking(partition, lambda: self._writing, clock_ms)
+        taking = Taking(partition, lambda: self._writing, clock_ms, rest)
         self._taking: Final = Rereading(taking, log)
         self._writing: Final = WriterLane(
             log, partition, self._frontier, clock_ms, self._taking.begin

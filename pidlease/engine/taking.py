@@ -5,7 +5,7 @@ has read up to it may judge, and nobody else can write any more what is not know
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pidlease.engine.rereading import Takeable
@@ -29,14 +29,20 @@ class Taking:
         partition: what is read for.
         lane: sends as the writer.
         clock_ms: the time, in ms since 1970.
+        rest: waits so many seconds.
     """
 
     def __init__(
-        self, partition: Takeable, lane: Callable[[], WriterLane], clock_ms: Callable[[], int]
+        self,
+        partition: Takeable,
+        lane: Callable[[], WriterLane],
+        clock_ms: Callable[[], int],
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._partition: Final = partition
         self._lane: Final = lane
         self._clock_ms: Final = clock_ms
+        self._rest: Final = rest
 
     @property
     def name(self) -> TopicPartition:
@@ -70,8 +76,8 @@ class Taking:
         if lane.fenced:
             await self._own(log)
             lane.fenced = False  # one took it that did not know yet that we own it
-        while lane.landing:  # noqa: ASYNC110 - a wait for some answers
-            await asyncio.sleep(_REST_SECONDS)
+        while lane.landing:  # a wait for some answers
+            await self._rest(_REST_SECONDS)
         await self._take(log, lane)
 
     async def _own(self, log: ForwardingLog) -> None:
@@ -98,6 +104,6 @@ class Taking:
                 partition.caught_up(end, now_ms)
                 lane.begin(writer)
                 return
-            await asyncio.sleep(rest)
+            await self._rest(rest)
             rest = min(rest * 2, _REST_SECONDS_MAX)
         raise LogError(f"the marker of {writer} does not come into {self.name}")

@@ -13,10 +13,13 @@ the number of records of this send, i32, stands behind `last`.
 import struct
 from typing import Final, NamedTuple
 
+from pidlease.storage import varints
 from pidlease.storage.files import Buffer
+from pidlease.storage.varints import Reader
 
 #: The key of the header. Users' own headers of that name are refused.
-HEADER_KEY: Final = b"pidlease"
+HEADER_NAME: Final = "pidlease"
+HEADER_KEY: Final = HEADER_NAME.encode()
 #: The longest producer id of policy epoch, in bytes.
 NAME_BYTES_MAX: Final = 256
 
@@ -136,14 +139,35 @@ def identity_header(records: Buffer) -> bytes | None:
         CutOffError: it ends before the record's headers do.
         IdentityError: what is there is no record.
     """
-    reader = _Reader(records)
-    end = reader.varint()
-    end += reader.at
+    try:
+        return _identity_header(Reader(records))
+    except varints.CutOffError:
+        raise CutOffError("the first record is cut off") from None
+    except ValueError:
+        raise IdentityError("the first record cannot be read") from None
+
+
+def to_headers(reader: Reader) -> tuple[int, int]:
+    """Read on from a record's beginning to the number of its headers.
+
+    Returns:
+        Where the record begins behind its length, and where it ends.
+
+    Raises:
+        CutOffError, ValueError: of `varints`: there is no such record.
+    """
+    length = reader.varint()
+    begin = reader.at
     reader.skip(1)  # attributes
     reader.varint()  # timestamp
     reader.varint()  # offset
     reader.skip(max(reader.varint(), 0))
     reader.skip(max(reader.varint(), 0))
+    return begin, begin + length
+
+
+def _identity_header(reader: Reader) -> bytes | None:
+    _, end = to_headers(reader)
     for _ in range(min(reader.varint(), _HEADERS_MAX)):
         key = reader.take(reader.varint())
         length = reader.varint()
@@ -157,37 +181,3 @@ def identity_header(records: Buffer) -> bytes | None:
     if reader.at > end:
         raise IdentityError("the first record's headers go beyond its end")
     return None
-
-
-class _Reader:
-    """Reads varints (zigzag, as in Protocol Buffers) and bytes."""
-
-    def __init__(self, data: Buffer) -> None:
-        self._data = memoryview(data)
-        self.at = 0
-
-    def varint(self) -> int:
-        shift = value = 0
-        while True:
-            if shift > 63:
-                raise IdentityError("the first record cannot be read")
-            if self.at >= len(self._data):
-                raise CutOffError("the first record is cut off")
-            byte = self._data[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            if not byte & 0x80:
-                return (value >> 1) ^ -(value & 1)
-            shift += 7
-
-    def skip(self, count: int) -> None:
-        self.at += count
-        if self.at > len(self._data):
-            raise CutOffError("the first record is cut off")
-
-    def take(self, count: int) -> bytes:
-        if count < 0:
-            raise IdentityError("the first record cannot be read")
-        begin = self.at
-        self.skip(count)
-        return bytes(self._data[begin : self.at])

@@ -326,6 +326,7 @@ class KafkaPartitionLog:
                     raise OffsetRangeError(offset, self.start_offset, self.end_offset)
                 reason = f"Kafka answers {name_of(found.code)}"
                 self._upstream.stale()
+            self._tell_again(reason)
             await asyncio.sleep(rest)
             rest *= 2
         raise KafkaUnreadableError(f"{self._place} cannot be read at {offset}: {reason}")
@@ -339,9 +340,14 @@ class KafkaPartitionLog:
             except UpstreamError as error:
                 reason = str(error)
             self._upstream.stale()
+            self._tell_again(reason)
             await asyncio.sleep(rest)
             rest *= 2
         raise KafkaUnreadableError(f"{self._place} cannot be asked: {reason}")
+
+    def _tell_again(self, reason: str) -> None:
+        _log.info("Kafka could not be read; it is asked again", partition=str(self._place),
+                  reason=reason)  # fmt: skip
 
 
 def name_of(code: int) -> str:

@@ -107,6 +107,11 @@ def read_header(data: Buffer, at: int = 0) -> BatchHeader:
         ) from None
 
 
+def write_header(header: BatchHeader) -> bytes:
+    """A header as it stands in front of its records; nothing of it is checked."""
+    return _HEADER.pack(*header)
+
+
 def check_intact(header: BatchHeader, data: Buffer) -> None:
     """Check that `data`, as a whole, is the batch that its header announces.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from pidlease.engine.engine import Engine
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.admin.api import AdminApi
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.cluster import ClusterApi
@@ -16,7 +17,6 @@ from proxy.kafka.offsets import list_offsets
 from proxy.kafka.ordered import Answered
 from proxy.kafka.produce import ProduceApi
 from proxy.kafka.producers import init_producer_id
-from proxy.kafka.wire import RequestHeader
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -89,7 +89,7 @@ class Apis(Protocol):
         """Answer a Produce request.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
         """
 
     def api_versions(self, header: RequestHeader) -> bytes:
@@ -99,7 +99,7 @@ class Apis(Protocol):
         """Answer any other request that is served.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
         """
 
 

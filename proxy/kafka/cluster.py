@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.config import NODE_ID, ClusterConfig
 from proxy.kafka.messages import Response, read_request
-from proxy.kafka.wire import RequestHeader
 
 _API_VERSIONS: Final = 18
 _DESCRIBE_CLUSTER: Final = 60

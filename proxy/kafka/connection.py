@@ -14,8 +14,8 @@ from typing import Final, Protocol, cast
 
 import structlog
 
+from pidlease.wire.primitives import INT32, MalformedError, RequestHeader, read_request_header
 from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.wire import INT32, MalformedRequestError, RequestHeader, read_request_header
 
 _SMALL_BUFFER_BYTES: Final = 64 << 10
 #: Incomplete frames larger than this get a buffer of their own.
@@ -147,7 +147,7 @@ class Handler(Protocol):
         """Answer a request, now or later, by filling the slot.
 
         Raises:
-            MalformedRequestError: the connection is to be closed.
+            MalformedError: the connection is to be closed.
         """
 
 
@@ -336,7 +336,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             header = read_request_header(frame)
             slot.correlation_id = header.correlation_id
             self._handler.handle(slot, header, frame)
-        except MalformedRequestError as error:
+        except MalformedError as error:
             self.refuse(str(error))
             slot.fill()
             return

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.wire.primitives import MalformedError, RequestHeader
 from proxy.kafka.apis import API_VERSIONS, PRODUCE, Apis
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.config import KafkaDoorConfig
 from proxy.kafka.connection import KafkaConnection, Slot
 from proxy.kafka.ordered import Answered
-from proxy.kafka.wire import MalformedRequestError, RequestHeader
 
 #: The largest request that is no Produce: it is read on the event loop, by Python.
 _ADMIN_BYTES_MAX: Final = 2 << 20
@@ -140,7 +140,7 @@ class KafkaDoor:
         else:
             self._check_version(header)
             if len(frame) > _ADMIN_BYTES_MAX:
-                raise MalformedRequestError(
+                raise MalformedError(
                     f"API {header.api_key}: {len(frame)} bytes; at most {_ADMIN_BYTES_MAX}"
                 )
             self._fill(slot, header, self._apis.answer(slot, header, frame))
@@ -151,7 +151,7 @@ class KafkaDoor:
         if not lowest <= header.version <= highest:
             self.counts.malformed += 1
             served = f"versions {lowest} to {highest} are" if highest >= 0 else "this API is not"
-            raise MalformedRequestError(
+            raise MalformedError(
                 f"API {header.api_key} version {header.version} from client"
                 f" {header.client_id!r}; {served} served here (ApiVersions tells)"
             )
@@ -189,7 +189,7 @@ class KafkaDoor:
         except asyncio.CancelledError:
             slot.fill()
             raise
-        except MalformedRequestError as error:
+        except MalformedError as error:
             self.counts.malformed += 1
             slot.connection.refuse(str(error))
             slot.fill()

@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Final
 
 from pidlease.engine.engine import Engine
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.connection import Slot
 from proxy.kafka.fetch_poll import Poll
 from proxy.kafka.fetch_wire import write_fetch
 from proxy.kafka.messages import read_request_slowly
-from proxy.kafka.wire import RequestHeader
 
 #: How long a poll may be held, whatever the client asks for.
 _WAIT_MS_MAX: Final = 60_000
@@ -49,7 +49,7 @@ class FetchApi:
         """Answer a request, at once or when there is enough to read.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
         """
         # One answer of a connection at a time, in order, and none while it does not take them.
         async with slot.connection.answering:

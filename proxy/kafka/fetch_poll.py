@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
-from proxy.kafka.turns import Turns
+from pidlease.wire.turns import Turns
 
 
 @dataclass(slots=True)

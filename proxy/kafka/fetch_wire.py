@@ -7,9 +7,9 @@ import asyncio
 import struct
 from typing import Final
 
+from pidlease.wire.primitives import INT32, write_array, write_string
+from pidlease.wire.turns import Turns
 from proxy.kafka.fetch_poll import Poll, Wanted
-from proxy.kafka.turns import Turns
-from proxy.kafka.wire import INT32, write_array, write_string
 
 #: Partition, code, high watermark, last stable offset; the first offset (from version 5 on); no
 #: aborted transactions; no preferred replica (from version 11 on); the size of the records.

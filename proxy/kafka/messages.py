@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from kio.serial import entity_writer
 
-from proxy.kafka.entities import read_entity, read_entity_slowly
-from proxy.kafka.wire import INT32, MalformedRequestError, Reader, RequestHeader, write_array
+from pidlease.wire.entities import read_entity, read_entity_slowly
+from pidlease.wire.primitives import INT32, MalformedError, Reader, RequestHeader, write_array
 
 _NO_TIME: Final = timedelta(0)
 #: The largest request that is read in one go: some hundred elements.
@@ -56,15 +56,15 @@ def read_request(header: RequestHeader, frame: bytearray) -> Any:
     """Read a request's body.
 
     Raises:
-        MalformedRequestError: the bytes are not a body of this version.
+        MalformedError: the bytes are not a body of this version.
     """
     prefix, entity = _request(header)
     reader = _reader(header, frame, entity)
     try:
         request = read_entity(entity, reader)
         reader.end()
-    except MalformedRequestError as error:
-        raise MalformedRequestError(f"{prefix} version {header.version}: {error}") from None
+    except MalformedError as error:
+        raise MalformedError(f"{prefix} version {header.version}: {error}") from None
     return request
 
 
@@ -72,7 +72,7 @@ async def read_request_slowly(header: RequestHeader, frame: bytearray) -> Any:
     """Read a request's body; where it is large, others get their turn in between.
 
     Raises:
-        MalformedRequestError: the bytes are not a body of this version.
+        MalformedError: the bytes are not a body of this version.
     """
     if len(frame) <= _AT_ONCE_BYTES:
         return read_request(header, frame)
@@ -81,8 +81,8 @@ async def read_request_slowly(header: RequestHeader, frame: bytearray) -> Any:
     try:
         request = await read_entity_slowly(entity, reader)
         reader.end()
-    except MalformedRequestError as error:
-        raise MalformedRequestError(f"{prefix} version {header.version}: {error}") from None
+    except MalformedError as error:
+        raise MalformedError(f"{prefix} version {header.version}: {error}") from None
     return request
 
 

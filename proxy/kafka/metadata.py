@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
 from pidlease.storage.topics import Topic, illegal_name
+from pidlease.wire.primitives import MalformedError, RequestHeader, write_array
 from proxy.kafka.config import ClusterConfig
 from proxy.kafka.connection import Slot
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
@@ -27,7 +28,6 @@ from proxy.kafka.metadata_wire import (
     write_no_topic,
     write_tail,
 )
-from proxy.kafka.wire import MalformedRequestError, RequestHeader, write_array
 
 #: Topics that are read or answered before others get their turn.
 _TOPICS_AT_ONCE: Final = 200
@@ -68,7 +68,7 @@ class MetadataApi:
         """Answer a request; topics that are named for the first time are made, if so set.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
         """
         # Not before: what is told is what is there then, and one large answer is enough.
         await slot.turn()
@@ -142,8 +142,8 @@ async def _read(header: RequestHeader, frame: bytearray) -> MetadataRequest:
             await asyncio.sleep(0)
             reader.read_topics(_TOPICS_AT_ONCE)
         return reader.end()
-    except MalformedRequestError as error:
-        raise MalformedRequestError(f"Metadata version {header.version}: {error}") from None
+    except MalformedError as error:
+        raise MalformedError(f"Metadata version {header.version}: {error}") from None
 
 
 _UNKNOWN: Final = ErrorCode.unknown_topic_or_partition

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from pidlease.storage.topics import Topic
+from pidlease.wire.primitives import write_array
 from proxy.kafka.metadata_wire import FLEXIBLE_FROM, PartitionRows, write_topic
-from proxy.kafka.wire import write_array
 
 #: What all of it may take together, in bytes; what is used least goes first.
 CACHE_BYTES_MAX: Final = 32 << 20

@@ -8,15 +8,15 @@ import struct
 from functools import cache
 from typing import Final, NamedTuple
 
-from proxy.kafka.config import NODE_ID, ClusterConfig
-from proxy.kafka.wire import (
+from pidlease.wire.primitives import (
     INT16,
     INT32,
-    MalformedRequestError,
+    MalformedError,
     Reader,
     write_array,
     write_string,
 )
+from proxy.kafka.config import NODE_ID, ClusterConfig
 
 #: Topics of Kafka's own, by their names as there (org.apache.kafka.common.internals.Topic).
 INTERNAL_TOPICS: Final = frozenset(
@@ -67,7 +67,7 @@ class MetadataReader:
         count = self._reader.nullable_array()
         # Null means all topics; in version 0, which has no null, an empty array does.
         if count < 0 and version == 0:
-            raise MalformedRequestError("a null array where there must be one")
+            raise MalformedError("a null array where there must be one")
         self._topics: list[Asked] | None = [] if count > 0 or (count == 0 and version) else None
         #: How many topics are still to be read.
         self.left = max(count, 0)
@@ -81,7 +81,7 @@ class MetadataReader:
             topic_id = reader.take(16) if by_id else NO_ID
             name = reader.string()
             if name is None and not by_id:
-                raise MalformedRequestError("a null string where there must be one")
+                raise MalformedError("a null string where there must be one")
             reader.tags()
             topics.append(Asked(name, topic_id))
         self.left -= min(count, self.left)
@@ -90,7 +90,7 @@ class MetadataReader:
         """Read what is behind the topics.
 
         Raises:
-            MalformedRequestError: it is no request of this version.
+            MalformedError: it is no request of this version.
         """
         reader, version = self._reader, self._version
         create = version < 4 or reader.take(1) != b"\0"

@@ -13,9 +13,9 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.storage.errors import LogError
+from pidlease.wire.primitives import INT32, RequestHeader, write_array, write_string
+from pidlease.wire.turns import Turns
 from proxy.kafka.messages import read_request_slowly
-from proxy.kafka.turns import Turns
-from proxy.kafka.wire import INT32, RequestHeader, write_array, write_string
 
 _FLEXIBLE_FROM: Final = 6
 _EPOCH_FROM: Final = 4

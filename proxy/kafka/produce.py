@@ -24,6 +24,7 @@ from pidlease.storage.record_batch import (
     read_header,
 )
 from pidlease.storage.snapshots import TopicPartition
+from pidlease.wire.primitives import MalformedError, RequestHeader
 from proxy.kafka.connection import KafkaConnection, Slot
 from proxy.kafka.errors import CODES
 from proxy.kafka.identified import IdentifiedBatches, Sent
@@ -34,7 +35,6 @@ from proxy.kafka.produce_wire import (
     read_produce,
     write_produce,
 )
-from proxy.kafka.wire import MalformedRequestError, RequestHeader
 
 _TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 #: Ids below are Kafka's own: ours have their policy in front (see `core.pid`).
@@ -154,13 +154,13 @@ class ProduceApi:
         """Answer a request.
 
         Raises:
-            MalformedRequestError: it is none. Then nothing of it has had an effect.
+            MalformedError: it is none. Then nothing of it has had an effect.
         """
         request = read_produce(frame, header.body, header.version)
         reply = _Reply(slot, header.version, request)
         if request.transactional_id is not None and self._passing is not None:
             if len(request.transactional_id.encode()) > _TRANSACTIONAL_ID_BYTES_MAX:
-                raise MalformedRequestError("Produce: a transactional id that is too long")
+                raise MalformedError("Produce: a transactional id that is too long")
             for place, part in enumerate(request.parts):
                 self._pass(reply, place, part, request.transactional_id)
             return

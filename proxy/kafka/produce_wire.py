@@ -8,9 +8,9 @@ thousand requests a second that is what counts.
 import struct
 from typing import Final, NamedTuple
 
-from proxy.kafka.wire import (
+from pidlease.wire.primitives import (
     INT32,
-    MalformedRequestError,
+    MalformedError,
     Reader,
     compact_length,
     write_array,
@@ -30,12 +30,12 @@ _NO_ERRORS_FLEXIBLE: Final = b"\x01\x00\x00"
 _NO_ERRORS: Final = b"\0\0\0\0\xff\xff"
 #: Of an answer with one topic and one partition: correlation id, tags, how many topics and one.
 _SIMPLE_HEAD: Final = struct.Struct(">ibb")
-#: How many partitions and one, the partition, and the end of the answer.
-_SIMPLE_ROW: Final = struct.Struct(">bihqqq9s")
-_SIMPLE_END: Final = (b"\x01\0\0" + b"\0" + b"\0\0\0\0\0",)
 #: Throttle time, and tags behind it.
 _END: Final = b"\0\0\0\0"
 _END_FLEXIBLE: Final = b"\0\0\0\0\0"
+#: In front of the only partition, how many there are and one; the topic's tags and the end behind.
+_SIMPLE_ONE: Final = b"\x02"
+_SIMPLE_END: Final = b"\0" + _END_FLEXIBLE
 
 
 class PartitionData(NamedTuple):
@@ -59,7 +59,7 @@ def read_produce(frame: bytearray, at: int, version: int) -> ProduceRequest:
     """Read a request's body.
 
     Raises:
-        MalformedRequestError: it is none of this version.
+        MalformedError: it is none of this version.
     """
     if version >= FLEXIBLE_FROM:
         simple = _read_simple(frame, at)
@@ -112,7 +112,7 @@ def _read_any(reader: Reader) -> ProduceRequest:
     for _ in range(reader.array()):
         name = reader.string()
         if name is None:
-            raise MalformedRequestError("a topic without a name")
+            raise MalformedError("a topic without a name")
         count = reader.array()
         for _ in range(count):
             index = reader.int32()
@@ -150,7 +150,7 @@ def write_produce(
     """
     flexible = version >= FLEXIBLE_FROM
     if flexible and len(results) == len(request.topics) == 1 and results[0].message is None:
-        return _write_simple(correlation_id, request.parts[0], results[0])
+        return _write_simple(version, correlation_id, request.parts[0], results[0])
     tags = b"\0" if flexible else b""
     out = [INT32.pack(correlation_id), tags, write_array(len(request.topics), flexible=flexible)]
     at = 0
@@ -167,11 +167,12 @@ def write_produce(
     return b"".join(out)
 
 
-def _write_simple(correlation_id: int, part: PartitionData, result: PartitionResult) -> bytes:
+def _write_simple(
+    version: int, correlation_id: int, part: PartitionData, result: PartitionResult
+) -> bytes:
     """The answer to nearly every request: one topic, one partition, and nothing to explain."""
-    code, offset, log_start, _ = result
-    row = _SIMPLE_ROW.pack(2, part.number, code, offset, _NO_TIME, log_start, *_SIMPLE_END)
-    return _SIMPLE_HEAD.pack(correlation_id, 0, 2) + write_string(part.topic, flexible=True) + row
+    head = _SIMPLE_HEAD.pack(correlation_id, 0, 2) + write_string(part.topic, flexible=True)
+    return head + _SIMPLE_ONE + _write_partition(version, part.number, result) + _SIMPLE_END
 
 
 def _write_partition(version: int, index: int, result: PartitionResult) -> bytes:

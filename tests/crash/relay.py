@@ -99,6 +99,8 @@ class Middle:
         try:
             await self.serve((reader, writer), upstream)
         finally:
+            writer.transport.abort()
+            upstream[1].transport.abort()
             self.connections -= 1
 
 
@@ -164,6 +166,17 @@ class Relay(Middle):
             self._open.remove(connection)
 
 
+async def until_one_ends(*works: Coroutine[Any, Any, None]) -> None:
+    """Do all of them; when one has come to its end, or failed, the others are given up."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class _Connection:
     """One client's connection, and ours to the server for it."""
 
@@ -183,14 +196,9 @@ class _Connection:
 
     async def run(self) -> None:
         """Until either side closes, or a fault cuts it."""
-        tasks = [asyncio.create_task(work()) for work in (self._up, self._down, self._deliver)]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await until_one_ends(self._up(), self._down(), self._deliver())
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.drop()
             self._count_lost()
 
     def drop(self) -> None:

@@ -31,9 +31,10 @@ def ask(
     path: str,
     body: bytes = b"",
     headers: Mapping[str, Any] | None = None,
+    timeout_s: float = _TIMEOUT_S,
 ) -> tuple[int, dict[str, Any]]:
     """One request, on a connection of its own."""
-    connection = http.client.HTTPConnection(LOOPBACK, server.http_port, timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(LOOPBACK, server.http_port, timeout=timeout_s)
     try:
         connection.request(method, path, body, dict(headers or {}))
         response = connection.getresponse()

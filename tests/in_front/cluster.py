@@ -105,9 +105,15 @@ def stopped(node: KafkaServer) -> Iterator[None]:
     """A broker that does nothing for a while; what is sent to it waits there."""
     os.kill(node.process.pid, signal.SIGSTOP)
     try:
+        tasks = list(Path(f"/proc/{node.process.pid}/task").glob("*/stat"))
+        until(lambda: all(map(_stands_still, tasks)), "each of its threads to stand still", 0.005)
         yield
     finally:
         os.kill(node.process.pid, signal.SIGCONT)
+
+
+def _stands_still(task: Path) -> bool:
+    return task.read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def a_leader(cluster: KafkaCluster, topic: str, random: Random) -> KafkaServer:
@@ -116,11 +122,13 @@ def a_leader(cluster: KafkaCluster, topic: str, random: Random) -> KafkaServer:
     return next(node for node in cluster.nodes if node.node_id == number)
 
 
-def until(happened: Callable[[], bool], what: str, poll_s: float = 0.1) -> None:
+def until(
+    happened: Callable[[], bool], what: str, poll_s: float = 0.1, within_s: float = WAIT_S
+) -> None:
     """Wait until something happened."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + within_s
     while not happened():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
+        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
         time.sleep(poll_s)
 
 

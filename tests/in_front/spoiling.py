@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from tests.crash.relay import Middle, Side, read_frame
+from tests.crash.relay import Middle, Side, read_frame, until_one_ends
 from tests.wire.messages import FETCH, INIT_PRODUCER_ID, METADATA, PRODUCE, decode_response
 
 _LENGTH: Final = struct.Struct(">i")
@@ -136,18 +136,9 @@ class Spoiler(Middle):
     async def serve(self, client: Side, server: Side) -> None:
         """See `Middle`."""
         asked: deque[bytes] = deque()
-        tasks = [
-            asyncio.create_task(self._up(client[0], server[1], asked)),
-            asyncio.create_task(self._down(server[0], client[1], asked)),
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for _, writer in (client, server):
-                writer.transport.abort()
+        await until_one_ends(
+            self._up(client[0], server[1], asked), self._down(server[0], client[1], asked)
+        )
 
     async def _up(
         self,

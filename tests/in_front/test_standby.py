@@ -4,14 +4,16 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pidlease.client import LeasedProducer, ProducerError
 from tests.crash.readback import consume
+from tests.in_front import cluster
 from tests.in_front.conftest import in_front_of
 from tests.in_front.test_clients import new_topic
 from tests.servers.kafka import KafkaServer
@@ -31,11 +33,7 @@ def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
         yield running
 
 
-def until(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not happened():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+until = partial(cluster.until, poll_s=0.05, within_s=_WAIT_SECONDS)
 
 
 def settings(zookeeper: ZooKeeperServer) -> dict[str, str]:

@@ -1,14 +1,10 @@
 """Kafka goes away in the middle, dead or silent, and comes back: each record once, in order."""
 
-import http.client
-import json
-import os
-import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -18,13 +14,14 @@ from tests.crash.consumers import LibrdkafkaReader, Readings
 from tests.crash.lives import Retries, wait_for
 from tests.crash.seeds import SOAK, new_random
 from tests.http_door.appending import RAW, path_of, producer
+from tests.http_door.lives import ask
+from tests.in_front.cluster import stopped
 from tests.in_front.conftest import in_front_of
 from tests.in_front.loads import HttpLoad
 from tests.in_front.test_clients import new_topic
 from tests.in_front.test_kills import get_on, read_back
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 
 pytestmark = [
@@ -70,17 +67,8 @@ def test_kafka_dies_or_is_silent_and_comes_back(tmp_path: Path) -> None:
             for silent in random.sample([False, True], 2):
                 _get_on(loads, readings, retries)
                 time.sleep(random.random() * 0.3)
-                if silent:
-                    _silence(kafka.process.pid)
-                else:
-                    kafka.process.kill9()
-                try:
+                with stopped(kafka) if silent else _dead(kafka):
                     _meanwhile(server, ours, f"away-{random.random()}", silent=silent)
-                finally:
-                    if silent:
-                        os.kill(kafka.process.pid, signal.SIGCONT)
-                if not silent:
-                    kafka.start()
         _get_on(loads, readings, retries)
         mine = [load for load in loads if load.ledger.name != "plain"]
         stored = read_back(kafka.bootstrap, ours, PARTITIONS, mine, _WAIT_S)
@@ -116,14 +104,11 @@ def _get_on(loads: Sequence[Load], readings: Readings, retries: Retries) -> None
         time.sleep(0.05)
 
 
-def _silence(pid: int) -> None:
-    """Stop a process, and wait until each of its threads stands still."""
-    os.kill(pid, signal.SIGSTOP)
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        deadline = time.monotonic() + _WAIT_S
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < deadline, "it goes on"
-            time.sleep(0.005)
+@contextmanager
+def _dead(kafka: KafkaServer) -> Iterator[None]:
+    kafka.process.kill9()
+    yield
+    kafka.start()
 
 
 def _meanwhile(server: PidleaseServer, topic: str, name: str, *, silent: bool) -> None:
@@ -132,7 +117,8 @@ def _meanwhile(server: PidleaseServer, topic: str, name: str, *, silent: bool) -
     while refused < 2 or (silent and time.monotonic() < since + 2 * _TIMEOUT_S):
         assert time.monotonic() < since + _WAIT_S, "appends are not refused"
         asked = time.monotonic()
-        status, told = _append(server, topic, name)
+        whose = {**RAW, **producer(name, 0, 0)}  # nobody whom it knows
+        status, told = ask(server, "POST", path_of(topic), b"meanwhile/0/0 ", whose, _WAIT_S)
         print(
             f"{'silent' if silent else 'dead'}: 503 after {time.monotonic() - asked:.1f} s: {told}"
         )
@@ -143,16 +129,3 @@ def _meanwhile(server: PidleaseServer, topic: str, name: str, *, silent: bool) -
         assert status in (200, 503), text
         assert server.get("/healthz")[0] == 200
         assert server.metric("pidlease_batches_judged_total") > 0
-
-
-def _append(server: PidleaseServer, topic: str, name: str) -> tuple[int, dict[str, object]]:
-    """Once, by nobody whom the server knows."""
-    connection = http.client.HTTPConnection(LOOPBACK, server.http_port, timeout=_WAIT_S)
-    headers: dict[str, Any] = {**RAW, **producer(name, 0, 0)}
-    try:
-        connection.request("POST", path_of(topic, 0), b"meanwhile/0/0 ", headers)
-        answer = connection.getresponse()
-        told: dict[str, object] = json.loads(answer.read())
-        return answer.status, told
-    finally:
-        connection.close()

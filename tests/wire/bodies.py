@@ -10,12 +10,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
+from pidlease.wire.primitives import MalformedError, RequestHeader
 from proxy.kafka import messages
 from proxy.kafka.apis import VERSIONS
 from proxy.kafka.groups.offsets_wire import read_commit, read_fetch
 from proxy.kafka.messages import read_request, read_request_slowly
 from proxy.kafka.metadata_wire import MetadataReader
-from proxy.kafka.wire import MalformedRequestError, RequestHeader
 from tests.wire.admin_requests import ADMIN_KEYS, admin_request
 from tests.wire.group_requests import OFFSET_COMMIT, OFFSET_FETCH, group_request
 from tests.wire.messages import METADATA, encode_request
@@ -55,7 +55,7 @@ def plain(key: int, version: int) -> bytes:
 
 
 def main(seed: int, count: int) -> None:
-    """Read random bodies; anything but MalformedRequestError comes out."""
+    """Read random bodies; anything but MalformedError comes out."""
     choice = random.Random(seed)
     messages._AT_ONCE_BYTES = 0  # type: ignore[misc] # so that none is too small to be read slowly
     each = [
@@ -68,7 +68,7 @@ def main(seed: int, count: int) -> None:
         key, version = choice.choice(each)
         body = spoilt(plain(key, version), choice)
         print(key, version, body.hex(), flush=True)
-        with suppress(MalformedRequestError):
+        with suppress(MalformedError):
             _read(key, version, bytearray(body))
 
 
@@ -85,14 +85,14 @@ def _read(key: int, version: int, body: bytearray) -> None:
     found = [_outcome(lambda: read_request(header, body)), _outcome(lambda: _slowly(header, body))]
     assert found[0] == found[1], found
     if isinstance(found[0], str):
-        raise MalformedRequestError(found[0])
+        raise MalformedError(found[0])
 
 
 def _outcome(read: Callable[[], Any]) -> Any:
     """What was read, or why it could not be."""
     try:
         return read()
-    except MalformedRequestError as error:
+    except MalformedError as error:
         return str(error)
 
 

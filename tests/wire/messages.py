@@ -88,6 +88,8 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _value(hint: Any, value: object) -> object:
     nested = _element(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return build(hint, value)
     if nested is None or value is None:
         return value
     assert isinstance(value, Sequence)

@@ -5,19 +5,20 @@ import dataclasses
 import types
 import typing
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
+from pidlease.wire.entities import read_entity, read_entity_slowly
+from pidlease.wire.primitives import MalformedError, Reader, RequestHeader, read_request_header
 from proxy.kafka.apis import VERSIONS
-from proxy.kafka.entities import read_entity, read_entity_slowly
 from proxy.kafka.messages import read_request
-from proxy.kafka.wire import MalformedRequestError, Reader, RequestHeader, read_request_header
 from tests.property.profile import PROFILE, examples
 from tests.wire.group_requests import (
     JOIN_GROUP,
@@ -59,6 +60,12 @@ def _value(hint: Any, kafka_type: str) -> st.SearchStrategy[Any]:
         return st.lists(_value(typing.get_args(hint)[0], kafka_type), max_size=3)
     if dataclasses.is_dataclass(hint):
         return _values(hint)
+    if isinstance(hint, type) and issubclass(hint, ErrorCode):
+        return st.sampled_from(ErrorCode)
+    if isinstance(hint, type) and issubclass(hint, datetime):
+        return st.integers(0, 2**41).map(
+            lambda ms: datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
+        )
     if kafka_type in _RANGES:
         return st.integers(-_RANGES[kafka_type], _RANGES[kafka_type] - 1)
     return _plain(hint)
@@ -148,5 +155,5 @@ def test_null_bytes_are_malformed_where_there_must_be_some() -> None:
     size = len(SUBSCRIPTION)
     at = frame.index(size.to_bytes(4, "big") + SUBSCRIPTION)
     broken = bytearray(frame[:at] + b"\xff\xff\xff\xff" + frame[at + 4 + size :])
-    with pytest.raises(MalformedRequestError, match="null bytes"):
+    with pytest.raises(MalformedError, match="null bytes"):
         read_request(RequestHeader(JOIN_GROUP, 0, 1, "", 10), broken)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pidlease.wire.primitives import compact_length, write_string
 from proxy.kafka.groups.steps import GroupLimits
-from proxy.kafka.wire import compact_length, write_string
 from tests.wire.group_requests import (
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,

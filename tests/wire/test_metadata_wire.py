@@ -11,6 +11,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from pidlease.wire.primitives import MalformedError, write_array
 from proxy.kafka.apis import VERSIONS
 from proxy.kafka.config import ClusterConfig
 from proxy.kafka.metadata_wire import (
@@ -26,7 +27,6 @@ from proxy.kafka.metadata_wire import (
     write_tail,
     write_topic,
 )
-from proxy.kafka.wire import MalformedRequestError, write_array
 from tests.property.profile import PROFILE, examples
 from tests.wire.messages import METADATA, build, encode_request
 
@@ -87,9 +87,9 @@ def test_a_request_that_is_cut_short_or_too_long_is_malformed(version: int) -> N
     body = encode_request(METADATA, version, values, 1, "")[_HEADER_BYTES:]
     assert [each.name for each in _read(body, version).topics or ()] == ["one", "two"]
     for end in range(len(body)):
-        with pytest.raises(MalformedRequestError):
+        with pytest.raises(MalformedError):
             _read(body[:end], version)
-    with pytest.raises(MalformedRequestError, match="too many"):
+    with pytest.raises(MalformedError, match="too many"):
         _read(body + b"\0", version)
 
 
@@ -101,9 +101,9 @@ def test_librdkafka_asks_for_all_topics_with_three_bytes_too_many(version: int) 
 
 
 def test_null_names_and_arrays_only_where_there_may_be() -> None:
-    with pytest.raises(MalformedRequestError, match="null"):
+    with pytest.raises(MalformedError, match="null"):
         _read(b"\xff\xff\xff\xff", 0)
-    with pytest.raises(MalformedRequestError, match="null"):
+    with pytest.raises(MalformedError, match="null"):
         _read(b"\0\0\0\1\xff\xff", 1)
 
 

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from pidlease.storage.offsets.records import CommittedOffset
+from pidlease.wire.primitives import MalformedError, RequestHeader, read_request_header
 from proxy.kafka.groups.offsets_wire import read_commit, read_fetch, write_commit, write_fetch
-from proxy.kafka.wire import MalformedRequestError, RequestHeader, read_request_header
 from tests.property.profile import PROFILE, examples
 from tests.wire.group_requests import OFFSET_COMMIT, OFFSET_FETCH, committing, fetching
 from tests.wire.messages import decode_response, encode_request
@@ -153,9 +153,9 @@ def test_answers_to_fetches_are_what_kio_reads(version: int) -> None:
 def test_nulls_where_there_must_be_something_are_malformed() -> None:
     frame = bytearray(encode_request(OFFSET_FETCH, 2, fetching("g", None), 1, ""))
     assert read_fetch(RequestHeader(OFFSET_FETCH, 2, 1, "", 10), frame) == [("g", None)]
-    with pytest.raises(MalformedRequestError, match="null array"):
+    with pytest.raises(MalformedError, match="null array"):
         read_fetch(RequestHeader(OFFSET_FETCH, 1, 1, "", 10), frame)
     frame = bytearray(encode_request(OFFSET_COMMIT, 2, committing("g", "t", {0: 1}), 1, ""))
     frame[10:13] = b"\xff\xff"
-    with pytest.raises(MalformedRequestError, match="null string"):
+    with pytest.raises(MalformedError, match="null string"):
         read_commit(RequestHeader(OFFSET_COMMIT, 2, 1, "", 10), frame)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import readers, writers
 
-from proxy.kafka.wire import (
-    MalformedRequestError,
+from pidlease.wire.primitives import (
+    MalformedError,
     Reader,
     compact_length,
     read_request_header,
@@ -121,12 +121,12 @@ def test_any_bytes_are_read_or_malformed(
         for operation in operations:
             operation(reader)
             assert reader.at <= len(data)
-    except MalformedRequestError:
+    except MalformedError:
         pass
 
 
 def test_any_body_is_read_or_malformed() -> None:
-    """Nothing but MalformedRequestError may come out, least of all the end of the process."""
+    """Nothing but MalformedError may come out, least of all the end of the process."""
     seed = random.SystemRandom().randrange(2**32)
     command = [sys.executable, "-m", "tests.wire.bodies", str(seed), str(3000 * SCALE)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)

@@ -192,13 +192,26 @@ class ZooKeeper:
             raise ZooKeeperError(f"{self._config.addresses}: the connection is {self.state}")
         return int(known[0])
 
-    def make_root(self) -> None:
-        """Make the nodes of the chroot where they are missing. Blocks.
+    def data(self, path: str) -> bytes:
+        """What a node says. Blocks; raises as `call` does, and NoNodeError."""
+        data: bytes = self.call(lambda client: client.get_async(path))[0]
+        return data
+
+    def ensure(self, path: str, data: bytes = b"") -> None:
+        """Make a node, and those above it, where they are missing. Blocks.
 
         Raises:
             ZooKeeperError: it could not be known.
             KazooException: they may not be made.
         """
+        self._make_root()
+        above = path.split("/")[:-1]
+        for depth in range(self._config.root.count("/") + 2, len(above) + 1):
+            self.make("/".join(above[:depth]))
+        self.make(path, data)
+
+    def _make_root(self) -> None:
+        """Make the nodes of the chroot."""
         with self._lock:
             if self._prepared:
                 return

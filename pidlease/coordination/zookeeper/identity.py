@@ -15,10 +15,8 @@ def identity_of(zookeeper: ZooKeeper) -> str:
     """
     path = zookeeper.path("id")
     try:
-        zookeeper.make_root()
-        zookeeper.make(path, uuid.uuid4().hex.encode())
-        data, _ = zookeeper.call(lambda client: client.get_async(path))
-        return str(uuid.UUID(data.decode()))
+        zookeeper.ensure(path, uuid.uuid4().hex.encode())
+        return str(uuid.UUID(zookeeper.data(path).decode()))
     except KazooException as error:
         raise ZooKeeperError(f"{path}: {type(error).__name__} {error}".strip()) from error
     except ValueError as error:

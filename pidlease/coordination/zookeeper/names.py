@@ -106,9 +106,7 @@ class ZooKeeperNames:
         with self._lock:
             if folder in self._folders:
                 return
-            self._zookeeper.make_root()
-            self._zookeeper.make(self._zookeeper.path("names"))
-            self._zookeeper.make(folder)
+            self._zookeeper.ensure(folder)
             self._folders.add(folder)
 
     def _path(self, name: str) -> str:

@@ -83,9 +83,7 @@ class ZooKeeperOwnership:
         return alone
 
     def _prepare(self) -> None:
-        self._zookeeper.make_root()
-        self._zookeeper.make(self._zookeeper.path("owners"))
-        self._zookeeper.make(self._root)
+        self._zookeeper.ensure(self._root)
 
     def _make(self) -> bool:
         """Make the node; False: there is one."""

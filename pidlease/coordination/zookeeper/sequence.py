@@ -190,9 +190,7 @@ class ZooKeeperSequence:
     def _prepare(self) -> None:
         if self._prepared:
             return
-        self._zookeeper.make_root()
-        for name in ("pids", "pids/blocks"):
-            self._zookeeper.make(self._zookeeper.path(name))
+        self._zookeeper.ensure(self._zookeeper.path("pids/blocks"))
         self._zookeeper.make(self._merged, encode_merged(None))
         self._prepared = True
 

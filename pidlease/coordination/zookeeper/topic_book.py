@@ -32,7 +32,9 @@ class ZooKeeperTopicBook:
         own = {}
         try:
             for name in self._zookeeper.children(self._root):
-                own[name] = dict(json.loads(self._data(f"{self._root}/{name}"))["settings"])
+                own[name] = dict(
+                    json.loads(self._zookeeper.data(f"{self._root}/{name}"))["settings"]
+                )
         except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
             raise self._error(error) from error
         return TopicSettings(own.pop(_SHARED, {}), own)
@@ -51,16 +53,9 @@ class ZooKeeperTopicBook:
             try:
                 self._zookeeper.call(lambda client: client.set_async(path, data))
             except NoNodeError:
-                self._zookeeper.make_root()
-                self._zookeeper.make(self._zookeeper.path("topics"))
-                self._zookeeper.make(self._root)
-                self._zookeeper.make(path, data)
+                self._zookeeper.ensure(path, data)
         except (ZooKeeperError, KazooException) as error:
             raise self._error(error) from error
-
-    def _data(self, path: str) -> bytes:
-        data: bytes = self._zookeeper.call(lambda client: client.get_async(path))[0]
-        return data
 
     def _error(self, error: Exception) -> TopicBookError:
         return TopicBookError(f"ZooKeeper's {self._root}: {type(error).__name__} {error}")

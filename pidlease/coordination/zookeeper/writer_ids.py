@@ -28,7 +28,7 @@ class ZooKeeperWriterIds:
         found = {}
         try:
             for name in self._zookeeper.children(root):
-                fields = json.loads(self._data(f"{root}/{name}"))
+                fields = json.loads(self._zookeeper.data(f"{root}/{name}"))
                 found[int(name)] = WriterOf(*(fields[each] for each in WriterOf._fields))
         except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
             raise WriterIdsError(f"ZooKeeper's {root}: {type(error).__name__} {error}") from error
@@ -38,12 +38,6 @@ class ZooKeeperWriterIds:
         """See `WriterIds`."""
         root = self._zookeeper.path("writers")
         try:
-            self._zookeeper.make_root()
-            self._zookeeper.make(root)
-            self._zookeeper.make(f"{root}/{pid}", json.dumps(writer_of._asdict()).encode())
+            self._zookeeper.ensure(f"{root}/{pid}", json.dumps(writer_of._asdict()).encode())
         except (ZooKeeperError, KazooException) as error:
             raise WriterIdsError(f"ZooKeeper's {root}: {type(error).__name__} {error}") from error
-
-    def _data(self, path: str) -> bytes:
-        data: bytes = self._zookeeper.call(lambda client: client.get_async(path))[0]
-        return data

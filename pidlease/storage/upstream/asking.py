@@ -3,7 +3,8 @@
 What comes behind an answer that makes no sense is not to be believed, either.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import structlog
@@ -41,6 +42,17 @@ async def ask_for(link: Link, body: Buffer, reader: Callable[[bytearray], Answer
     return read(link, frame, reader)
 
 
+async def ask_slowly(link: Link, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
+    """The same as `ask` with an answer that may be long: others get their turn in between.
+
+    Raises:
+        UpstreamError: there is none, or it makes no sense.
+    """
+    frame = await ask_for(link, body, lambda frame: frame)
+    with _ended_by_nonsense(link):
+        return await request.decode_slowly(frame)
+
+
 def read(link: Link, frame: bytearray, reader: Callable[[bytearray], Answer]) -> Answer:
     """Read an answer.
 
@@ -52,8 +64,14 @@ def read(link: Link, frame: bytearray, reader: Callable[[bytearray], Answer]) ->
     Raises:
         UpstreamNonsenseError: it makes no sense; the connection is closed.
     """
-    try:
+    with _ended_by_nonsense(link):
         return reader(frame)
+
+
+@contextmanager
+def _ended_by_nonsense(link: Link) -> Iterator[None]:
+    try:
+        yield
     except UpstreamNonsenseError as error:
         _note(link, error)
         link.close(error)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from pidlease.storage.upstream.asking import ask, ask_for
+from pidlease.storage.upstream.asking import ask, ask_slowly, read
 from pidlease.storage.upstream.config import Address, UpstreamConfig
 from pidlease.storage.upstream.configs import Kept, compacted, kept_ms
 from pidlease.storage.upstream.connecting import connect
@@ -252,7 +252,8 @@ class Cluster:
             topics=None, allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
         )  # fmt: skip
-        found = await ask_for(link, body, lambda frame: _view(request.decode(frame)))
+        answer = await ask_slowly(link, request, body)
+        found = read(link, answer, _view)
         if self.view.cluster_id not in ("", found.cluster_id):
             # What is known of producers, and what is on its way, belongs to the one that it was.
             link.close()

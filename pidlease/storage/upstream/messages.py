@@ -7,14 +7,18 @@ import dataclasses
 import importlib
 import io
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_writer
 
 from pidlease.storage.upstream.config import CLIENT_ID
 from pidlease.storage.upstream.errors import UpstreamNonsenseError
+from pidlease.wire.entities import read_entity, read_entity_slowly
+from pidlease.wire.primitives import MalformedError, Reader
 
 API_VERSIONS: Final = 18
 METADATA: Final = 3
@@ -55,6 +59,11 @@ _APIS: Final = {
     SASL_AUTHENTICATE: ("sasl_authenticate", "SaslAuthenticate"),
 }
 
+
+#: Where the correlation id of an answer ends.
+_ID_BYTES: Final = 4
+#: Of all arrays of an answer: a cluster of a million partitions stays below it.
+_ELEMENTS_MAX: Final = 20_000_000
 
 #: Never 0, nor twice within any time that matters: an answer that comes again, or late, is not to
 #: pass for the answer to what was asked next.
@@ -109,21 +118,36 @@ class Request:
         entity_writer(self._kind)(stream, entity)
         return stream.getvalue()
 
-    def decode(self, frame: bytes | bytearray) -> Any:  # noqa: ANN401 - one of kio's classes
+    def decode(self, frame: bytearray) -> Any:  # noqa: ANN401 - one of kio's classes
         """The answer.
 
         Raises:
             UpstreamNonsenseError: it is none.
         """
-        # Response header v1 has tags behind the correlation id; ApiVersions always has v0.
-        flexible = self._answer.__flexible__ and self.api_key != API_VERSIONS
+        with self._reading(frame) as reader:
+            return read_entity(self._answer, reader)
+
+    async def decode_slowly(self, frame: bytearray) -> Any:  # noqa: ANN401 - one of kio's classes
+        """The same of an answer that may be long: others get their turn in between.
+
+        Raises:
+            UpstreamNonsenseError: it is none.
+        """
+        with self._reading(frame) as reader:
+            return await read_entity_slowly(self._answer, reader)
+
+    @contextmanager
+    def _reading(self, frame: bytearray) -> Iterator[Reader]:
+        """From behind the header, which has tags in v1 (ApiVersions always has v0), to the end."""
+        flexible = self._answer.__flexible__
+        reader = Reader(frame, _ID_BYTES, flexible=flexible, elements_max=_ELEMENTS_MAX)
         try:
-            entity, size = entity_reader(self._answer)(bytes(frame), 4 + flexible)
-        except Exception as error:  # whatever kio makes of what is no answer
-            raise UpstreamNonsenseError(f"{self}: {error!r}") from error
-        if 4 + flexible + size != len(frame):
-            raise UpstreamNonsenseError(f"{self}: {len(frame) - 4 - flexible - size} bytes more")
-        return entity
+            if flexible and self.api_key != API_VERSIONS:
+                reader.tags()
+            yield reader
+            reader.end()
+        except MalformedError as error:
+            raise UpstreamNonsenseError(f"{self}: {error}") from error
 
     def __str__(self) -> str:
         return f"the answer to {self._prefix} version {self.version}"

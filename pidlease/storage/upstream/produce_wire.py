@@ -84,8 +84,7 @@ def write_produce(
     ]
     parts: list[Buffer] = []
     for name, some in topics.items():
-        encoded = name.encode()
-        heads += (_INT16.pack(len(encoded)), encoded, _INT32.pack(len(some)))
+        heads += (_nullable(name), _INT32.pack(len(some)))
         for batch in some:
             heads.append(_PARTITION.pack(batch.place.partition, len(batch.data)))
             parts += (b"".join(heads), batch.data)
@@ -106,8 +105,7 @@ def write_alone(
 @lru_cache(_PLACES_KEPT)
 def _named(place: TopicPartition) -> bytes:
     """A topic of which one partition follows, and that one's number."""
-    encoded = place.topic.encode()
-    return _INT16.pack(len(encoded)) + encoded + _PARTITION.pack(1, place.partition)
+    return _nullable(place.topic) + _PARTITION.pack(1, place.partition)
 
 
 def read_alone(version: int, frame: bytes | bytearray, place: TopicPartition) -> Row | None:

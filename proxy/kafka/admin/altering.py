@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.storage.errors import LogError
 from pidlease.storage.topic_settings import check_shared
+from pidlease.wire.turns import Turns, counted
 from proxy.kafka.admin.describing import (
     BROKER,
     TOPIC,
@@ -35,7 +36,6 @@ from proxy.kafka.admin.settings import (
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.config import NODE_ID
-from proxy.kafka.turns import Turns, counted
 
 
 @enum.unique

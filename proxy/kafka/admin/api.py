@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pidlease.engine.engine import Engine
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.admin.altering import AlteringApi
 from proxy.kafka.admin.creating import CreatingApi
 from proxy.kafka.admin.deleting import DeletingApi
@@ -16,7 +17,6 @@ from proxy.kafka.admin.works import Works
 from proxy.kafka.config import KafkaDoorConfig
 from proxy.kafka.connection import Slot
 from proxy.kafka.messages import read_request_slowly
-from proxy.kafka.wire import RequestHeader
 
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20
@@ -78,7 +78,7 @@ class AdminApi:
         """Answer a request.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
         """
         # As Kafka does: when the requests before it on this connection are done.
         await slot.turn()

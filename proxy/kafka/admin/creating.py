@@ -19,12 +19,12 @@ from pidlease.engine.engine import (
     UnknownTopicError,
 )
 from pidlease.storage.topics import Topic, illegal_name
+from pidlease.wire.turns import counted
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.config import NODE_ID, ClusterConfig
-from proxy.kafka.turns import counted
 
 
 class CreatingApi:

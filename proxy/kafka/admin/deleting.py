@@ -17,12 +17,12 @@ from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.engine.partition import Partition
 from pidlease.storage.errors import LogError, OffsetRangeError
 from pidlease.storage.topics import Topic
+from pidlease.wire.primitives import write_array, write_string
+from pidlease.wire.turns import Turns, counted
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.metadata_cache import TopicIds
-from proxy.kafka.turns import Turns, counted
-from proxy.kafka.wire import write_array, write_string
 
 #: What is told instead of the first offset where records could not be deleted
 #: (DeleteRecordsResponse.INVALID_LOW_WATERMARK).

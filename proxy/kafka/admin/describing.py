@@ -8,12 +8,12 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
 from pidlease.storage.topics import illegal_name
+from pidlease.wire.primitives import INT16, write_array, write_string
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, Source, shared_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, Verdict
 from proxy.kafka.config import NODE_ID
 from proxy.kafka.messages import Response
-from proxy.kafka.wire import INT16, write_array, write_string
 
 #: The types of resources (org.apache.kafka.common.config.ConfigResource.Type).
 TOPIC: Final = 2

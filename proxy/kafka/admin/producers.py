@@ -14,10 +14,10 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.storage.topics import illegal_name
+from pidlease.wire.primitives import INT16, INT32, write_array, write_string
+from pidlease.wire.turns import Turns
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.verdict import DONE, Verdict
-from proxy.kafka.turns import Turns
-from proxy.kafka.wire import INT16, INT32, write_array, write_string
 
 #: PID, epoch, last sequence, last timestamp, the coordinator's epoch, where the transaction that
 #: is open began, tags.

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, Final
 
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.connection import Slot
 from proxy.kafka.messages import Response
-from proxy.kafka.wire import RequestHeader
 
 #: Rows, and bytes of them, that are made before others get their turn.
 _ROWS_AT_ONCE: Final = 50

@@ -7,6 +7,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from pidlease.storage.offsets.records import OffsetsFailedError, RemoveGroup
+from pidlease.wire.primitives import INT16, INT32, RequestHeader, write_array
 from proxy.kafka.config import NODE_ID
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
@@ -16,7 +17,6 @@ from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State
 from proxy.kafka.messages import Response, read_request, read_request_slowly
 from proxy.kafka.ordered import Answered
-from proxy.kafka.wire import INT16, INT32, RequestHeader, write_array
 
 _FIND_COORDINATOR: Final = 10
 _DESCRIBE_GROUPS: Final = 15

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator, JoinFuture, SyncFuture
 from proxy.kafka.groups.steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
 from proxy.kafka.messages import Response, read_request
 from proxy.kafka.ordered import Answered
-from proxy.kafka.wire import RequestHeader
 
 _JOIN_GROUP: Final = 11
 _HEARTBEAT: Final = 12

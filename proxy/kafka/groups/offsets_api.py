@@ -18,6 +18,7 @@ from pidlease.storage.offsets.records import (
     TopicOffsets,
 )
 from pidlease.storage.offsets.table import StoredGroup
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.growing import Growing
@@ -39,7 +40,6 @@ from proxy.kafka.groups.rebalance import State
 from proxy.kafka.groups.subscription import CONSUMER
 from proxy.kafka.messages import Response, read_request
 from proxy.kafka.ordered import Answered
-from proxy.kafka.wire import RequestHeader
 
 _OFFSET_DELETE: Final = 47
 

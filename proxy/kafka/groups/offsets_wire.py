@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from pidlease.storage.offsets.records import CommittedOffset
-from proxy.kafka.wire import (
+from pidlease.wire.primitives import (
     INT16,
     INT32,
-    MalformedRequestError,
+    MalformedError,
     Reader,
     RequestHeader,
     write_array,
@@ -73,7 +73,7 @@ def read_commit(header: RequestHeader, frame: bytearray) -> CommitRequest:
     """Read an OffsetCommit.
 
     Raises:
-        MalformedRequestError: it is none of this version.
+        MalformedError: it is none of this version.
     """
     version = header.version
     reader = _reader(header, frame, version >= _COMMIT_FLEXIBLE_FROM)
@@ -108,7 +108,7 @@ def read_fetch(header: RequestHeader, frame: bytearray) -> list[FetchGroup]:
     """Read an OffsetFetch; before version 8 it asks for one group.
 
     Raises:
-        MalformedRequestError: it is none of this version.
+        MalformedError: it is none of this version.
     """
     version = header.version
     reader = _reader(header, frame, version >= _FETCH_FLEXIBLE_FROM)
@@ -139,7 +139,7 @@ def _fetch_topics(reader: Reader, version: int) -> list[tuple[str, Sequence[int]
     count = reader.nullable_array()
     if count < 0:
         if version < FETCH_ERROR_FROM:
-            raise MalformedRequestError("a null array where there must be one")
+            raise MalformedError("a null array where there must be one")
         return None
     topics: list[tuple[str, Sequence[int]]] = []
     for _ in range(count):
@@ -159,14 +159,14 @@ def _reader(header: RequestHeader, frame: bytearray, flexible: bool) -> Reader: 
 def _text(reader: Reader) -> str:
     text = reader.string()
     if text is None:
-        raise MalformedRequestError("a null string where there must be one")
+        raise MalformedError("a null string where there must be one")
     return text
 
 
 def _array(reader: Reader) -> int:
     count = reader.nullable_array()
     if count < 0:
-        raise MalformedRequestError("a null array where there must be one")
+        raise MalformedError("a null array where there must be one")
     return count
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.kafka.wire import MalformedRequestError, Reader
+from pidlease.wire.primitives import MalformedError, Reader
 
 #: What groups of consumers call themselves (Kafka's ConsumerProtocol.PROTOCOL_TYPE).
 CONSUMER = "consumer"
@@ -36,7 +36,7 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
             return None
         try:
             found, end = _topics(each)
-        except MalformedRequestError:
+        except MalformedError:
             return None
         topics |= found
         if len(known) < _KNOWN_MAX:

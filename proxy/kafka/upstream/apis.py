@@ -23,6 +23,7 @@ from pidlease.storage.upstream.fencing import WRITERS_PREFIX
 from pidlease.storage.upstream.messages import METADATA
 from pidlease.storage.upstream.produce_wire import Batch, Row
 from pidlease.storage.upstream.upstream import Upstream
+from pidlease.wire.primitives import MalformedError, Reader, RequestHeader
 from proxy.kafka.apis import FETCH, PRODUCE, VERSIONS, advertised
 from proxy.kafka.cluster import ClusterApi
 from proxy.kafka.config import KafkaDoorConfig
@@ -39,7 +40,6 @@ from proxy.kafka.upstream.coordinators import CoordinatorsApi
 from proxy.kafka.upstream.fetching import ClientFetches, Fetching
 from proxy.kafka.upstream.joining import COORDINATED, LISTED, Joining
 from proxy.kafka.upstream.links import LinksOfClients
-from proxy.kafka.wire import MalformedRequestError, Reader, RequestHeader
 
 _INIT_PRODUCER_ID: Final = 22
 _TXN_OFFSET_COMMIT: Final = 28
@@ -201,7 +201,7 @@ class UpstreamApis:
             about = reader.string() or ""  # the group, behind the transactional id
         kind = TRANSACTION if key in (_INIT_PRODUCER_ID, 24, 25, 26) else GROUP
         if kind is TRANSACTION and about.startswith(WRITERS_PREFIX):
-            raise MalformedRequestError(f"transactional id {about} is the server's own")
+            raise MalformedError(f"transactional id {about} is the server's own")
         return partial(self._coordinators.of, kind, about)
 
     async def _controller(self) -> int:

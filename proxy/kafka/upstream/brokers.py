@@ -7,8 +7,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.messages import Response, read_request
-from proxy.kafka.wire import RequestHeader
 
 _DESCRIBE_CONFIGS: Final = 32
 #: Requests whose resources may be brokers.
@@ -22,7 +22,7 @@ def refuse_brokers(header: RequestHeader, frame: bytearray) -> bytes | None:
     """The answer to a request that is about brokers, too; None: it is about none.
 
     Raises:
-        MalformedRequestError: it is none.
+        MalformedError: it is none.
     """
     request = read_request(header, frame)
     if all(each.resource_type not in _BROKERS for each in request.resources):

@@ -13,8 +13,8 @@ from pidlease.engine.engine import Engine
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.messages import Request
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.messages import read_request_slowly
-from proxy.kafka.wire import RequestHeader
 
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20
@@ -44,7 +44,7 @@ class Changing:
         """Wait for the answer of Kafka, and until what it says can be seen.
 
         Raises:
-            MalformedRequestError: it is no such request.
+            MalformedError: it is no such request.
             UpstreamError: there is no answer.
         """
         try:
@@ -55,7 +55,7 @@ class Changing:
         answer = await forwarded
         if not getattr(request, "validate_only", False):
             try:
-                entity = Request(header.api_key, header.version).decode(answer)
+                entity = Request(header.api_key, header.version).decode(bytearray(answer))
             except UpstreamNonsenseError:
                 return answer  # the client may make something of it
             await self.wait_until(lambda: self._is_seen(header.api_key, request, entity))

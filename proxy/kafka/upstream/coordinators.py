@@ -6,9 +6,9 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.storage.upstream.messages import FIND_COORDINATOR
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.config import NODE_ID, ClusterConfig
 from proxy.kafka.messages import Response, read_request_slowly
-from proxy.kafka.wire import RequestHeader
 
 _FIND_MANY_FROM: Final = 4
 
@@ -29,7 +29,7 @@ class CoordinatorsApi:
         """Answer FindCoordinator: the proxy, wherever Kafka has one.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
             UpstreamError: Kafka cannot be asked.
         """
         request = await read_request_slowly(header, frame)

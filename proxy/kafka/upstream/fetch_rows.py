@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from pidlease.storage.upstream.errors import UpstreamNonsenseError
-from proxy.kafka.wire import INT16, INT32, write_array, write_string
+from pidlease.wire.primitives import INT16, INT32, write_array, write_string
 
 #: Partition, error, high watermark, last stable offset; from version 5 on the first offset.
 _ROW_V4: Final = struct.Struct(">ihqq")

@@ -18,11 +18,11 @@ from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.storage.upstream.link import Link
 from pidlease.storage.upstream.messages import FETCH, Request
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.connection import Slot
 from proxy.kafka.messages import read_request_slowly
 from proxy.kafka.upstream.fetch_rows import FetchRow, Place, empty_row, read_rows, write_answer
 from proxy.kafka.upstream.links import ClientLinks
-from proxy.kafka.wire import RequestHeader
 
 #: How much longer than it was told to wait a broker may take.
 _LATE_SECONDS: Final = 30.0
@@ -105,7 +105,7 @@ class Fetching:
         """Answer a request when a broker has enough, or none has in time.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
         """
         async with slot.connection.answering:
             request = await read_request_slowly(header, frame)

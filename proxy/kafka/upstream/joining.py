@@ -12,9 +12,9 @@ from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.storage.upstream.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.messages import Request
+from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.messages import Response, read_request_slowly
 from proxy.kafka.upstream.links import ClientLinks
-from proxy.kafka.wire import RequestHeader
 
 LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21
@@ -69,7 +69,7 @@ class Joining:
         """Answer a request about partitions: each part by its leader.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
             UpstreamError: a broker does not answer.
         """
         request = await read_request_slowly(header, frame)
@@ -127,7 +127,7 @@ class Joining:
         """Answer a request about groups or transactional ids: each part by its coordinator.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
             UpstreamError: a broker does not answer.
         """
         request = await read_request_slowly(header, frame)
@@ -146,7 +146,7 @@ class Joining:
         """Answer ListGroups or ListTransactions: what each broker coordinates.
 
         Raises:
-            MalformedRequestError: it is none.
+            MalformedError: it is none.
             UpstreamError: a broker does not answer.
         """
         request = await read_request_slowly(header, frame)

@@ -387,7 +387,13 @@ class World:
         self.partition.note_leases()
 
     def _lanes(self, log: PartitionLog, partition: Appending) -> Appends:
-        return Lanes(log, partition, lambda: self.now_ms)
+        return Lanes(log, partition, lambda: self.now_ms, self._rest)
+
+    async def _rest(self, _: float) -> None:
+        """How long a wait lasts is drawn like everything else: the same seed runs the same way."""
+        gate = asyncio.Event()
+        self.gates.append(gate)
+        await gate.wait()
 
     # ------------------------------------------------------------------ what may happen
 

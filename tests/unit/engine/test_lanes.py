@@ -72,7 +72,7 @@ async def test_nothing_is_sent_before_the_writer_s_marker_is_read() -> None:
     world.faults = False
     (client,) = world.clients
     client.send()
-    for _ in range(50):
+    for _ in range(20):
         while world.gates:
             world.gates.popleft().set()
         await settle()

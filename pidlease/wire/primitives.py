@@ -17,8 +17,8 @@ _HEADER: Final = struct.Struct(">hhih")
 ELEMENTS_MAX: Final = 50_000
 
 
-class MalformedRequestError(Exception):
-    """Bytes that are no request of the version that they name."""
+class MalformedError(Exception):
+    """Bytes that are no message of the version that they name."""
 
 
 class RequestHeader(NamedTuple):
@@ -35,17 +35,17 @@ def read_request_header(frame: bytearray) -> RequestHeader:
     """Read header v1 (the flexible v2 differs only in tags behind it; see `skip_tags`).
 
     Raises:
-        MalformedRequestError: it ends too early.
+        MalformedError: it ends too early.
     """
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
     except struct.error:
-        raise MalformedRequestError(f"{len(frame)} bytes are no request header") from None
+        raise MalformedError(f"{len(frame)} bytes are no request header") from None
     at = _HEADER.size
     if length < 0:
         return RequestHeader(api_key, version, correlation_id, "", at)
     if at + length > len(frame):
-        raise MalformedRequestError("the client id is longer than the request")
+        raise MalformedError("the client id is longer than the request")
     client_id = frame[at : at + length].decode(errors="replace")
     return RequestHeader(api_key, version, correlation_id, client_id, at + length)
 
@@ -54,18 +54,21 @@ class Reader:
     """Reads one value behind the other; every length is held against what is there.
 
     Parameters:
-        frame: the request.
+        frame: the message.
         at: where to begin.
         flexible: whether strings, arrays and bytes have compact lengths, and structs have tags.
+        elements_max: how many elements all its arrays may have together.
     """
 
-    __slots__ = ("_elements_left", "at", "flexible", "frame")
+    __slots__ = ("_elements_left", "_elements_max", "at", "flexible", "frame")
 
-    def __init__(self, frame: bytearray, at: int, *, flexible: bool) -> None:
+    def __init__(
+        self, frame: bytearray, at: int, *, flexible: bool, elements_max: int = ELEMENTS_MAX
+    ) -> None:
         self.frame = frame
         self.at = at
         self.flexible = flexible
-        self._elements_left = ELEMENTS_MAX
+        self._elements_max = self._elements_left = elements_max
 
     def int16(self) -> int:
         """A signed 16-bit number."""
@@ -79,7 +82,7 @@ class Reader:
         try:
             values = kind.unpack_from(self.frame, self.at)
         except struct.error:
-            raise MalformedRequestError("the request ends too early") from None
+            raise MalformedError("the message ends too early") from None
         self.at += kind.size
         return values
 
@@ -88,19 +91,19 @@ class Reader:
         value = shift = 0
         while shift < 35:
             if self.at >= len(self.frame):
-                raise MalformedRequestError("the request ends too early")
+                raise MalformedError("the message ends too early")
             byte = self.frame[self.at]
             self.at += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
             shift += 7
-        raise MalformedRequestError("a length of more than 32 bits")
+        raise MalformedError("a length of more than 32 bits")
 
     def _length(self, fixed: struct.Struct) -> int:
         length = self.uvarint() - 1 if self.flexible else int(self._unpack(fixed)[0])
         if length < -1 or self.at + length > len(self.frame):
-            raise MalformedRequestError(f"a length of {length} where the request has less")
+            raise MalformedError(f"a length of {length} where the message has less")
         return length
 
     def string(self) -> str | None:
@@ -113,10 +116,10 @@ class Reader:
         try:
             return data.decode()
         except UnicodeDecodeError:
-            raise MalformedRequestError("a string that is not UTF-8") from None
+            raise MalformedError("a string that is not UTF-8") from None
 
     def data(self) -> memoryview | None:
-        """Bytes, or null: a view into the request, not a copy."""
+        """Bytes, or null: a view into the message, not a copy."""
         length = self._length(INT32)
         if length < 0:
             return None
@@ -128,7 +131,7 @@ class Reader:
         """So many bytes."""
         end = self.at + size
         if end > len(self.frame):
-            raise MalformedRequestError("the request ends too early")
+            raise MalformedError("the message ends too early")
         data = bytes(self.frame[self.at : end])
         self.at = end
         return data
@@ -138,7 +141,8 @@ class Reader:
         count = self._length(INT32)
         self._elements_left -= count
         if self._elements_left < 0:
-            raise MalformedRequestError(f"more than {ELEMENTS_MAX} topics, partitions or the like")
+            most = self._elements_max
+            raise MalformedError(f"more than {most} topics, partitions or the like")
         return count
 
     def array(self) -> int:
@@ -153,18 +157,22 @@ class Reader:
             self.uvarint()
             size = self.uvarint()
             if self.at + size > len(self.frame):
-                raise MalformedRequestError("a tagged field is longer than the request")
+                raise MalformedError("a tagged field is longer than the message")
             self.at += size
 
     def end(self) -> None:
         """Make sure that nothing is left."""
         if self.at != len(self.frame):
-            raise MalformedRequestError(f"{len(self.frame) - self.at} bytes too many")
+            raise MalformedError(f"{len(self.frame) - self.at} bytes too many")
 
 
 def compact_length(length: int) -> bytes:
     """A length of a flexible version; -1 for null."""
-    value = length + 1
+    return write_uvarint(length + 1)
+
+
+def write_uvarint(value: int) -> bytes:
+    """An unsigned number of seven bits a byte."""
     if value < 0x80:
         return value.to_bytes(1, "big")
     out = bytearray()

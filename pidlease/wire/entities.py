@@ -1,8 +1,8 @@
 """Reads kio's entities from bytes that anybody may have sent.
 
-kio describes every message; its own reader is made for answers of a broker that one trusts: it
-believes a length before it has looked how many bytes there are (a request of twenty bytes makes
-it ask for gigabytes, and the process is gone), and knows no tags but its own. This one walks the
+kio describes every message; its own reader believes a length before it has looked how many bytes
+there are (twenty bytes make it ask for gigabytes, and the process is gone), and knows no tags but
+its own. This one walks the
 same descriptions with a reader that holds every length against what is there.
 """
 
@@ -12,18 +12,19 @@ import types
 import typing
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from proxy.kafka.turns import Turns
-from proxy.kafka.wire import MalformedRequestError, Reader
+from pidlease.wire.primitives import MalformedError, Reader
+from pidlease.wire.turns import Turns
 
 _Read = Callable[[Reader], Any]
 #: Elements of all arrays that are read before others get their turn.
 _AT_ONCE: Final = 256
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class _Field(typing.NamedTuple):
@@ -48,7 +49,7 @@ def read_entity(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio
         reader: stands where it begins.
 
     Raises:
-        MalformedRequestError: the bytes are not one.
+        MalformedError: the bytes are not one.
     """
     values: dict[str, Any] = {}
     tagged: dict[int, _Field] = {}
@@ -68,7 +69,7 @@ async def read_entity_slowly(kind: type, reader: Reader) -> Any:  # noqa: ANN401
         reader: stands where it begins.
 
     Raises:
-        MalformedRequestError: the bytes are not one.
+        MalformedError: the bytes are not one.
     """
     return await _read_slowly(kind, reader, Turns(_AT_ONCE))
 
@@ -117,7 +118,7 @@ def _finish(
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
-        raise MalformedRequestError(f"{kind.__name__}: {error}") from error
+        raise MalformedError(f"{kind.__name__}: {error}") from error
 
 
 def _read_tagged(reader: Reader, known: dict[int, _Field], values: dict[str, Any]) -> None:
@@ -127,11 +128,11 @@ def _read_tagged(reader: Reader, known: dict[int, _Field], values: dict[str, Any
         size = reader.uvarint()
         end = reader.at + size
         if end > len(reader.frame):
-            raise MalformedRequestError("a tagged field is longer than the request")
+            raise MalformedError("a tagged field is longer than the message")
         if field is not None:
             values[field.name] = field.read(reader)
             if reader.at != end:
-                raise MalformedRequestError(f"tagged field {field.name} is not of its size")
+                raise MalformedError(f"tagged field {field.name} is not of its size")
         reader.at = end
 
 
@@ -174,6 +175,8 @@ def _reader_of(hint: Any, kafka_type: str) -> _Read:  # noqa: ANN401 - a type
         return partial(_string, nullable=nullable)
     if kafka_type in ("bytes", "records"):
         return partial(_bytes, nullable=nullable)
+    if kafka_type == "datetime_i64":
+        return partial(_moment, nullable=nullable)
     return _PRIMITIVES[kafka_type]
 
 
@@ -181,7 +184,7 @@ def _array(element: _Read, reader: Reader, *, nullable: bool) -> tuple[Any, ...]
     count = reader.nullable_array()
     if count < 0:
         if not nullable:
-            raise MalformedRequestError("a null array where there must be one")
+            raise MalformedError("a null array where there must be one")
         return None
     return tuple([element(reader) for _ in range(count)])
 
@@ -189,7 +192,7 @@ def _array(element: _Read, reader: Reader, *, nullable: bool) -> tuple[Any, ...]
 def _string(reader: Reader, *, nullable: bool) -> str | None:
     text = reader.string()
     if text is None and not nullable:
-        raise MalformedRequestError("a null string where there must be one")
+        raise MalformedError("a null string where there must be one")
     return text
 
 
@@ -203,13 +206,13 @@ def _error_code(reader: Reader) -> ErrorCode:
     try:
         return ErrorCode(reader.int16())
     except ValueError as error:
-        raise MalformedRequestError(str(error)) from None
+        raise MalformedError(str(error)) from None
 
 
 def _bytes(reader: Reader, *, nullable: bool) -> bytes | None:
     data = reader.data()
     if data is None and not nullable:
-        raise MalformedRequestError("null bytes where there must be some")
+        raise MalformedError("null bytes where there must be some")
     return None if data is None else bytes(data)
 
 
@@ -220,6 +223,17 @@ def _milliseconds(size: int, reader: Reader) -> timedelta:
         return timedelta(milliseconds=value)
     except OverflowError:
         return timedelta.max if value > 0 else timedelta.min
+
+
+def _moment(reader: Reader, *, nullable: bool) -> datetime | None:
+    """A time in ms since 1970; -1: none."""
+    value = _signed(8, reader)
+    if value == -1 and nullable:
+        return None
+    try:
+        return _EPOCH + timedelta(milliseconds=value)
+    except OverflowError:
+        raise MalformedError(f"a time of {value} ms since 1970") from None
 
 
 def _signed(size: int, reader: Reader) -> int:

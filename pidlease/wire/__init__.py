@@ -1,0 +1,1 @@
+"""Kafka's messages as bytes: for servers, and for what asks servers."""
