@@ -1,4 +1,4 @@
-"""The command line: `pidlease serve`, `status`, `topics`, `verify`."""
+"""The command line: `pidlease serve`, `copy`, `status`, `topics`, `verify`."""
 
 import inspect
 import logging
@@ -13,6 +13,7 @@ from rich.console import Console
 from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
+from proxy.cli.copy import copy
 from proxy.cli.status import status
 from proxy.cli.topics import topics_cli
 from proxy.cli.verify import verify
@@ -65,6 +66,7 @@ _signature = _options()
 _serve.__signature__ = _signature  # type: ignore[attr-defined]
 _serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
 cli.command("serve")(_serve)
+cli.command()(copy)
 cli.command()(status)
 cli.command()(verify)
 cli.add_typer(topics_cli, name="topics")

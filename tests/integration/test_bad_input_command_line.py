@@ -159,27 +159,16 @@ def test_the_flag_goes_before_the_environment_and_that_before_the_file(tmp_path:
 
 
 @pytest.mark.parametrize("which", ["--kafka-listen", "--http-listen"])
-def test_a_port_in_use(tmp_path: Path, which: str) -> None:
-    with socket.socket() as taken:
-        taken.bind((LOOPBACK, 0))
-        taken.listen()
-        address = f"{LOOPBACK}:{taken.getsockname()[1]}"
-        code, line = _serve("--data-dir", str(tmp_path / "data"), which, address)
-    assert (code, which in line, address in line) == (_USAGE, True, True), line
-
-
-@pytest.mark.parametrize("which", ["--kafka-listen", "--http-listen"])
-def test_a_port_in_use_is_told_before_anything_is_waited_for(tmp_path: Path, which: str) -> None:
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "before Kafka is waited for"])
+def test_a_port_in_use(tmp_path: Path, which: str, *, waits: bool) -> None:
     """A server that waits for Kafka, or for another server's end, is to serve at once then."""
+    nobody = f"{LOOPBACK}:{free_ports(1)[0]}"
+    log = ("--log", "kafka", "--upstream", nobody) if waits else ()
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
         taken.listen()
         address = f"{LOOPBACK}:{taken.getsockname()[1]}"
-        nobody = f"{LOOPBACK}:{free_ports(1)[0]}"
-        code, line = _serve(
-            "--data-dir", str(tmp_path / "data"), which, address, "--log", "kafka",
-            "--upstream", nobody,
-        )  # fmt: skip
+        code, line = _serve("--data-dir", str(tmp_path / "data"), which, address, *log)
     assert (code, which in line, address in line) == (_USAGE, True, True), line
 
 

@@ -1,0 +1,221 @@
+"""Batches for the destination, out of the source's.
+
+A batch of the source goes on as it is, with a header before the others of its first record: nothing
+is done for each record. Only small ones are joined, and those with holes, or with what is not to be
+copied, are written anew.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from crc32c import crc32c
+
+from pidlease.client.batch import CODECS, Batch, Futures, Span
+from pidlease.storage.files import Buffer
+from pidlease.storage.identity import (
+    HEADER_KEY,
+    HEADER_NAME,
+    Identity,
+    encode_identity,
+    to_headers,
+)
+from pidlease.storage.record_batch import (
+    CRC_AT,
+    CRC_FROM,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    BatchHeader,
+    read_header,
+    write_header,
+)
+from pidlease.storage.varints import Reader, encode_varint
+
+_UINT32: Final = struct.Struct(">I")
+_DECODERS: Final = {
+    "gzip": gzip_decode, "snappy": snappy_decode, "lz4": lz4_decode, "zstd": zstd_decode,
+}  # fmt: skip
+_NO_IDENTITY: Final = encode_identity(Identity(1, "", 0, 0, 0))
+_KEY: Final = encode_varint(len(HEADER_KEY)) + HEADER_KEY
+_HEADER_FRONT: Final = _KEY + encode_varint(len(_NO_IDENTITY))
+#: Beyond any batch.
+_ANY_SIZE: Final = 2**31 - 1
+
+
+class Records(NamedTuple):
+    """The records of a batch for the destination.
+
+    Attributes:
+        payload: not compressed; the first record's first header is `pidlease`.
+        identity_at: where its value stands; what stands there now means nothing.
+        number: how many there are.
+    """
+
+    payload: bytearray
+    identity_at: int
+    number: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+class CopiedBatch(Batch):
+    """Records of the source on their way.
+
+    Parameters:
+        records: what it holds.
+        offsets: each one's at the source; they rise.
+        codec: what they are compressed by; None: nothing.
+        source_bytes: how much of the source it stands for.
+        made_at: when, by the monotonic clock.
+
+    Attributes:
+        records: how many there were at first.
+        cut_off: how many of those the destination had already.
+    """
+
+    __slots__ = ("_codec", "_records", "cut_off", "records", "source_bytes")
+
+    def __init__(
+        self,
+        records: Records,
+        offsets: Sequence[int],
+        codec: str | None,
+        source_bytes: int,
+        made_at: float,
+    ) -> None:
+        self._records: Records | None = records
+        self._codec: Final = codec
+        self.source_bytes: Final = source_bytes
+        self.records: Final = len(offsets)
+        self.cut_off = 0
+        self.futures: Futures = []
+        self.ids = cast(list[int], offsets)  # only read: nobody adds to a copy
+        self.cost = len(records.payload)
+        self.made_at = made_at
+        self.data = bytearray()
+        self.span: Span | None = None
+        self.sends = 0
+
+    def seal(self, span: Span, codec: str | None) -> None:  # noqa: ARG002 - the source's is kept
+        """See `Batch`."""
+        if self._records is None:
+            raise ValueError("the batch is sealed")
+        payload, at, count, base_timestamp, max_timestamp = self._records
+        self._records = None
+        identity = Identity(span.pid, "", span.generation, span.first, span.last)
+        payload[at : at + len(_NO_IDENTITY)] = encode_identity(identity)
+        number, stored = 0, bytes(payload)
+        if self._codec is not None:
+            number, compress = CODECS[self._codec]
+            stored = compress(stored)
+        data = bytearray(write_header(BatchHeader(
+            0, HEADER_BYTES - LENGTH_PREFIX_BYTES + len(stored), -1, MAGIC, 0, number, count - 1,
+            base_timestamp, max_timestamp, span.pid, span.generation & 0x7FFF,
+            span.first & 0x7FFFFFFF, count,
+        )))  # fmt: skip
+        data += stored
+        _UINT32.pack_into(data, CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
+        self.span, self.data = span, data
+
+    def drop_below(self, number: int) -> tuple[Futures, list[int]]:
+        """See `Batch`; a copier's lease never says what to drop."""
+        raise NotImplementedError
+
+    def cut(self, expected: int, codec: str | None, *, holes: bool) -> Futures:  # noqa: ARG002
+        """See `Batch`: leave out what the destination has; whoever waits, waits for the rest."""
+        span = self.sealed
+        gone = sum(offset < expected for offset in self.ids)
+        writer = Writer()
+        for place, record in enumerate(DefaultRecordBatch(bytes(self.data))):
+            if place >= gone:
+                writer.add(record.timestamp, record.key, record.value, record.headers)
+        self._records = writer.records()
+        self.ids = self.ids[gone:]
+        self.cut_off += gone
+        self.seal(span._replace(first=expected, number=self.ids[0]), None)
+        return []
+
+
+class Writer:
+    """Writes records anew, one by one, without what a copy leaves out."""
+
+    def __init__(self) -> None:
+        self._builder: Final = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, _ANY_SIZE)
+        self.count = 0
+
+    def add(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None:
+        """Write a record."""
+        kept = [each for each in headers if each[0] != HEADER_NAME]
+        if not self.count:
+            kept.insert(0, (HEADER_NAME, _NO_IDENTITY))
+        self._builder.append(self.count, timestamp, key, value, kept)
+        self.count += 1
+
+    def records(self) -> Records:
+        """What was written."""
+        data = self._builder.build()
+        header = read_header(data)
+        payload = bytearray(memoryview(data)[HEADER_BYTES:])
+        reader = Reader(payload)
+        to_headers(reader)
+        reader.varint()
+        identity_at = reader.at + len(_HEADER_FRONT)
+        return Records(
+            payload, identity_at, self.count, header.base_timestamp, header.max_timestamp
+        )
+
+
+def unpacked(header: BatchHeader, batch: Buffer) -> Buffer:
+    """A batch's records, not compressed."""
+    records = memoryview(batch)[HEADER_BYTES:]
+    return _DECODERS[header.codec](bytes(records)) if header.is_compressed else records
+
+
+def with_identity(header: BatchHeader, records: Buffer) -> Records | None:
+    """A batch's records with room for who sends them, and without a header `pidlease` they had.
+
+    Parameters:
+        header: the batch's, whose records have no holes.
+        records: not compressed.
+
+    Returns:
+        None: it seems that other records than the first have such a header, too.
+
+    Raises:
+        ValueError: they are no records.
+    """
+    view = memoryview(records)
+    reader = Reader(view)
+    body, end = to_headers(reader)
+    headers_at = reader.at
+    kept: list[Buffer] = []
+    count = reader.varint()
+    for _ in range(count):
+        begin = reader.at
+        key = reader.take(reader.varint())
+        reader.skip(max(reader.varint(), 0))
+        if key != HEADER_KEY:
+            kept.append(view[begin : reader.at])
+    if reader.at != end:
+        raise ValueError("the first record's length does not fit")
+    rest = bytes(view[end:])
+    if _KEY in rest:
+        return None
+    number = encode_varint(len(kept) + 1)
+    middle = view[body:headers_at]
+    size = len(middle) + len(number) + len(_HEADER_FRONT) + len(_NO_IDENTITY)
+    size += sum(map(len, kept))
+    payload = bytearray(b"".join((encode_varint(size), middle, number, _HEADER_FRONT)))
+    identity_at = len(payload)
+    payload += b"".join((_NO_IDENTITY, *kept, rest))
+    times = header.base_timestamp, header.max_timestamp
+    return Records(payload, identity_at, header.records, *times)

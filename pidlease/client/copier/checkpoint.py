@@ -1,0 +1,101 @@
+"""Where a copy of a partition stands: saved with its input offset, in the metadata of the commit.
+
+    {"pidlease": 1, "pid": ..., "generation": ..., "sequence": ..., "first": ..., "at": ...,
+     "topic": ..., "cluster": ..., "who": ..., "crc": ...}
+
+So the group's offset and what was written up to it are one durable write, and only the partition's
+owner makes it: Kafka refuses commits of members that were replaced.
+"""
+
+import json
+from typing import Annotated, Any, Final, NamedTuple
+
+from crc32c import crc32c
+from pydantic import Field, TypeAdapter, ValidationError
+
+from pidlease.client.copier.errors import CheckpointError
+
+_VERSION: Final = 1
+#: Kafka refuses longer metadata (offset.metadata.max.bytes), unless it is set otherwise.
+METADATA_BYTES_MAX: Final = 4096
+
+
+_Number = Annotated[int, Field(ge=0, strict=True)]
+
+
+class Checkpoint(NamedTuple):
+    """What is saved.
+
+    Attributes:
+        offset: of the source's next record.
+        pid: the PID that this partition is written under.
+        generation: the one under which an append was last accepted; before the first, the leased.
+        sequence: the last source offset that stands at the destination under this PID; -1: none.
+        first: the source offset that this PID began with.
+        at: no record of this PID above `sequence` lies before this offset of the destination.
+        topic: the destination's topic.
+        cluster: the destination's cluster id.
+        who: the copier, for the messages of others.
+    """
+
+    offset: _Number
+    pid: _Number
+    generation: _Number
+    sequence: Annotated[int, Field(ge=-1, strict=True)]
+    first: _Number
+    at: _Number
+    topic: str
+    cluster: str
+    who: str
+
+    def metadata(self) -> str:
+        """All but the offset, as it is saved.
+
+        Raises:
+            CheckpointError: it is too long for Kafka.
+        """
+        fields = {"pidlease": _VERSION, **self._asdict()}
+        del fields["offset"]
+        text = json.dumps({**fields, "crc": _crc(self.offset, fields)}, separators=(",", ":"))
+        if len(text) > METADATA_BYTES_MAX:
+            raise CheckpointError(f"a checkpoint of {len(text)} bytes; Kafka takes no longer ones"
+                                  f" than {METADATA_BYTES_MAX}: choose a shorter name")  # fmt: skip
+        return text
+
+
+_SHAPE: Final = TypeAdapter(Checkpoint)
+
+
+def read_checkpoint(offset: int, metadata: str) -> Checkpoint:
+    """Read what was saved.
+
+    Parameters:
+        offset: the commit's,
+        metadata: and its metadata.
+
+    Raises:
+        CheckpointError: no copier wrote that, or not so.
+    """
+    try:
+        fields = json.loads(metadata)
+        version = fields.pop("pidlease")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        said = f"its metadata is {metadata[:80]!r}" if metadata else "it has no metadata"
+        raise CheckpointError(f"offset {offset} was not committed by a copier: {said}") from None
+    if version != _VERSION:
+        raise CheckpointError(f"a checkpoint of version {version}; only {_VERSION} is known here")
+    crc = fields.pop("crc", None)
+    if crc != _crc(offset, {"pidlease": version, **fields}):
+        raise CheckpointError(f"the checkpoint at offset {offset} is damaged: {metadata[:200]!r}")
+    try:
+        return _SHAPE.validate_python({"offset": offset, **fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        text = f"the checkpoint at offset {offset} makes no sense: {where}: {first['msg']}"
+        raise CheckpointError(text) from None
+
+
+def _crc(offset: int, fields: dict[str, Any]) -> int:
+    said = json.dumps([offset, fields], separators=(",", ":"), sort_keys=True)
+    return int(crc32c(said.encode()))

@@ -1,0 +1,184 @@
+"""The two clusters: which topics there are, and that one is not the other."""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from pidlease.client.copier.asking import Asked
+from pidlease.client.copier.create_topics import CreateTopic, NewTopic
+from pidlease.client.copier.errors import CopyError
+from pidlease.client.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+
+_log = logging.getLogger(__name__)
+
+#: How long until a topic that was made is seen.
+_SEEN_S: Final = 30.0
+_LOOK_S: Final = 0.1
+_REST_S: Final = 0.5
+
+
+class Cluster:
+    """One of them.
+
+    Parameters:
+        name: "the source" or "the destination", for messages.
+        servers: HOST:PORT, or several.
+        settings: the copy's.
+        security: how it is reached, in aiokafka's words.
+    """
+
+    def __init__(self, name: str, servers: Any, settings: CopySettings, security: Any) -> None:  # noqa: ANN401 - aiokafka's
+        self.name: Final = name
+        options = {
+            "bootstrap_servers": servers,
+            "client_id": CLIENT_ID,
+            "request_timeout_ms": settings.request_timeout_ms,
+            "metadata_max_age_ms": METADATA_MS,
+            **security,
+        }
+        self.client: Final = AIOKafkaClient(**options)
+        self._admin: Final = AIOKafkaAdminClient(**options)
+        self.asked: Final = Asked(self.client, name, settings.give_up_ms / 1000)
+        self.cluster_id = ""
+        self._give_up_s: Final = settings.give_up_ms / 1000
+        self._making: Final = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Connect; it is tried again for a while.
+
+        Raises:
+            CopyError: nobody answers.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._give_up_s
+        while True:
+            try:
+                await self.client.bootstrap()
+                await self._admin.start()
+                described = await self._admin.describe_cluster()
+            except (KafkaError, OSError, TimeoutError) as error:
+                if loop.time() > give_up:
+                    raise CopyError(f"{self.name} cannot be reached: {error!r}") from None
+                _log.info("%s cannot be reached yet: %r", self.name, error)
+                await asyncio.sleep(_REST_S)
+            else:
+                break
+        self.cluster_id = str(described.get("cluster_id") or "")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._admin.close()
+        await self.client.close()
+
+    async def topics(self) -> set[str]:
+        """The names of all topics.
+
+        Raises:
+            CopyError: it cannot be asked.
+        """
+        try:
+            return set(await self._admin.list_topics())
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise CopyError(f"{self.name}: its topics cannot be listed: {error!r}") from None
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0: there is none of that name.
+
+        Raises:
+            CopyError: it cannot be asked.
+        """
+        if topic not in await self.topics():
+            return 0  # asked for by its name it might be made, with any number of them
+        try:
+            (found,) = await self._admin.describe_topics([topic])
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise CopyError(f"{self.name}, topic {topic}: {error!r}") from None
+        return len(found["partitions"])
+
+    async def provide(self, topic: str, partitions: int) -> None:
+        """See to it that a topic has so many partitions, or more.
+
+        Raises:
+            CopyError: it cannot be made, or extended.
+        """
+        async with self._making:
+            there = await self.partitions(topic)
+            if there < partitions:
+                await self._make(topic, there, partitions)
+
+    async def _create(self, topic: str, partitions: int) -> None:
+        """Make a topic, unless somebody else does."""
+        request = CreateTopic(NewTopic(topic, partitions), int(_SEEN_S * 1000))
+        node = self.client.get_random_node()
+        response = await self.client.send(node, request)
+        for _, code, message in response.topic_errors:
+            if code == TopicAlreadyExistsError.errno:
+                _log.info("%s: topic %s was made by somebody else", self.name, topic)
+            elif code:
+                raise for_code(code)(message or "")
+
+    async def _make(self, topic: str, there: int, partitions: int) -> None:
+        try:
+            if there:
+                await self._admin.create_partitions({topic: NewPartitions(partitions)})
+            else:
+                await self._create(topic, partitions)
+        except (KafkaError, OSError, TimeoutError) as error:
+            what = f"topic {topic} with {partitions} partitions"
+            raise CopyError(f"{self.name}: no {what}: {error!r}; make it by hand") from None
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + _SEEN_S
+        while await self.partitions(topic) < partitions:
+            if loop.time() > give_up:
+                raise CopyError(f"{self.name}: topic {topic} was made, and is not there")
+            await asyncio.sleep(_LOOK_S)
+
+
+def both_sides(settings: CopySettings) -> tuple[Cluster, Cluster]:
+    """Source and destination of a copy, not connected yet."""
+    security = {
+        "security_protocol": settings.security_protocol, "ssl_context": settings.ssl_context,
+    }  # fmt: skip
+    return (
+        Cluster("the source", settings.source, settings, settings.source_security),
+        Cluster("the destination", settings.destination, settings, security),
+    )
+
+
+async def connect(settings: CopySettings, source: Cluster, target: Cluster) -> set[str]:
+    """Reach both sides, and look whether they fit; the source's topics.
+
+    Raises:
+        CopyError: nobody answers, a topic is missing, or the copy would feed on itself.
+    """
+    await source.start()
+    await target.start()
+    topics = await source.topics()
+    if missing := sorted(set(settings.topics) - topics):
+        raise CopyError(f"the source has no topic {', '.join(missing)}")
+    check_apart(settings, source, target, topics)
+    return topics
+
+
+def check_apart(settings: CopySettings, source: Cluster, target: Cluster, topics: set[str]) -> None:
+    """See that a copy does not feed on itself.
+
+    Parameters:
+        topics: those of the source.
+
+    Raises:
+        CopyError: it would.
+    """
+    if not source.cluster_id or source.cluster_id != target.cluster_id:
+        return
+    same = f"source and destination are the same cluster {source.cluster_id}"
+    for topic in sorted(filter(settings.selects, topics)):
+        renamed = settings.renamed(topic)
+        if renamed == topic:
+            raise CopyError(f"{same}: {topic} would be copied to itself; say --rename")
+        if settings.selects(renamed):
+            raise CopyError(f"{same}: {renamed}, the copy of {topic}, would be copied as well")

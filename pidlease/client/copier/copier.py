@@ -1,0 +1,335 @@
+"""Copies topics: each record of the source exactly once at the destination, over any crash."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from contextlib import suppress
+from typing import Final
+
+from aiokafka.structs import TopicPartition
+
+from pidlease.client.asking import GONE
+from pidlease.client.copier.asking import Asked
+from pidlease.client.copier.channel import Destination
+from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
+from pidlease.client.copier.clusters import Cluster, both_sides, check_apart, connect
+from pidlease.client.copier.errors import CheckpointError, CopierFencedError, CopyError
+from pidlease.client.copier.fetching import Fetcher
+from pidlease.client.copier.membership import (
+    Membership,
+    ReplacedError,
+    Saved,
+    UnavailableError,
+)
+from pidlease.client.copier.metrics import CopyMetrics
+from pidlease.client.copier.partition import PartitionCopy
+from pidlease.client.copier.settings import CopySettings
+from pidlease.client.errors import (
+    FencedError,
+    LeaseRefusedError,
+    LeaseUnavailableError,
+    ProducerError,
+)
+from pidlease.client.lease_client import Lease
+
+_log = logging.getLogger(__name__)
+
+_REST_S: Final = 0.2
+#: How long it is looked for who goes on; the end waits for that.
+_WHO_S: Final = 10.0
+#: How often it is looked whether a copy of all that was there is done.
+_LOOK_S: Final = 0.05
+
+
+class Copier:
+    """A copier; several of one group share the work.
+
+    copier = Copier(CopySettings(source=..., destination=..., leases=..., group="mirror",
+                                 topics=["orders"]))
+    await copier.run()
+
+    Parameters:
+        settings: the copy's.
+    """
+
+    def __init__(self, settings: CopySettings) -> None:
+        self.settings: Final = settings
+        self.metrics: Final = CopyMetrics()
+        self.who: Final = settings.who or _myself()
+        self.cluster = ""
+        self.destination: Destination
+        self._copies: Final[dict[TopicPartition, PartitionCopy]] = {}
+        #: Partitions that somebody else may have taken, and what this copier knew of them.
+        self._lost: Final[set[TopicPartition]] = set()
+        self._stopping: asyncio.Event
+        self._failed: asyncio.Future[None]
+        self._source: Cluster
+        self._target: Cluster
+        self._fetcher: Fetcher
+        self._membership: Membership
+        self._joined = False
+
+    # ------------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Copy until it is stopped, or, with `once`, until all is copied that was there.
+
+        Raises:
+            CopierFencedError: another copier has taken over.
+            CopyError: somebody has to look at it.
+        """
+        settings = self.settings
+        self._stopping = asyncio.Event()
+        self._failed = asyncio.get_running_loop().create_future()
+        self._source, self._target = both_sides(settings)
+        self.destination = Destination(settings)
+        self._membership = Membership(settings, self._assigned, self._revoked)
+        self._fetcher = Fetcher(self._source.client, settings.fetch_wait_ms)
+        try:
+            await self._connect()
+            await self._membership.start()
+            self._joined = True
+            await self._work()
+        finally:
+            await self._close()
+
+    def stop(self) -> None:
+        """End `run` when what is under way has its answers, and is saved."""
+        self._stopping.set()
+
+    async def _connect(self) -> None:
+        """Reach both sides, and look whether they fit."""
+        await connect(self.settings, self._source, self._target)
+        self.cluster = self._target.cluster_id
+        try:
+            await self.destination.start()
+        except ProducerError as error:
+            raise CopyError(f"the destination cannot be reached: {error}") from None
+
+    async def _work(self) -> None:
+        works = [
+            asyncio.ensure_future(work)
+            for work in (self._fetcher.run(), self._save_often(), self._until_done())
+        ]
+        try:
+            done, _ = await asyncio.wait(
+                (*works, self._failed), return_when=asyncio.FIRST_COMPLETED
+            )
+            for each in done:
+                each.result()
+            self.destination.check()
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+
+    async def _until_done(self) -> None:
+        """Until it is stopped; or all is copied."""
+        while not self._stopping.is_set():
+            copies = self._copies.values()
+            if self.settings.once and copies and all(each.finished for each in copies):
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _close(self) -> None:
+        if self._joined:
+            if not self._failed.done():
+                await self._revoked(set(self._copies), lost=False)
+            await self._membership.stop()
+        for copy in list(self._copies.values()):
+            await copy.stop(lost=True)
+        await self.destination.close()
+        await self._source.close()
+        await self._target.close()
+        if not self._failed.cancel():
+            self._failed.exception()  # it may have failed again since `run` was told
+
+    # ------------------------------------------------------------------ the group
+
+    def _assigned(self, places: set[TopicPartition]) -> None:
+        for place in sorted(places):
+            copy = self._copies[place] = PartitionCopy(self, place)
+            self.metrics.assigned += 1
+            copy.start()
+        _log.info("%s partitions are this copier's (%s)", len(places), self.who)
+        self._show()
+
+    async def _revoked(self, places: set[TopicPartition], *, lost: bool) -> None:
+        copies = [self._copies[place] for place in places if place in self._copies]
+        await asyncio.gather(*(copy.stop(lost=lost) for copy in copies))
+        if lost:
+            _log.warning("this copier was silent for too long: its partitions are others' to take")
+            self._lost.update(places)
+        else:
+            await self._save_last(copies)
+        for copy in copies:
+            self._copies.pop(copy.place, None)
+        self._show()
+
+    async def _save_last(self, copies: list[PartitionCopy]) -> None:
+        """Save once more; who goes on would otherwise send again what is there, and no more."""
+        try:
+            await self._save(copies)
+        except (UnavailableError, ReplacedError, CopyError) as error:
+            self.metrics.commit_failures += 1
+            _log.warning("the last checkpoint is not saved: %s", error)
+
+    def _show(self) -> None:
+        self.metrics.partitions = [copy.progress for _, copy in sorted(self._copies.items())]
+
+    async def _save_often(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.commit_interval_ms / 1000)
+            self._membership.check()
+            self.destination.check()
+            await self._look_for_successors()
+            try:
+                await self._save(list(self._copies.values()))
+            except (UnavailableError, ReplacedError) as error:
+                self.metrics.commit_failures += 1
+                _log.info("not saved now: %s", error)
+
+    async def _save(self, copies: list[PartitionCopy]) -> None:
+        """Save how far they are; all in one commit."""
+        new = {
+            copy: copy.done for copy in copies if copy.done is not None and copy.done != copy.kept
+        }
+        if not new:
+            return
+        await self._membership.commit(
+            {copy.place: (done.offset, done.metadata()) for copy, done in new.items()}
+        )
+        self.metrics.commits += 1
+        for copy, done in new.items():
+            if copy.done is not None and copy.done.pid == done.pid:
+                copy.kept = done
+
+    async def _look_for_successors(self) -> None:
+        """Whether somebody has taken what this copier lost while it was silent."""
+        for place in sorted(self._lost - self._copies.keys()):
+            try:
+                saved = await self._membership.saved([place])
+            except UnavailableError:
+                return
+            self._check_mine(place, saved.get(place))
+
+    def _check_mine(self, place: TopicPartition, saved: Saved | None) -> None:
+        """Whether a partition that was lost is still as this copier left it.
+
+        Raises:
+            CopierFencedError: somebody else has had it since.
+        """
+        if place not in self._lost or saved is None:
+            return
+        try:
+            who = read_checkpoint(*saved).who
+        except CheckpointError:
+            return  # said where it is taken up
+        if who != self.who:
+            raise CopierFencedError(
+                f"this copier ({self.who}) was silent for too long, and {who} has taken over"
+                f" {place.topic}-{place.partition}"
+            )
+
+    # ------------------------------------------------------------------ asked by partitions
+
+    @property
+    def source(self) -> Asked:
+        """See `partition.Hub`."""
+        return self._source.asked
+
+    @property
+    def target(self) -> Asked:
+        """See `partition.Hub`."""
+        return self._target.asked
+
+    async def prepare(self, topic: str, partition: int) -> str:
+        """See `partition.Hub`."""
+        check_apart(self.settings, self._source, self._target, {topic})
+        renamed = self.settings.renamed(topic)
+        partitions = await self._source.partitions(topic)
+        await self._target.provide(renamed, max(partitions, partition + 1))
+        return renamed
+
+    async def saved(self, place: TopicPartition) -> Saved | None:
+        """See `partition.Hub`."""
+        found = await self._saved(place)
+        self._check_mine(place, found)
+        self._lost.discard(place)
+        return found
+
+    async def _saved(self, place: TopicPartition) -> Saved | None:
+        while True:
+            try:
+                return (await self._membership.saved([place])).get(place)
+            except UnavailableError as error:
+                _log.info("%s", error)
+                await asyncio.sleep(_REST_S)
+
+    async def save(self, place: TopicPartition, checkpoint: Checkpoint) -> None:
+        """See `partition.Hub`."""
+        while True:
+            try:
+                await self._membership.commit({place: (checkpoint.offset, checkpoint.metadata())})
+            except UnavailableError as error:
+                self.metrics.commit_failures += 1
+                _log.info("not saved now: %s", error)
+                await asyncio.sleep(_REST_S)
+            else:
+                self.metrics.commits += 1
+                return
+
+    async def lease(self, topic: str, partition: int, pid: int) -> Lease | None:
+        """See `partition.Hub`."""
+        while True:
+            try:
+                return await self.destination.leases.lease_pid(topic, partition, pid)
+            except LeaseUnavailableError as error:
+                _log.warning("%s", error)
+                await asyncio.sleep(_REST_S)
+            except LeaseRefusedError as error:
+                if error.status == GONE:
+                    return None
+                raise CopyError(f"the destination, {topic}-{partition}: {error}") from None
+
+    def read(self, reader: PartitionCopy) -> None:
+        """See `partition.Hub`."""
+        self._fetcher.add(reader)
+
+    def leave(self, reader: PartitionCopy) -> None:
+        """See `partition.Hub`."""
+        self._fetcher.remove(reader)
+
+    def more(self) -> None:
+        """See `partition.Hub`."""
+        self._fetcher.wake()
+
+    def fail(self, error: Exception) -> None:
+        """See `partition.Hub`."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def fenced(self, place: TopicPartition, error: FencedError) -> None:
+        """See `partition.Hub`."""
+        self.destination.spawn(self._tell_who(place, error))
+
+    async def _tell_who(self, place: TopicPartition, error: FencedError) -> None:
+        """End, and say who goes on."""
+        who = "somebody"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WHO_S):
+                try:
+                    saved = await self._saved(place)
+                    who = who if saved is None else read_checkpoint(*saved).who
+                except CopyError as unknown:
+                    _log.info("who goes on is not known: %s", unknown)
+        self.fail(CopierFencedError(
+            f"{place.topic}-{place.partition} is copied by {who}, and not by this one"
+            f" ({self.who}) any more: {error}"
+        ))  # fmt: skip
+
+
+def _myself() -> str:
+    return f"{socket.gethostname()[:80]}:{os.getpid()}:{secrets.token_hex(4)}"

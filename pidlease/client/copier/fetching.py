@@ -1,0 +1,180 @@
+"""Reads many partitions of the source: one request for each leader, which waits there for more."""
+
+import asyncio
+import logging
+from typing import Any, Final, Protocol
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.structs import TopicPartition
+
+from pidlease.client.copier.asking import (
+    OUT_OF_RANGE,
+    READ_COMMITTED,
+    RETRIABLE,
+    known_leader,
+)
+from pidlease.client.copier.chunk import Chunk, chunk_of
+from pidlease.client.copier.errors import CopyError
+from pidlease.client.tasks import Tasks
+
+_log = logging.getLogger(__name__)
+
+#: What a fetch brings at most: of all partitions, and of one.
+_FETCH_BYTES: Final = 8 << 20
+_PART_BYTES: Final = 1 << 20
+#: Who has no leader, or one that does not answer, is tried again after this time.
+_REST_S: Final = 0.2
+
+
+class Reading(Protocol):
+    """Who reads a partition."""
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition."""
+
+    @property
+    def wants(self) -> int:
+        """The offset to be read from; -1: it takes nothing now."""
+
+    def came(self, offset: int, chunk: Chunk) -> None:
+        """A fetch from an offset brought something, or nothing."""
+
+    def out_of_range(self) -> None:
+        """The source does not have what was asked for."""
+
+    def failed(self, error: CopyError) -> None:
+        """The source will not let it be read."""
+
+
+class Fetcher:
+    """See the module's text.
+
+    Parameters:
+        client: of the source, connected.
+        wait_ms: how long a fetch waits for records.
+    """
+
+    def __init__(self, client: AIOKafkaClient, wait_ms: int) -> None:
+        self._client: Final = client
+        self._wait_ms: Final = wait_ms
+        self._readers: dict[TopicPartition, Reading] = {}
+        self._busy: set[int] = set()
+        self._resting: set[TopicPartition] = set()
+        self._tasks: Final = Tasks(self._broken)
+        self._wake: Final = asyncio.Event()
+        self._failed: asyncio.Future[None] | None = None
+
+    def add(self, reader: Reading) -> None:
+        """Read a partition from now on."""
+        self._readers[reader.place] = reader
+        self._client.add_topic(reader.place.topic)
+        self._wake.set()
+
+    def remove(self, reader: Reading) -> None:
+        """Read it no more; what is under way is not told any more."""
+        if self._readers.get(reader.place) is reader:
+            del self._readers[reader.place]
+
+    def wake(self) -> None:
+        """Somebody takes more."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Read until it is cancelled."""
+        self._failed = asyncio.get_running_loop().create_future()
+        try:
+            while True:
+                self._look()
+                waiting = asyncio.ensure_future(self._wake.wait())
+                await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                self._wake.clear()
+                if self._failed.done():
+                    self._failed.result()
+        finally:
+            await self._tasks.cancel()
+
+    def _look(self) -> None:
+        """Ask each leader that is not being asked for what is wanted of it."""
+        wanted: dict[int, list[tuple[Reading, int]]] = {}
+        homeless = False
+        for place, reader in self._readers.items():
+            if place in self._resting or (offset := reader.wants) < 0:
+                continue
+            leader = known_leader(self._client, place)
+            if leader is None:
+                homeless = True
+                self._rest(place)
+                continue
+            if leader not in self._busy:
+                wanted.setdefault(leader, []).append((reader, offset))
+        if homeless:
+            self._tasks.spawn(self._refresh())
+        for node, readers in wanted.items():
+            self._busy.add(node)
+            self._tasks.spawn(self._fetch(node, readers))
+
+    async def _fetch(self, node: int, readers: list[tuple[Reading, int]]) -> None:
+        topics: dict[str, list[tuple[int, int, int]]] = {}
+        for reader, offset in readers:
+            part = reader.place.partition, offset, _PART_BYTES
+            topics.setdefault(reader.place.topic, []).append(part)
+        request = FetchRequest(self._wait_ms, 1, _FETCH_BYTES, READ_COMMITTED, list(topics.items()))
+        try:
+            response = await self._client.send(node, request)
+        except (KafkaError, OSError, TimeoutError) as error:
+            _log.info("node %s of the source: %r", node, error)
+            for reader, _ in readers:
+                self._rest(reader.place)
+            self._tasks.spawn(self._refresh())
+        else:
+            self._take(readers, response)
+        finally:
+            self._busy.discard(node)
+            self._wake.set()
+
+    def _take(self, readers: list[tuple[Reading, int]], response: Any) -> None:  # noqa: ANN401
+        asked = {reader.place: (reader, offset) for reader, offset in readers}
+        moved = False
+        for topic, parts in response.topics:
+            for part in parts:
+                place, code = TopicPartition(topic, part[0]), part[1]
+                reader, offset = asked.get(place, (None, 0))
+                if reader is None or self._readers.get(place) is not reader:
+                    continue  # it is somebody else's by now
+                if not code:
+                    reader.came(offset, chunk_of(part, committed=True))
+                elif code == OUT_OF_RANGE:
+                    reader.out_of_range()
+                elif code in RETRIABLE:
+                    moved = True
+                    self._rest(place)
+                else:
+                    reason = f"{topic}-{part[0]} of the source: {for_code(code).__name__}"
+                    reader.failed(CopyError(reason))
+        if moved:
+            self._tasks.spawn(self._refresh())
+
+    async def _refresh(self) -> None:
+        """Ask for the cluster again."""
+        try:
+            await self._client.force_metadata_update()
+        except (KafkaError, OSError, TimeoutError) as error:
+            _log.info("no metadata of the source: %r", error)
+
+    def _rest(self, place: TopicPartition) -> None:
+        """Leave a partition alone for a moment."""
+        self._resting.add(place)
+        asyncio.get_running_loop().call_later(_REST_S, self._rested, place)
+
+    def _rested(self, place: TopicPartition) -> None:
+        self._resting.discard(place)
+        self._wake.set()
+
+    def _broken(self, error: BaseException) -> None:
+        """What broke here breaks the copy: nobody would read any more."""
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)

@@ -1,0 +1,425 @@
+"""The copy of one partition: where it goes on, under which PID, and how far it is.
+
+What is saved says where it goes on. It reads and sends, and how far it is gets saved from time to
+time. When its PID's lease is over, the destination's log says how far it is, and the next PID is
+saved before anything is written under it.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
+
+from aiokafka.structs import TopicPartition
+
+from pidlease.client.batch import Sent
+from pidlease.client.copier.asking import EARLIEST, LATEST, READ_COMMITTED, Asked
+from pidlease.client.copier.batches import CopiedBatch
+from pidlease.client.copier.carrying import carry_over
+from pidlease.client.copier.channel import Channel, Destination
+from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
+from pidlease.client.copier.chunk import Chunk
+from pidlease.client.copier.errors import CheckpointError, CopyError
+from pidlease.client.copier.membership import ReplacedError, Saved
+from pidlease.client.copier.metrics import CopyMetrics, PartitionProgress
+from pidlease.client.copier.settings import CopySettings
+from pidlease.client.copier.translating import Translator
+from pidlease.client.errors import FencedError, ProducerError
+from pidlease.client.lease_client import Lease
+
+_log = logging.getLogger(__name__)
+
+#: A lease is over at the server a little later than it said.
+_LEASE_REST_S: Final = 0.5
+#: How long, at a rebalance, for answers of what is under way.
+_LAST_ANSWERS_S: Final = 5.0
+
+
+class Hub(Protocol):
+    """What a partition sees of its copier."""
+
+    @property
+    def settings(self) -> CopySettings:
+        """The copy's."""
+
+    @property
+    def metrics(self) -> CopyMetrics:
+        """Its counters."""
+
+    @property
+    def destination(self) -> Destination:
+        """The connections there."""
+
+    @property
+    def who(self) -> str:
+        """What others are told of this copier."""
+
+    @property
+    def cluster(self) -> str:
+        """Cluster id of the destination."""
+
+    @property
+    def source(self) -> Asked:
+        """The source, to be asked."""
+
+    @property
+    def target(self) -> Asked:
+        """The destination, to be asked."""
+
+    async def prepare(self, topic: str, partition: int) -> str:
+        """See to it that the destination has a partition; its topic there."""
+
+    async def saved(self, place: TopicPartition) -> Saved | None:
+        """What is saved."""
+
+    async def save(self, place: TopicPartition, checkpoint: Checkpoint) -> None:
+        """Save a checkpoint now."""
+
+    async def lease(self, topic: str, partition: int, pid: int) -> Lease | None:
+        """Lease a PID (-1), or ask for one; None: it is known no more."""
+
+    def read(self, reader: "PartitionCopy") -> None:
+        """Read for it from now on."""
+
+    def leave(self, reader: "PartitionCopy") -> None:
+        """Read for it no more."""
+
+    def more(self) -> None:
+        """Somebody takes more."""
+
+    def fail(self, error: Exception) -> None:
+        """The copy cannot go on."""
+
+    def fenced(self, place: TopicPartition, error: FencedError) -> None:
+        """Another copier writes under a partition's PID."""
+
+
+class PartitionCopy:
+    """See the module's text.
+
+    Parameters:
+        hub: the copier.
+        place: the source's topic and partition.
+
+    Attributes:
+        progress: for whoever looks.
+        done: what may be saved; None: nothing yet.
+        kept: what was saved last.
+        stop_at: the source's end when this began; -1: not known yet.
+    """
+
+    def __init__(self, hub: Hub, place: TopicPartition) -> None:
+        self._hub: Final = hub
+        self.place: Final = place
+        self.progress: Final = PartitionProgress(place.topic, place.partition)
+        self.done: Checkpoint | None = None
+        self.kept: Checkpoint | None = None
+        self.stop_at = -1
+        self._topic = ""
+        self._channel: Channel | None = None
+        self._translator: Translator | None = None
+        self._pending_bytes = 0
+        self._ended_by: ProducerError | None = None
+        self._over: Final = asyncio.Event()
+        self._idle: Final = asyncio.Event()
+        self._idle.set()
+        self._lease: Lease | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self, *, lost: bool) -> None:
+        """Copy no more of it.
+
+        Parameters:
+            lost: it is somebody else's already; otherwise answers of what is under way are awaited.
+        """
+        self._hub.leave(self)
+        if not lost and self._channel is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), _LAST_ANSWERS_S)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._drop()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is copied that was there when it began."""
+        return self.done is not None and 0 <= self.stop_at <= self.done.offset
+
+    # ------------------------------------------------------------------ the task
+
+    async def _run(self) -> None:
+        try:
+            self._topic = await self._hub.prepare(*self.place)
+            if self.stop_at < 0:
+                self.stop_at = await self._hub.source.offset(self.place, LATEST, READ_COMMITTED)
+            await self._take_up(await self._hub.saved(self.place))
+            while True:
+                await self._until_over()
+                await self._go_on()
+        except ReplacedError as error:
+            _log.info("%s-%s: %s", *self.place, error)  # it will be revoked
+        except CopyError as error:
+            self._hub.fail(error)
+        except Exception as error:  # noqa: BLE001 - told to whoever waits for the copy
+            _log.exception("the copy of %s-%s broke", *self.place)
+            self._hub.fail(error)
+
+    async def _take_up(self, saved: Saved | None) -> None:
+        """Begin where the copy is, or at the beginning."""
+        if saved is None:
+            at = await self._hub.target.offset(self._there, LATEST)
+            offset = await self._hub.source.offset(
+                self.place, self._hub.settings.start, READ_COMMITTED
+            )
+            await self._begin_anew(offset, at)
+            return
+        checkpoint = self._fitting(saved)._replace(who=self._hub.who)
+        checkpoint = await self._within_source(checkpoint)
+        lease = await self._hub.lease(self._topic, self.place.partition, checkpoint.pid)
+        if lease is None:
+            await self._carry(checkpoint)
+            return
+        checkpoint = self._behind_destination(checkpoint, lease)
+        await self._hub.save(self.place, checkpoint)
+        self._begin(checkpoint, lease)
+
+    async def _begin_anew(self, offset: int, at: int) -> None:
+        """Go on under a new PID, which is saved before anything is written under it."""
+        lease = await self._hub.lease(self._topic, self.place.partition, -1)
+        if lease is None:
+            raise CopyError(f"no PID for {self._topic}-{self.place.partition}")
+        checkpoint = Checkpoint(
+            offset, lease.pid, lease.generation, -1, offset, at, self._topic, self._hub.cluster,
+            self._hub.who,
+        )  # fmt: skip
+        await self._hub.save(self.place, checkpoint)
+        self._begin(checkpoint, lease)
+
+    async def _carry(self, checkpoint: Checkpoint) -> None:
+        """Go on under the next PID, behind what the destination's log has of this one."""
+        found = await carry_over(
+            self._hub.target, self._there, checkpoint, trusted=self._hub.settings.trust_checkpoint
+        )
+        self._hub.metrics.carried += 1
+        _log.info("%s-%s: the lease of PID %s is over; it goes on at offset %s",
+                  *self.place, checkpoint.pid, found.offset)  # fmt: skip
+        await self._begin_anew(found.offset, found.end)
+
+    def _begin(self, checkpoint: Checkpoint, lease: Lease) -> None:
+        """Read and send."""
+        self.done = self.kept = checkpoint
+        self._lease = lease
+        self._over.clear()
+        self._ended_by = None
+        place = f"{self.place.topic}-{self.place.partition} of the source"
+        self._translator = Translator(place, checkpoint.offset)
+        self._channel = self._hub.destination.channel(
+            self._topic, self.place.partition, self._channel_ended
+        )
+        self._channel.begin(lease.pid, lease.generation, lease.sequence_number)
+        self._tell()
+        self._hub.read(self)
+
+    async def _until_over(self) -> None:
+        """Wait until the server knows the PID no more, or takes nothing more under it."""
+        while not self._over.is_set():
+            lease = self._lease
+            left = lease.ends_at - time.monotonic() if lease is not None else _LEASE_REST_S
+            with suppress(TimeoutError):
+                timeout = None if left == float("inf") else max(left, _LEASE_REST_S)
+                await asyncio.wait_for(self._over.wait(), timeout)
+            if self._over.is_set() or self.done is None:
+                return
+            self._lease = await self._hub.lease(self._topic, self.place.partition, self.done.pid)
+            if self._lease is None:
+                return
+
+    async def _go_on(self) -> None:
+        """Behind the end of a lease."""
+        ended_by, checkpoint = self._ended_by, self.done
+        if checkpoint is None:
+            raise CopyError("a copy ended that never began")
+        if isinstance(ended_by, FencedError):
+            self._hub.fenced(self.place, ended_by)
+            raise ReplacedError(str(ended_by))
+        self._hub.leave(self)
+        self._drop()
+        place = self._topic, self.place.partition
+        while (lease := await self._hub.lease(*place, checkpoint.pid)) is not None:
+            if ended_by is not None and lease.ends_at > time.monotonic():
+                raise CopyError(f"the destination refuses a batch: {ended_by}")
+            await asyncio.sleep(_LEASE_REST_S)
+        await self._carry(checkpoint)
+
+    # ------------------------------------------------------------------ what was saved
+
+    @property
+    def _there(self) -> TopicPartition:
+        return TopicPartition(self._topic, self.place.partition)
+
+    def _fitting(self, saved: Saved) -> Checkpoint:
+        """What was saved.
+
+        Raises:
+            CheckpointError: it is no copier's, or of another copy.
+        """
+        group = self._hub.settings.group
+        where = f"group {group}, {self.place.topic}-{self.place.partition}"
+        try:
+            checkpoint = read_checkpoint(*saved)
+        except CheckpointError as error:
+            raise CheckpointError(f"{where}: {error}; choose another group, or delete this one's"
+                                  " offsets to copy everything again") from None  # fmt: skip
+        if (checkpoint.cluster, checkpoint.topic) != (self._hub.cluster, self._topic):
+            raise CheckpointError(
+                f"{where}: it copies to {checkpoint.topic} of cluster {checkpoint.cluster}, and not"
+                f" to {self._topic} of {self._hub.cluster}; choose another group"
+            )
+        return checkpoint
+
+    async def _within_source(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint, if the source goes on there.
+
+        Raises:
+            CopyError: it does not.
+        """
+        offset, source = checkpoint.offset, self._hub.source
+        where = f"{self.place.topic}-{self.place.partition} of the source"
+        end = await source.offset(self.place, LATEST)
+        if offset > end:
+            raise CopyError(
+                f"{where} ends at {end}, and was copied up to {offset}: it was cut, or made anew;"
+                " copy it to a new topic, with another group"
+            )
+        start = await source.offset(self.place, EARLIEST)
+        if offset >= start:
+            return checkpoint
+        if not self._hub.settings.skip_lost:
+            raise CopyError(
+                f"{where} begins at {start}, and was copied up to {offset}: what came between is"
+                " deleted and was never copied; say --skip-lost to go on without"
+            )
+        _log.warning("%s: offsets %s to %s are deleted and were never copied",
+                     where, offset, start)  # fmt: skip
+        return checkpoint._replace(offset=start)
+
+    def _behind_destination(self, checkpoint: Checkpoint, lease: Lease) -> Checkpoint:
+        """The checkpoint, if the destination has all that it speaks of.
+
+        Raises:
+            CopyError: it has lost some.
+        """
+        if lease.sequence_number > checkpoint.sequence:
+            return checkpoint
+        offset = max(lease.sequence_number, checkpoint.first)
+        where = f"{self._topic}-{self.place.partition} of the destination"
+        if not self._hub.settings.rewind:
+            raise CopyError(
+                f"{where} had what the source has up to offset {checkpoint.sequence}, and has lost"
+                f" it from {offset} on; say --rewind to copy that again"
+            )
+        _log.warning("%s has lost what the source has from %s on: copied again", where, offset)
+        return checkpoint._replace(offset=offset, sequence=lease.sequence_number - 1)
+
+    # ------------------------------------------------------------------ asked by the fetcher
+
+    @property
+    def wants(self) -> int:
+        """See `fetching.Reading`."""
+        if self._translator is None or self._channel is None or not self._channel.alive:
+            return -1
+        if self._pending_bytes >= self._hub.settings.buffer_bytes:
+            return -1
+        return self._translator.position
+
+    def came(self, offset: int, chunk: Chunk) -> None:
+        """See `fetching.Reading`."""
+        translator, channel = self._translator, self._channel
+        if translator is None or channel is None or offset != translator.position:
+            return  # it was asked for before the copy went on elsewhere
+        try:
+            for batch in translator.batches(chunk):
+                self._pending_bytes += batch.source_bytes
+                self._idle.clear()
+                channel.send(batch).add_done_callback(partial(self._answered, channel, batch))
+        except CopyError as error:
+            self._hub.fail(error)
+            return
+        except ProducerError:
+            return  # it has ended meanwhile, and is told so
+        self.progress.end_offset = chunk.end_offset
+        self._tell()
+
+    def out_of_range(self) -> None:
+        """See `fetching.Reading`."""
+        self._hub.leave(self)
+        self._hub.destination.spawn(self._look_for_range())
+
+    async def _look_for_range(self) -> None:
+        """The source lacks what comes next: say why, or go on behind it."""
+        done, translator = self.done, self._translator
+        if done is None or translator is None:
+            return
+        try:
+            found = await self._within_source(done._replace(offset=translator.position))
+        except CopyError as error:
+            self._hub.fail(error)
+            return
+        if translator is self._translator:
+            translator.skip_to(found.offset)
+            self._hub.read(self)
+
+    def failed(self, error: CopyError) -> None:
+        """See `fetching.Reading`."""
+        self._hub.fail(error)
+
+    # ------------------------------------------------------------------ answers
+
+    def _answered(
+        self, channel: Channel, batch: CopiedBatch, future: "asyncio.Future[Sent]"
+    ) -> None:
+        if channel is not self._channel or future.cancelled() or future.exception() is not None:
+            return  # the channel tells why
+        sent, done, metrics = future.result(), self.done, self._hub.metrics
+        self._pending_bytes -= batch.source_bytes
+        metrics.records += batch.records
+        metrics.batches += 1
+        metrics.bytes += batch.source_bytes
+        metrics.duplicates += batch.cut_off + len(batch.ids) * sent.duplicate
+        if done is not None:
+            at = sent.offset + len(batch.ids) if sent.offset >= 0 else done.at
+            self.done = done._replace(
+                offset=batch.ids[-1] + 1, sequence=batch.ids[-1], at=max(at, done.at),
+                generation=done.generation if sent.duplicate else sent.generation,
+            )  # fmt: skip
+        if not self._pending_bytes:
+            self._idle.set()
+        self._tell()
+        self._hub.more()
+
+    def _tell(self) -> None:
+        """What is done, holes behind the last record included."""
+        if self.done is None or self._translator is None:
+            return
+        if not self._pending_bytes and self._translator.position > self.done.offset:
+            self.done = self.done._replace(offset=self._translator.position)
+        self.progress.offset, self.progress.pid = self.done.offset, self.done.pid
+
+    def _channel_ended(self, error: ProducerError) -> None:
+        self._ended_by = error
+        self._over.set()
+
+    def _drop(self) -> None:
+        """Give up what is under way: it is read again."""
+        channel, self._channel, self._translator = self._channel, None, None
+        self._pending_bytes = 0
+        self._idle.set()
+        if channel is not None:
+            channel.close()

@@ -1,0 +1,135 @@
+"""The options of a copy, checked."""
+
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from pidlease.client.copier.asking import EARLIEST, LATEST
+from pidlease.client.settings import IN_FLIGHT_MAX
+
+#: Where in `rename` the source's name stands.
+NAME: Final = "{topic}"
+#: What the clusters' logs call a copier.
+CLIENT_ID: Final = "pidlease-copier"
+#: How often it is looked for new topics and partitions.
+METADATA_MS: Final = 30_000
+#: How a cluster is reached, in aiokafka's words.
+_SECURITY: Final = frozenset((
+    "security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username",
+    "sasl_plain_password",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySettings:
+    """A copy's settings.
+
+    Attributes:
+        source: HOST:PORT, or several of them, of the cluster that is copied.
+        destination: HOST:PORT, or several, of the Kafka port of a pidlease.
+        leases: the URL of its HTTP port, `http://HOST:PORT`.
+        group: the consumer group, at the source: its copiers share the work, and its offsets say
+            how far that is.
+        topics: which topics,
+        topics_regex: or those that this matches as a whole.
+        rename: what a topic is called at the destination; `{topic}` stands for its name.
+        start: where a partition begins that was never copied: EARLIEST, LATEST, or ms since 1970.
+        once: end when all is copied that was there at the beginning.
+        skip_lost: go on where the source's records begin that are not deleted yet, although some
+            before them were never copied.
+        rewind: copy again what the destination has lost since it was acknowledged.
+        trust_checkpoint: go on from what is saved where the lease has ended and the destination's
+            log does not reach back far enough to tell.
+        commit_interval_ms: how often it is saved how far the copy is.
+        buffer_bytes: of records that are read, and not at the destination yet; of a partition.
+        fetch_wait_ms: how long a fetch waits at the source for records.
+        session_timeout_ms: a copier that is silent for so long is replaced.
+        request_timeout_ms: how long an answer may take; then it is asked again.
+        give_up_ms: how long a cluster that does not answer is asked again, at a start or a change.
+        who: what other copiers are told of this one; empty: host and process.
+        source_security: how the source is reached: aiokafka's security_protocol, ssl_context,
+            sasl_mechanism, sasl_plain_username, sasl_plain_password.
+        security_protocol: towards the destination: PLAINTEXT or SSL,
+        ssl_context: and by what.
+    """
+
+    source: str | Sequence[str]
+    destination: str | Sequence[str]
+    leases: str
+    group: str
+    topics: Sequence[str] = ()
+    topics_regex: str | None = None
+    rename: str = NAME
+    start: int = EARLIEST
+    once: bool = False
+    skip_lost: bool = False
+    rewind: bool = False
+    trust_checkpoint: bool = False
+    commit_interval_ms: float = 1_000
+    buffer_bytes: int = 4 << 20
+    fetch_wait_ms: int = 500
+    session_timeout_ms: int = 10_000
+    request_timeout_ms: int = 30_000
+    give_up_ms: float = 60_000
+    max_in_flight: int = IN_FLIGHT_MAX
+    who: str = ""
+    source_security: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
+    ssl_context: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            ValueError: names the option.
+        """
+        for problem in (self._what_problem(), self._number_problem()):
+            if problem:
+                raise ValueError(problem)
+
+    def renamed(self, topic: str) -> str:
+        """What a topic of the source is called at the destination."""
+        return self.rename.replace(NAME, topic)
+
+    def selects(self, topic: str) -> bool:
+        """Whether a topic of the source is to be copied."""
+        if self.topics_regex is not None:
+            return re.fullmatch(self.topics_regex, topic) is not None
+        return topic in self.topics
+
+    def _what_problem(self) -> str:
+        if not self.group:
+            return "group is the name of a consumer group"
+        if bool(self.topics) == (self.topics_regex is not None):
+            return "either topics, or topics_regex"
+        if isinstance(self.topics, str):
+            return "topics is a list of names"
+        if self.topics_regex is not None:
+            try:
+                re.compile(self.topics_regex)
+            except re.error as error:
+                return f"topics_regex {self.topics_regex!r}: {error}"
+        several = self.topics_regex is not None or len(self.topics) > 1
+        if several and NAME not in self.rename:
+            return f"rename {self.rename!r} would make one topic of several: it lacks {NAME}"
+        if not self.leases.startswith(("http://", "https://")):
+            return "leases is the URL of the destination's HTTP port, http://HOST:PORT"
+        if unknown := self.source_security.keys() - _SECURITY:
+            return f"source_security: unknown: {', '.join(sorted(unknown))}"
+        return ""
+
+    def _number_problem(self) -> str:
+        if self.start < EARLIEST:
+            return f"start is {EARLIEST}, {LATEST}, or ms since 1970"
+        if not 1 <= self.max_in_flight <= IN_FLIGHT_MAX:
+            return f"max_in_flight is 1 to {IN_FLIGHT_MAX}: so many the server remembers"
+        for name in ("commit_interval_ms", "buffer_bytes", "session_timeout_ms",
+                     "request_timeout_ms", "give_up_ms"):  # fmt: skip
+            if not getattr(self, name) > 0:
+                return f"{name} is above 0"
+        if self.fetch_wait_ms < 0:
+            return "fetch_wait_ms is not below 0"
+        return ""

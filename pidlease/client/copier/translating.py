@@ -1,0 +1,179 @@
+"""What a fetch of the source brings, made into batches for the destination."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from pidlease.client.copier.batches import CopiedBatch, Records, Writer, unpacked, with_identity
+from pidlease.client.copier.chunk import Chunk
+from pidlease.client.copier.errors import CopyError
+from pidlease.storage.record_batch import (
+    CODEC_BITS,
+    CODECS,
+    MAGIC,
+    BatchHeader,
+    CorruptBatchError,
+    check_intact,
+)
+
+#: Batches of at least so many bytes go on as they are; smaller ones are joined.
+_WHOLE_BYTES: Final = 8 << 10
+#: What joined ones have at most, unpacked.
+_JOINED_BYTES: Final = 128 << 10
+#: Attributes that a batch may have which goes on as it is: its codec, and that it was part of a
+#: transaction (which has been committed).
+_PLAIN_BITS: Final = CODEC_BITS | 0x10
+_TRANSACTIONAL_BIT: Final = 0x10
+
+
+class Translator:
+    """A partition's.
+
+    Parameters:
+        place: the source's topic and partition, for messages.
+        position: the source's first offset to be copied.
+
+    Attributes:
+        position: everything before it has been given out, or is not to be copied.
+    """
+
+    def __init__(self, place: str, position: int) -> None:
+        self._place: Final = place
+        self.position = position
+        self._small: list[tuple[BatchHeader, memoryview]] = []
+        self._small_bytes = 0
+        self._seen = position
+
+    def batches(self, chunk: Chunk) -> Iterator[CopiedBatch]:
+        """A fetch's records, in their order, in batches; `position` is behind them when they end.
+
+        Raises:
+            CopyError: something of it cannot be read.
+        """
+        for header, batch in self.committed(chunk):
+            if header.last_offset < self.position or not header.records:
+                continue
+            if self._small and (
+                len(batch) >= _WHOLE_BYTES
+                or self._small_bytes + len(batch) > _JOINED_BYTES
+                or header.codec != self._small[0][0].codec
+            ):
+                yield from self._joined()
+            if len(batch) >= _WHOLE_BYTES:
+                yield from self._one(header, batch)
+            else:
+                self._small.append((header, batch))
+                self._small_bytes += len(batch)
+        yield from self._joined()
+        self.position = max(self.position, self._seen)
+
+    def skip_to(self, position: int) -> None:
+        """Leave out what comes before an offset: the source does not have it any more."""
+        self.position = self._seen = position
+
+    # ------------------------------------------------------------------ what is to be copied
+
+    def committed(self, chunk: Chunk) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Batches without markers, and without those of transactions that were aborted.
+
+        As Kafka's consumer does it (CompletedFetch): a producer's batches are left out from the
+        first offset of its aborted transaction to its next marker.
+        """
+        waiting = sorted(chunk.aborted, key=lambda each: each[1], reverse=True)
+        aborted: set[int] = set()
+        for header, batch in self._intact(chunk):
+            while waiting and waiting[-1][1] <= header.last_offset:
+                aborted.add(waiting.pop()[0])
+            if header.is_control:
+                if _is_abort(batch):
+                    aborted.discard(header.producer_id)
+            elif header.attributes & _TRANSACTIONAL_BIT and header.producer_id in aborted:
+                continue
+            else:
+                yield header, batch
+
+    def _intact(self, chunk: Chunk) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """The whole batches.
+
+        Raises:
+            CopyError: one is not intact.
+        """
+        for header, batch in chunk.batches():
+            if header.magic != MAGIC:
+                raise CopyError(
+                    f"{self._place}, offset {header.base_offset}: record format {header.magic};"
+                    f" only {MAGIC} (Kafka 0.11 and newer) can be copied"
+                )
+            try:
+                check_intact(header, batch)
+            except CorruptBatchError as error:
+                where = f"{self._place}, offset {header.base_offset}"
+                raise CopyError(f"{where}: {error}; look at the source") from None
+            if header.attributes & CODEC_BITS >= len(CODECS):
+                raise self._unreadable(header, ValueError("compressed by nothing that is known"))
+            self._seen = header.last_offset + 1
+            yield header, batch
+
+    # ------------------------------------------------------------------ writing
+
+    def _one(self, header: BatchHeader, batch: memoryview) -> Iterator[CopiedBatch]:
+        """A batch by itself: as it is, or written anew."""
+        records: Records | None = None
+        if (
+            not header.attributes & ~_PLAIN_BITS
+            and header.records == header.last_offset_delta + 1
+            and header.base_offset >= self.position
+        ):
+            try:
+                records = with_identity(header, unpacked(header, batch))
+            except (ValueError, RuntimeError) as error:
+                raise self._unreadable(header, error) from None
+        if records is None:
+            yield from self._rewritten([(header, batch)])
+            return
+        offsets = range(header.base_offset, header.last_offset + 1)
+        yield CopiedBatch(records, offsets, _codec(header), len(batch), time.monotonic())
+
+    def _joined(self) -> Iterator[CopiedBatch]:
+        small, self._small, self._small_bytes = self._small, [], 0
+        if len(small) == 1:
+            yield from self._one(*small[0])
+        elif small:
+            yield from self._rewritten(small)
+
+    def _rewritten(self, found: list[tuple[BatchHeader, memoryview]]) -> Iterator[CopiedBatch]:
+        """Batches written anew as one, record by record; their timestamps as consumers see them."""
+        writer = Writer()
+        offsets: list[int] = []
+        for header, batch in found:
+            try:
+                for record in DefaultRecordBatch(bytes(batch)):
+                    if record.offset >= self.position:
+                        offsets.append(record.offset)
+                        writer.add(record.timestamp, record.key, record.value, record.headers)
+            except (CorruptRecordException, ValueError, RuntimeError) as error:
+                raise self._unreadable(header, error) from None
+        if offsets:
+            size = sum(len(batch) for _, batch in found)
+            codec = _codec(found[0][0])
+            yield CopiedBatch(writer.records(), offsets, codec, size, time.monotonic())
+
+    def _unreadable(self, header: BatchHeader, error: Exception) -> CopyError:
+        return CopyError(
+            f"{self._place}, offset {header.base_offset}: its records cannot be read: {error!r};"
+            " look at the source"
+        )
+
+
+def _codec(header: BatchHeader) -> str | None:
+    return header.codec if header.is_compressed else None
+
+
+def _is_abort(batch: memoryview) -> bool:
+    for record in DefaultRecordBatch(bytes(batch)):
+        return bool(ControlRecord.parse(record.key) == ABORT_MARKER)
+    return False

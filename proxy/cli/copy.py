@@ -1,0 +1,228 @@
+"""`pidlease copy`: topics copied between clusters, each record exactly once."""
+
+import asyncio
+import logging
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+from aiokafka.helpers import create_ssl_context
+from prometheus_client import CollectorRegistry, start_http_server
+
+from pidlease.client.copier import Copier, CopierFencedError, CopyError, CopySettings
+from pidlease.client.copier.asking import EARLIEST, LATEST
+from pidlease.client.copier.metrics import CopyCollector
+from pidlease.client.copier.verifying import Comparison
+from pidlease.client.copier.whole import compare_all
+from proxy.cli.console import WRONG, cannot_look, plain_table, stderr, stdout
+from proxy.cli.copy_progress import show_progress
+
+#: Exit code: another copier has taken over.
+FENCED: Final = 3
+
+
+def copy(  # noqa: PLR0913 - an option each
+    source: Annotated[str, typer.Option("--from", help="HOST:PORT,... of the source.")],
+    destination: Annotated[
+        str, typer.Option("--to", help="HOST:PORT,... of a pidlease's Kafka port.")
+    ],
+    group: Annotated[str, typer.Option(help="Consumer group at the source; copiers share it.")],
+    *,
+    topics: Annotated[str, typer.Option(help="Topics, with commas between.")] = "",
+    topics_regex: Annotated[str | None, typer.Option(help="Or those that this matches.")] = None,
+    leases: Annotated[
+        str | None,
+        typer.Option(help="The destination's HTTP port; default: port 8080 where --to is."),
+    ] = None,
+    rename: Annotated[str, typer.Option(help="What a topic is called there.")] = "{topic}",
+    start: Annotated[
+        str, typer.Option(help="What was never copied begins: earliest, latest, or an ISO time.")
+    ] = "earliest",
+    once: Annotated[bool, typer.Option("--once", help="End when all is copied.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Copy nothing; compare both sides, record by record.")
+    ] = False,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on where the source has deleted records.")
+    ] = False,
+    rewind: Annotated[
+        bool, typer.Option("--rewind", help="Copy again what the destination has lost.")
+    ] = False,
+    trust_checkpoint: Annotated[
+        bool, typer.Option("--trust-checkpoint", help="Where nothing else tells, go on from there.")
+    ] = False,
+    commit_seconds: Annotated[float, typer.Option(help="How often progress is saved.")] = 1.0,
+    session_seconds: Annotated[
+        float, typer.Option(help="A copier that is silent so long is replaced.")
+    ] = 10.0,
+    give_up_seconds: Annotated[
+        float, typer.Option(help="A cluster that does not answer is tried again for so long.")
+    ] = 60.0,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Prometheus metrics, on this machine's loopback.")
+    ] = None,
+    from_tls: Annotated[bool, typer.Option("--from-tls", help="Reach the source by TLS,")] = False,
+    from_ca: Annotated[str | None, typer.Option(help="trusting these certificates,")] = None,
+    from_sasl: Annotated[
+        str | None, typer.Option(help="and by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512,")
+    ] = None,
+    from_username: Annotated[str | None, typer.Option(help="as this user,")] = None,
+    from_password: Annotated[
+        str | None,
+        typer.Option(envvar="PIDLEASE_FROM_PASSWORD", help="with this; better by the variable."),
+    ] = None,
+) -> None:
+    """Copy topics, each record exactly once, over any crash. Exit code 0: done, or stopped; 1: --verify found a difference; 2: it cannot go on; 3: another copier has taken over."""  # noqa: E501 - one line in the help
+    try:
+        settings = CopySettings(
+            source=source.split(","),
+            destination=destination.split(","),
+            leases=leases or f"http://{_host(destination)}:8080",
+            group=group,
+            topics=[each for each in topics.split(",") if each],
+            topics_regex=topics_regex,
+            rename=rename,
+            start=_start(start),
+            once=once,
+            skip_lost=skip_lost,
+            rewind=rewind,
+            trust_checkpoint=trust_checkpoint,
+            commit_interval_ms=commit_seconds * 1000,
+            session_timeout_ms=int(session_seconds * 1000),
+            give_up_ms=give_up_seconds * 1000,
+            source_security=_security(
+                tls=from_tls, ca=from_ca, sasl=from_sasl, user=from_username, password=from_password
+            ),
+        )
+    except (ValueError, OSError) as error:
+        raise cannot_look(str(error)) from None
+    _quiet()
+    if verify:
+        _verify(settings)
+    else:
+        _copy(settings, metrics_port)
+
+
+def _copy(settings: CopySettings, metrics_port: int | None) -> None:
+    copier = Copier(settings)
+    if metrics_port is not None:
+        registry = CollectorRegistry()
+        registry.register(CopyCollector(lambda: copier.metrics))
+        try:
+            start_http_server(metrics_port, "127.0.0.1", registry)
+        except OSError as error:
+            raise cannot_look(f"--metrics-port {metrics_port}: {error}") from None
+    try:
+        asyncio.run(_run(copier))
+    except CopierFencedError as error:
+        stderr().print(f"pidlease: fenced: {error}", style="red", markup=False)
+        raise typer.Exit(FENCED) from None
+    except CopyError as error:
+        raise cannot_look(str(error)) from None
+
+
+async def _run(copier: Copier) -> None:
+    with _stopped_by_signals(copier.stop), show_progress(copier):
+        await copier.run()
+    numbers = copier.metrics
+    stdout().print(
+        f"copied {numbers.records:,} records, {numbers.bytes:,} bytes;"
+        f" {numbers.duplicates:,} had been there before; {numbers.lag:,} are left",
+        markup=False,
+    )
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+# ---------------------------------------------------------------------- comparing
+
+
+def _verify(settings: CopySettings) -> None:
+    try:
+        found = asyncio.run(compare_all(settings))
+    except CopyError as error:
+        raise cannot_look(str(error)) from None
+    _show(found)
+    if not all(each.same for each in found):
+        raise typer.Exit(WRONG)
+
+
+_COLUMNS: Final = (
+    "records", "equal", "lost", "behind", "doubled", "different", "foreign", "deleted",
+)  # fmt: skip
+
+
+def _show(found: list[Comparison]) -> None:
+    table = plain_table("comparison", "topic", "partition", *_COLUMNS)
+    for each in found:
+        table.add_row(each.topic, str(each.partition),
+                      *(f"{getattr(each, name):,}" for name in _COLUMNS))  # fmt: skip
+    stdout().print(table)
+    for each in found:
+        for finding in each.findings:
+            stdout().print(f"{each.topic}-{each.partition}: {finding}", markup=False)
+    sums = (f"{name} {sum(getattr(each, name) for each in found):,}" for name in _COLUMNS)
+    stdout().print(", ".join(sums), markup=False)
+
+
+# ---------------------------------------------------------------------- options
+
+
+def _host(servers: str) -> str:
+    return servers.split(",", maxsplit=1)[0].rpartition(":")[0]
+
+
+def _start(text: str) -> int:
+    """Where to begin.
+
+    Raises:
+        ValueError: the text says nothing of that kind.
+    """
+    if text in ("earliest", "latest"):
+        return EARLIEST if text == "earliest" else LATEST
+    if not re.match(r"\d{4}-\d\d-\d\d", text):
+        raise ValueError(f"--start {text!r} is earliest, latest, or like 2026-11-22T08:00:00Z")
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _security(
+    *, tls: bool, ca: str | None, sasl: str | None, user: str | None, password: str | None
+) -> dict[str, Any]:
+    """How the source is reached, in aiokafka's words.
+
+    Raises:
+        OSError: the certificates cannot be read.
+    """
+    protocol = ("SASL_" if sasl else "") + ("SSL" if tls or ca else "PLAINTEXT")
+    found: dict[str, Any] = {"security_protocol": protocol}
+    if tls or ca:
+        found["ssl_context"] = create_ssl_context(cafile=ca)
+    if sasl:
+        found |= {
+            "sasl_mechanism": sasl, "sasl_plain_username": user, "sasl_plain_password": password,
+        }  # fmt: skip
+    return found
+
+
+def _quiet() -> None:
+    """What the client libraries tell of each request is not for the console."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    for name in ("aiokafka", "httpx", "httpcore", "kafka"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

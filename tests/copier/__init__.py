@@ -1,0 +1,1 @@
+"""The copier: against real clusters, with everything killed; its parts alone."""

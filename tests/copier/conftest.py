@@ -1,0 +1,38 @@
+"""A real Kafka to copy from, and servers to copy to."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer
+
+
+@pytest.fixture(scope="package")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One Kafka for many tests; each has topics of its own."""
+    with KafkaServer(tmp_path_factory.mktemp("source")) as running:
+        yield running
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PidleaseServer]:
+    """A destination on the embedded log; it is not started yet."""
+    found = PidleaseServer(tmp_path / "server", settings={"snapshot_seconds": "2"})
+    try:
+        yield found
+    finally:
+        found.kill9()
+
+
+@pytest.fixture
+def in_front(tmp_path: Path, source: KafkaServer) -> Iterator[PidleaseServer]:
+    """A destination in front of the source's own Kafka; it is not started yet."""
+    found = PidleaseServer(
+        tmp_path / "in-front", settings={"log": "kafka", "upstream": source.bootstrap}
+    )
+    try:
+        yield found
+    finally:
+        found.kill9()

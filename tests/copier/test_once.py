@@ -1,0 +1,323 @@
+"""Whole copies: of what compaction and transactions left, over ends of leases, and again."""
+
+import shutil
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.copier.sides import (
+    PARTITIONS,
+    CopyProcess,
+    Filler,
+    check_same,
+    make_topic,
+    more_arrived,
+    records_of,
+    until,
+)
+from tests.crash.seeds import new_random
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer
+from tests.servers.test_kafka_server import needs_kafka
+
+pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(300)]
+
+CANNOT, DIFFERS = 2, 1
+
+
+def copier(
+    folder: Path, source: KafkaServer, server: PidleaseServer, topic: str, *options: str
+) -> CopyProcess:
+    """A copier of one topic, in a group of its own."""
+    return CopyProcess(
+        folder, source.bootstrap, server, "--topics", topic, "--rename", "{topic}.copy",
+        "--group", f"g-{topic}", "--session-seconds", "6", *options,
+    )  # fmt: skip
+
+
+def filled(source: KafkaServer, topic: str, count: int, random: Random) -> None:
+    """A topic with real data."""
+    Filler(source.bootstrap, topic, count, random).start().finish()
+
+
+def test_a_copy_that_is_done_again_copies_nothing(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    server.start()
+    filled(source, "again", 20_000, new_random("again"))
+    first = copier(tmp_path / "1", source, server, "again", "--once")
+    assert first.run() == 0, first.text
+    count = check_same(source, "again", server, "again.copy")
+    before = records_of(server)
+    second = copier(tmp_path / "2", source, server, "again", "--once")
+    assert second.run() == 0, second.text
+    assert "copied 0 records" in second.text
+    assert records_of(server) == before == count
+    compared = copier(tmp_path / "3", source, server, "again", "--verify")
+    assert compared.run() == 0, compared.text
+    assert f"records {count:,}, equal {count:,}, lost 0" in compared.text
+
+
+def test_onto_a_server_in_front_of_the_same_kafka(
+    source: KafkaServer, in_front: PidleaseServer, tmp_path: Path
+) -> None:
+    in_front.start()
+    filled(source, "same-cluster", 20_000, new_random("same-cluster"))
+    copying = copier(tmp_path / "1", source, in_front, "same-cluster", "--once")
+    assert copying.run() == 0, copying.text
+    check_same(source, "same-cluster", in_front, "same-cluster.copy")
+
+
+def test_what_compaction_and_transactions_leave(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """Holes, markers, and what was aborted: a copy has what a consumer sees."""
+    server.start()
+    topic = "holes"
+    make_topic(
+        source.bootstrap, topic, cleanup_policy="compact", segment_ms="300",
+        min_cleanable_dirty_ratio="0.01", delete_retention_ms="100",
+    )  # fmt: skip
+    transactional(source, topic, new_random("holes"))
+    until(lambda: has_holes(source, topic), "compaction", 120)
+    copying = copier(tmp_path / "1", source, server, topic, "--once")
+    assert copying.run() == 0, copying.text
+    assert check_same(source, topic, server, f"{topic}.copy") > 0
+    compared = copier(tmp_path / "2", source, server, topic, "--verify")
+    assert compared.run() == 0, compared.text
+
+
+def transactional(source: KafkaServer, topic: str, random: Random) -> None:
+    """Transactions, of which a third is aborted, on few keys, so that most can be compacted."""
+    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(30)
+    for turn in range(60):
+        producer.begin_transaction()
+        for number in range(random.choice((1, 30, 200))):
+            producer.produce(
+                topic, b"%d %d " % (turn, number) + b"x" * random.randrange(200),
+                b"%d" % random.randrange(40), number % PARTITIONS,
+            )  # fmt: skip
+        producer.flush()
+        if turn % 3 == 1:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+        time.sleep(0.02)  # a segment is rolled by the time
+
+
+def has_holes(source: KafkaServer, topic: str) -> bool:
+    """Whether compaction has removed something, which is beyond what markers take."""
+    consumer = Consumer({
+        "bootstrap.servers": source.bootstrap, "group.id": "holes", "enable.auto.commit": False,
+        "isolation.level": "read_uncommitted", "enable.partition.eof": True,
+    })  # fmt: skip
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        offsets = []
+        while (message := consumer.poll(5)) is not None and message.error() is None:
+            offsets.append(message.offset() or 0)
+        return bool(offsets) and len(offsets) < max(offsets) // 2
+    finally:
+        consumer.close()
+
+
+def test_the_log_s_own_timestamps(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """What a consumer of the source sees is what the copy's records bring."""
+    server.start()
+    make_topic(source.bootstrap, "append-time", message_timestamp_type="LogAppendTime")
+    producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 20})
+    for number in range(3000):
+        producer.produce("append-time", b"%d" % number, partition=number % 4, timestamp=1000)
+    producer.flush()
+    copying = copier(tmp_path / "1", source, server, "append-time", "--once")
+    assert copying.run() == 0, copying.text
+    compared = copier(tmp_path / "2", source, server, "append-time", "--verify")
+    assert compared.run() == 0, compared.text
+
+
+def test_leases_of_seconds(source: KafkaServer, server: PidleaseServer, tmp_path: Path) -> None:
+    """PIDs come and go under way, and over a kill; nothing else does."""
+    random = new_random("leases")
+    server.settings |= {"lease_seconds": "3"}
+    server.start()
+    filler = Filler(source.bootstrap, "leases", 30_000, random, 1500).start()
+    copying = copier(tmp_path / "1", source, server, "leases", "--commit-seconds", "0.3").start()
+    try:
+        for _ in range(2):
+            time.sleep(5)
+            more_arrived(server)
+            copying.process.kill9()
+            time.sleep(random.choice((0, 7)))  # a lease lasts 3 s
+            copying.start()
+        more_arrived(server)
+        until(lambda: "is over; it goes on" in copying.text, "the end of a lease")
+        filler.finish()
+        assert copying.process.stop(60) == 0, copying.text[-2000:]
+    finally:
+        copying.process.kill9()
+    last = copier(tmp_path / "2", source, server, "leases", "--once")
+    assert last.run() == 0, last.text
+    assert check_same(source, "leases", server, "leases.copy") == filler.sent
+
+
+# ------------------------------------------------------------------ what does not fit
+
+
+def test_a_lease_that_is_over_and_a_log_that_does_not_tell(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    server.settings |= {"lease_seconds": "2"}
+    server.start()
+    filled(source, "untold", 4000, new_random("untold"))
+    assert copier(tmp_path / "1", source, server, "untold", "--once").run() == 0
+    shorten(server, "untold.copy", more=3)
+    time.sleep(5)
+    refused = copier(tmp_path / "2", source, server, "untold", "--once")
+    assert refused.run() == CANNOT
+    assert "so nothing tells whether records from offset" in refused.text
+    trusting = copier(tmp_path / "3", source, server, "untold", "--once", "--trust-checkpoint")
+    assert trusting.run() == 0, trusting.text
+
+
+def shorten(server: PidleaseServer, topic: str, *, more: int) -> None:
+    """Delete a copy's records, and a few that somebody else wrote behind them."""
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    for number in range(PARTITIONS):
+        for _ in range(more):
+            producer.produce(topic, b"somebody's", partition=number)
+    producer.flush()
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    places = [TopicPartition(topic, number, -1) for number in range(PARTITIONS)]
+    for future in admin.delete_records(places).values():
+        future.result(30)
+
+
+def test_what_the_source_has_deleted(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    server.start()
+    random = new_random("deleted")
+    filled(source, "deleted", 4000, random)
+    assert copier(tmp_path / "1", source, server, "deleted", "--once").run() == 0
+    before = records_of(server)
+    producer = Producer({"bootstrap.servers": source.bootstrap})
+    for number in range(400):
+        producer.produce("deleted", b"%d" % number, partition=number % 4)
+    producer.flush()
+    admin = AdminClient({"bootstrap.servers": source.bootstrap})
+    for future in admin.delete_records(
+        [TopicPartition("deleted", n, -1) for n in range(4)]
+    ).values():
+        future.result(30)
+    refused = copier(tmp_path / "2", source, server, "deleted", "--once")
+    assert refused.run() == CANNOT
+    assert "is deleted and was never copied; say --skip-lost" in refused.text.replace("\n", " ")
+    assert records_of(server) == before
+    skipping = copier(tmp_path / "3", source, server, "deleted", "--once", "--skip-lost")
+    assert skipping.run() == 0, skipping.text
+    assert records_of(server) == before
+
+
+def test_a_destination_that_has_lost_records(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """Its directory was put back from a backup: what was acknowledged since is not there."""
+    server.start()
+    filled(source, "backup", 4000, new_random("backup"))
+    assert copier(tmp_path / "1", source, server, "backup", "--once").run() == 0
+    server.stop()
+    shutil.copytree(server.data_dir, tmp_path / "backup")
+    server.start()
+    producer = Producer({"bootstrap.servers": source.bootstrap})
+    for number in range(400):
+        producer.produce("backup", b"%d" % number, partition=number % 4)
+    producer.flush()
+    assert copier(tmp_path / "2", source, server, "backup", "--once").run() == 0
+    server.stop()
+    shutil.rmtree(server.data_dir)
+    shutil.copytree(tmp_path / "backup", server.data_dir)
+    server.start()
+    refused = copier(tmp_path / "3", source, server, "backup", "--once")
+    assert refused.run() == CANNOT
+    assert "and has lost it from" in refused.text
+    rewound = copier(tmp_path / "4", source, server, "backup", "--once", "--rewind")
+    assert rewound.run() == 0, rewound.text
+    check_same(source, "backup", server, "backup.copy")
+
+
+def test_a_difference_is_found(source: KafkaServer, server: PidleaseServer, tmp_path: Path) -> None:
+    server.start()
+    filled(source, "differs", 4000, new_random("differs"))
+    assert copier(tmp_path / "1", source, server, "differs", "--once").run() == 0
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    producer.produce("differs.copy", b"somebody's", partition=1)
+    producer.flush()
+    compared = copier(tmp_path / "2", source, server, "differs", "--verify")
+    assert compared.run() == DIFFERS
+    assert "differs-1: offset" in compared.text
+    assert "no copier wrote that" in compared.text
+    assert "foreign 1" in compared.text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--topics", "nowhere"], "the source has no topic nowhere"),
+        (["--topics", "a,b", "--rename", "c"], "would make one topic of several"),
+        ([], "either topics, or topics_regex"),
+        (["--topics-regex", "("], "topics_regex"),
+        (["--topics", "bad-input", "--start", "soon"], "--start 'soon' is earliest, latest, or"),
+        (["--topics", "bad-input", "--from", "127.0.0.1:1"], "the source cannot be reached"),
+        (["--topics", "bad-input", "--to", "127.0.0.1:1"], "the destination cannot be reached"),
+    ],
+)
+def test_bad_input(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path, options: list[str], said: str
+) -> None:
+    server.start()
+    command = CopyProcess(tmp_path / "1", source.bootstrap, server, "--group", "bad",
+                          "--give-up-seconds", "0.5", *options)  # fmt: skip
+    assert command.run() == CANNOT, command.text
+    assert said in command.text
+    assert "Traceback" not in command.text
+    assert records_of(server) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--topics", "loop"], "loop would be copied to itself; say --rename"),
+        (["--topics-regex", "loop.*", "--rename", "{topic}.copy"], "would be copied as well"),
+    ],
+)
+def test_a_copy_does_not_feed_on_itself(
+    source: KafkaServer, in_front: PidleaseServer, tmp_path: Path, options: list[str], said: str
+) -> None:
+    in_front.start()
+    if "loop" not in AdminClient({"bootstrap.servers": source.bootstrap}).list_topics().topics:
+        make_topic(source.bootstrap, "loop")
+    command = CopyProcess(tmp_path / "1", source.bootstrap, in_front, "--group", "loop", *options)
+    assert command.run() == CANNOT, command.text
+    assert said in command.text
+
+
+def test_offsets_that_no_copier_committed(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    server.start()
+    filled(source, "theirs", 400, new_random("theirs"))
+    consumer = Consumer({"bootstrap.servers": source.bootstrap, "group.id": "g-theirs"})
+    consumer.commit(offsets=[TopicPartition("theirs", 2, 5)], asynchronous=False)
+    consumer.close()
+    refused = copier(tmp_path / "1", source, server, "theirs", "--once")
+    assert refused.run() == CANNOT, refused.text
+    assert "group g-theirs, theirs-2: offset 5 was not committed by a copier" in refused.text
+    other = copier(tmp_path / "2", source, server, "theirs", "--once", "--group", "another")
+    assert other.run() == 0, other.text
