@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from deploy.demo.behind import behind
+from deploy.demo.copied.story import run_copied
 from deploy.demo.leased.story import run_leased
 from deploy.demo.proxy_process import DemoError
 from deploy.demo.story import run_demo
@@ -33,6 +34,7 @@ def main(
     """Send 20,894 real rows through a server that is killed six times, and count them all.
 
     Then 10,000 records by a producer that remembers nothing but its name, and is killed as well.
+    Then a copy of topics from one server to another, whose copier is killed again and again.
     """
     console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     code = 1
@@ -53,8 +55,12 @@ async def _until_stopped(console: Console, directory: Path, seconds: float, *, k
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     if kafka:
         return await _in_front(console, directory / "in-front", seconds)
-    code = await run_demo(console, directory, seconds)
-    return await run_leased(console, directory / "leased") or code
+    codes = [
+        await run_demo(console, directory, seconds),
+        await run_leased(console, directory / "leased"),
+        await run_copied(console, directory / "copied"),
+    ]
+    return max(codes)
 
 
 async def _in_front(console: Console, directory: Path, seconds: float) -> int:

@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from aiokafka import AIOKafkaProducer
@@ -28,6 +29,26 @@ _REPORT_MS: Final = 7
 _FRESH_S: Final = 0.003
 _POLL_S: Final = 0.005
 _ABANDON_S: Final = 0.5
+
+
+def log_into(path: Path) -> logging.Logger:
+    """Let the clients write what they have to say into a file, from now on; for librdkafka.
+
+    Parameters:
+        path: the file.
+    """
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    log = logging.getLogger("librdkafka")
+    for each in (log, logging.getLogger("aiokafka")):
+        for old in list(each.handlers):
+            each.removeHandler(old)
+            old.close()
+        each.addHandler(handler)
+        each.setLevel(logging.INFO)
+        # A client that loses its server complains at length; here that is what is wanted.
+        each.propagate = False
+    return log
 
 
 class Client(Protocol):

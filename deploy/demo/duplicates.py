@@ -13,16 +13,21 @@ _EVERY_S: Final = 0.2
 _METRIC: Final = "pidlease_batches_judged_total"
 
 
-def duplicates_in(exposition: str) -> int:
-    """Batches that a /metrics page says were judged duplicates, of all policies together."""
+def counted(exposition: str, metric: str, **labels: str) -> int:
+    """What a /metrics page says of a counter, over all its samples with these labels."""
     return int(
         sum(
             sample.value
             for family in text_string_to_metric_families(exposition)
             for sample in family.samples
-            if sample.name == _METRIC and sample.labels.get("outcome") == "duplicate"
+            if sample.name == metric and labels.items() <= sample.labels.items()
         )
     )
+
+
+def duplicates_in(exposition: str) -> int:
+    """Batches that a /metrics page says were judged duplicates, of all policies together."""
+    return counted(exposition, _METRIC, outcome="duplicate")
 
 
 class DuplicateCounter:

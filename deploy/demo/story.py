@@ -8,13 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# Its stubs forget to export NewTopic.
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 
 from deploy.demo.audit import audit
 from deploy.demo.behind import Behind
-from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient
+from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient, log_into
 from deploy.demo.crashes import BROKER, PLAN, PLAN_IN_FRONT, Crasher
 from deploy.demo.duplicates import DuplicateCounter
 from deploy.demo.ledger import Ledger
@@ -24,11 +22,9 @@ from deploy.demo.proxy_process import DemoError, Proxy
 from deploy.demo.readback import read_back
 from deploy.demo.rows import PARTITIONS, TOPICS, Record, load_records
 from deploy.demo.screen import Screen
+from deploy.demo.topics import create_topics
 
 _SHOW_S: Final = 0.2
-_CREATE_S: Final = 15.0
-#: For librdkafka, as syslog counts: it would write about its own housekeeping to the screen.
-_ERRORS_ONLY: Final = 3
 #: The whole demo; a hang is a failure, and one that says so.
 _ALL_S: Final = 150.0
 
@@ -86,15 +82,7 @@ def _prepare(directory: Path) -> logging.Logger:
     shutil.rmtree(directory / "data", ignore_errors=True)
     for name in ("proxy.log", "clients.log"):
         (directory / name).unlink(missing_ok=True)
-    handler = logging.FileHandler(directory / "clients.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    log = logging.getLogger("librdkafka")
-    for each in (log, logging.getLogger("aiokafka")):
-        each.addHandler(handler)
-        each.setLevel(logging.INFO)
-        # A client that loses its server complains at length; here that is what is wanted.
-        each.propagate = False
-    return log
+    return log_into(directory / "clients.log")
 
 
 async def _produce(
@@ -108,7 +96,7 @@ async def _produce(
     plan = PLAN_IN_FRONT if run.behind else PLAN
     took = await proxy.start(plan[0].fault)
     screen.tell(f"the proxy is ready after {took:.1f} s, pid {proxy.pid}, data {proxy.data_dir}")
-    await asyncio.to_thread(_create_topics, proxy.bootstrap)
+    await asyncio.to_thread(create_topics, proxy.bootstrap, dict.fromkeys(TOPICS, PARTITIONS))
     clients: list[Client] = [
         LibrdkafkaClient(proxy.bootstrap, run.log),
         AiokafkaClient(proxy.bootstrap),
@@ -150,10 +138,3 @@ async def _cancel(tasks: Sequence["asyncio.Task[None]"]) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-def _create_topics(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": _ERRORS_ONLY})
-    wanted = [NewTopic(topic, num_partitions=PARTITIONS) for topic in TOPICS]
-    for created in admin.create_topics(wanted, request_timeout=_CREATE_S).values():
-        created.result()

@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-# Its stubs forget to export NewTopic.
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 
 from deploy.demo.behind import Behind
@@ -19,11 +17,11 @@ from deploy.demo.leased.verdict import Verdict
 from deploy.demo.proxy_process import DemoError, Proxy
 from deploy.demo.readback import Stored, read_topics
 from deploy.demo.screen import Screen
+from deploy.demo.topics import create_topics
 
 _NAME: Final = "demo/orders"
 _TOPIC: Final = "leased"
 _COUNTS: Final = [5_000, 5_000]
-_CREATE_S: Final = 15.0
 _ALL_S: Final = 120.0
 #: Records that a life has acknowledged when something happens to it.
 _PART: Final = 1_500
@@ -74,7 +72,7 @@ class _Story:
     async def run(self) -> Verdict:
         try:
             await self._proxy.start()
-            await asyncio.to_thread(_create_topic, self._proxy.bootstrap)
+            await asyncio.to_thread(create_topics, self._proxy.bootstrap, {_TOPIC: len(_COUNTS)})
             return await self._run()
         finally:
             for life in self._lives:
@@ -165,10 +163,3 @@ class _Story:
 def _empty(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-
-
-def _create_topic(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    wanted = [NewTopic(_TOPIC, num_partitions=len(_COUNTS))]
-    for created in admin.create_topics(wanted, request_timeout=_CREATE_S).values():
-        created.result()
