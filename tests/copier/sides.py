@@ -1,12 +1,9 @@
 """A source with real data, destinations, copiers as processes, and the comparison of both sides."""
 
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -26,11 +23,11 @@ from deploy.demo.rows import load_records
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.process import ServerProcess
+from tests.servers.waiting import WAIT_S, until
 
 PARTITIONS = 4
 ROOT = Path(__file__).resolve().parents[2]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-WAIT_S = 90.0
 
 
 class Row(NamedTuple):
@@ -208,27 +205,10 @@ class CopyProcess:
         self.start()
         return self.process.wait_exit(timeout_s)
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """It does nothing meanwhile, and does not know it: SIGSTOP, and SIGCONT."""
-        os.kill(self.process.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.process.pid, signal.SIGCONT)
-
     @property
     def text(self) -> str:
         """What it said."""
         return self.process.log_path.read_text()
-
-
-def until(happened: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + within_s
-    while not happened():
-        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
-        time.sleep(0.01)
 
 
 def records_of(server: PidleaseServer) -> float:

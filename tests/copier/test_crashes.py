@@ -9,11 +9,12 @@ from random import Random
 
 import pytest
 
-from tests.copier.sides import CopyProcess, Filler, check_same, more_arrived, until
+from tests.copier.sides import CopyProcess, Filler, check_same, more_arrived
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import until
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(7200 if SOAK else 400)]
 
@@ -101,7 +102,7 @@ class Faults:
         """Until another one has gone on; then it comes back, and has to leave."""
         more_arrived(self.server)
         first = self.copiers.pop()
-        with first.stopped():
+        with first.process.stopped():
             second = self.copier()
             until(lambda: self._took_over(second), "a successor at work")
         assert first.process.wait_exit(60) == FENCED, first.text[-2000:]

@@ -17,12 +17,12 @@ from tests.copier.sides import (
     make_topic,
     more_arrived,
     records_of,
-    until,
 )
 from tests.crash.seeds import new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import until
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(300)]
 

@@ -1,10 +1,8 @@
 """What tests do with three brokers, and with a server and a network in front of them."""
 
 import asyncio
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -19,10 +17,9 @@ from confluent_kafka.cimpl import NewTopic
 from tests.crash.relay import Relay, Weather
 from tests.servers.kafka import KafkaCluster, KafkaServer
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S, until
 from tests.wire.client import WireClient
 
-#: So long everybody may take at most to get on; beyond that it hangs.
-WAIT_S: Final = 120.0
 #: What the server asks of a broker is given up soon here, so that much is in doubt.
 SETTINGS: Final = {"log": "kafka", "log_level": "info", "snapshot_batches": "20",
                    "upstream_timeout_seconds": "6"}  # fmt: skip
@@ -100,36 +97,10 @@ def move_leaders(cluster: KafkaCluster, topic: str) -> int:
     return sum(each.leader != due[number] for number, each in before.items())
 
 
-@contextmanager
-def stopped(node: KafkaServer) -> Iterator[None]:
-    """A broker that does nothing for a while; what is sent to it waits there."""
-    os.kill(node.process.pid, signal.SIGSTOP)
-    try:
-        tasks = list(Path(f"/proc/{node.process.pid}/task").glob("*/stat"))
-        until(lambda: all(map(_stands_still, tasks)), "each of its threads to stand still", 0.005)
-        yield
-    finally:
-        os.kill(node.process.pid, signal.SIGCONT)
-
-
-def _stands_still(task: Path) -> bool:
-    return task.read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def a_leader(cluster: KafkaCluster, topic: str, random: Random) -> KafkaServer:
     """One of the brokers that lead something."""
     number = random.choice(sorted(set(leaders(cluster, topic).values())))
     return next(node for node in cluster.nodes if node.node_id == number)
-
-
-def until(
-    happened: Callable[[], bool], what: str, poll_s: float = 0.1, within_s: float = WAIT_S
-) -> None:
-    """Wait until something happened."""
-    deadline = time.monotonic() + within_s
-    while not happened():
-        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
-        time.sleep(poll_s)
 
 
 def _partitions(cluster: KafkaCluster, topic: str) -> dict[int, PartitionMetadata]:

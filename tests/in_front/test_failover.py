@@ -14,12 +14,13 @@ from tests.crash.clients import Load
 from tests.crash.lives import Retries, loads_for
 from tests.crash.relay import Weather
 from tests.crash.seeds import SOAK, new_random
-from tests.in_front.cluster import SETTINGS, WAIT_S, behind_a_relay, in_sync, kill_a_broker, make
+from tests.in_front.cluster import SETTINGS, behind_a_relay, in_sync, kill_a_broker, make
 from tests.in_front.loads import HttpLoad
 from tests.in_front.test_kills import get_on, read_back
 from tests.servers.kafka import KafkaCluster
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front"),

@@ -23,20 +23,18 @@ from tests.crash.readback import consume
 from tests.crash.relay import Relay, Weather
 from tests.crash.seeds import SOAK, new_random
 from tests.in_front.cluster import (
-    WAIT_S,
     a_leader,
     behind_a_relay,
     in_sync,
     kill_a_broker,
     make,
     move_leaders,
-    stopped,
-    until,
 )
 from tests.in_front.writers import Fleet
 from tests.servers.kafka import KafkaCluster, KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front"),
@@ -114,7 +112,7 @@ class Faults:
     def stop_broker(self) -> None:
         """The server dies while Kafka has its batches; they are written, or not, thereafter."""
         node = a_leader(self.cluster, self.topic, self.random)
-        with stopped(node):
+        with node.process.stopped():
             self._wait(self._waits_for_kafka, "a request that the broker has")
             self._kill()
             self.server.launch()

@@ -6,19 +6,18 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pidlease.client import LeasedProducer, ProducerError
 from tests.crash.readback import consume
-from tests.in_front import cluster
 from tests.in_front.conftest import in_front_of
 from tests.in_front.test_clients import new_topic
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
@@ -31,9 +30,6 @@ _WAIT_SECONDS = 40.0
 def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     with ZooKeeperServer(tmp_path / "zookeeper") as running:
         yield running
-
-
-until = partial(cluster.until, poll_s=0.05, within_s=_WAIT_SECONDS)
 
 
 def settings(zookeeper: ZooKeeperServer) -> dict[str, str]:

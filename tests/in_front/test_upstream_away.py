@@ -15,7 +15,6 @@ from tests.crash.lives import Retries, wait_for
 from tests.crash.seeds import SOAK, new_random
 from tests.http_door.appending import RAW, path_of, producer
 from tests.http_door.lives import ask
-from tests.in_front.cluster import stopped
 from tests.in_front.conftest import in_front_of
 from tests.in_front.loads import HttpLoad
 from tests.in_front.test_clients import new_topic
@@ -67,7 +66,7 @@ def test_kafka_dies_or_is_silent_and_comes_back(tmp_path: Path) -> None:
             for silent in random.sample([False, True], 2):
                 _get_on(loads, readings, retries)
                 time.sleep(random.random() * 0.3)
-                with stopped(kafka) if silent else _dead(kafka):
+                with kafka.process.stopped() if silent else _dead(kafka):
                     _meanwhile(server, ours, f"away-{random.random()}", silent=silent)
         _get_on(loads, readings, retries)
         mine = [load for load in loads if load.ledger.name != "plain"]

@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.servers.waiting import until
 
 _POLL_S = 0.05
 _LOG_TAIL_BYTES = 4000
@@ -90,6 +93,17 @@ class ServerProcess:
                 f"{self.name} did not end within {timeout_s} s after SIGTERM{self._tail()}"
             ) from error
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It does nothing for a while (SIGSTOP), and does not know it; what is sent to it waits."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            tasks = list(Path(f"/proc/{self.pid}/task").glob("*/stat"))
+            until(lambda: all(map(_stands_still, tasks)), "each thread to stand still", 0.005)
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
     def wait_until(self, answers: Callable[[], bool], timeout_s: float) -> None:
         """Wait until `answers()` is true; raise early if the process has ended."""
         deadline = time.monotonic() + timeout_s
@@ -112,3 +126,7 @@ class ServerProcess:
         except OSError:
             return ""
         return f"; the end of {self.log_path}:\n{text}"
+
+
+def _stands_still(task: Path) -> bool:
+    return task.read_text().rpartition(")")[2].split()[0] == "T"

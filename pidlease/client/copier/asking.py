@@ -22,7 +22,7 @@ READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 OUT_OF_RANGE: Final = 1
 #: A leader that is not, a replica that is late, an epoch that is over: ask again.
-RETRIABLE: Final = frozenset((-1, 3, 5, 6, 7, 8, 9, 13, 56, 72, 74, 75, 76, 78, 100))
+RETRIABLE: Final = frozenset((-1, 3, 5, 6, 7, 8, 9, 13, 56, 72, 74, 75, 78, 100))
 
 _NOBODY: Final = -1
 _REST_S: Final = 0.2

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks import metadata
+from tests.benchmarks.copying import turns
 from tests.benchmarks.scale import growth, in_front, leases, memory, replay, snapshot, verdicts
 from tests.benchmarks.scale.figure import Figure
 from tests.servers import kafka, zookeeper
@@ -53,11 +54,15 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "growth": growth.measure,
     "leases": leases.measure,
     "in-front": in_front.measure,
+    "copy": turns.measure_embedded,
+    "copy-in-front": turns.measure_in_front,
 }
 #: Why a measure cannot be taken on this machine, where it needs more than Python.
 _MISSING: dict[str, Callable[[], str | None]] = {
     "leases": zookeeper.unavailable_reason,
     "in-front": kafka.unavailable_reason,
+    "copy": kafka.unavailable_reason,
+    "copy-in-front": kafka.unavailable_reason,
 }
 
 
@@ -80,7 +85,7 @@ def _show(console: Console, figures: list[Figure]) -> None:
         if figure.target is not None:
             met = "met" if figure.met else "missed"
             target = f"{met} ({figure.wanted} {figure.target:,.0f})"
-        digits = 0 if abs(figure.value) >= 1000 else 1
+        digits = 0 if abs(figure.value) >= 1000 else 2 if figure.unit == "times" else 1
         table.add_row(figure.name, f"{figure.value:,.{digits}f}", figure.unit, target)
     console.print(table)
 
@@ -90,7 +95,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Where the JSON goes.")] = _BUILD / "scale.json",
     child: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Measure a server with a million producers, in front of Kafka, and how costs grow."""
+    """Measure a server with a million producers, in front of Kafka, copies, how costs grow."""
     _BUILD.mkdir(exist_ok=True)
     if child:
         sys.setswitchinterval(_SWITCH_SECONDS)
