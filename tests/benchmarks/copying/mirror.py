@@ -45,12 +45,13 @@ def write_properties(folder: Path, source: str, destination: str, topic: str) ->
         # One broker; its defaults are for three.
         "replication.factor": "1",
         "offset-syncs.topic.replication.factor": "1",
+        "heartbeats.topic.replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
         "offset.storage.replication.factor": "1",
         "config.storage.replication.factor": "1",
         "status.storage.replication.factor": "1",
         # What is measured is the copy of records.
         "emit.heartbeats.enabled": "false",
-        "emit.checkpoints.enabled": "false",
         "sync.topic.acls.enabled": "false",
         "sync.topic.configs.enabled": "false",
         "consumer.auto.offset.reset": "earliest",

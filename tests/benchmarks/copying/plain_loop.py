@@ -18,13 +18,15 @@ _COMMIT_EVERY_S = 1.0
 #: Aiokafka's default of 16 KB would slow it down by half.
 _BATCH_BYTES = 128 << 10
 _LINGER_MS = 5
+#: It is stopped while others have their turn.
+_SESSION_MS = 60_000
 
 
 async def copy(source: str, destination: str, topic: str, renamed: str, group: str) -> None:
     """Copy until it is killed."""
     consumer = AIOKafkaConsumer(
         topic, bootstrap_servers=source, group_id=group, enable_auto_commit=False,
-        auto_offset_reset="earliest",
+        auto_offset_reset="earliest", session_timeout_ms=_SESSION_MS,
     )  # fmt: skip
     producer = AIOKafkaProducer(
         bootstrap_servers=destination, acks="all", max_batch_size=_BATCH_BYTES,

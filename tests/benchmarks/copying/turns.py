@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -51,7 +52,11 @@ class _Ends:
     """Asks the destination how much there is."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
+        self._bootstrap = bootstrap
+        self._consumer = self._connect()
+
+    def _connect(self) -> Consumer:
+        return Consumer({"bootstrap.servers": self._bootstrap, "group.id": "ends"})
 
     def records(self, topic: str) -> int:
         """Offsets of all partitions together; 0 where the topic is not there yet."""
@@ -61,6 +66,9 @@ class _Ends:
                 for each in range(_PARTITIONS)
             )
         except KafkaException:
+            # This one would go on to believe that there is no such topic.
+            self.close()
+            self._consumer = self._connect()
             return 0
 
     def close(self) -> None:
@@ -108,13 +116,17 @@ def _wait(way: Way, ends: _Ends, wanted: int) -> None:
         time.sleep(_LOOK_S)
 
 
+def _has(ends: _Ends, way: Way, records: int) -> bool:
+    return ends.records(way.topic) >= records
+
+
 @contextmanager
 def _started(all_ways: Sequence[Way], ends: _Ends, load: Load) -> Iterator[None]:
     """All of them connected, with the first records copied, and stopped."""
     try:
         for way in all_ways:
             way.start()
-            _wait(way, ends, load.records)
+            way.process.wait_until(partial(_has, ends, way, load.records), _TURN_S)
             way.stop()
         yield
     finally:

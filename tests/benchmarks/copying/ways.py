@@ -57,11 +57,12 @@ class Way:
 
 
 def ours(source: KafkaServer, server: PidleaseServer, topic: str, folder: Path) -> Way:
-    """`pidlease copy`, as it comes."""
+    """`pidlease copy`."""
     renamed = f"{topic}.pidlease"
     command = (
         sys.executable, "-m", "proxy", "copy", "--from", source.bootstrap, "--to", server.bootstrap,
         "--leases", server.http_url, "--topics", topic, "--rename", renamed, "--group", renamed,
+        "--session-seconds", "60",  # it is stopped while others have their turn
     )  # fmt: skip
     return Way("pidlease copy", renamed, command, folder / renamed)
 
