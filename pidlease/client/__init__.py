@@ -5,6 +5,7 @@ from pidlease.client.blocking import BlockingProducer
 from pidlease.client.errors import (
     DeliveryTimeoutError,
     FencedError,
+    LeaseEndedError,
     LeaseRefusedError,
     LeaseUnavailableError,
     OutcomeUnknownError,
@@ -22,6 +23,7 @@ __all__ = [
     "FencedError",
     "Lease",
     "LeaseClient",
+    "LeaseEndedError",
     "LeaseRefusedError",
     "LeaseUnavailableError",
     "LeaseWanted",

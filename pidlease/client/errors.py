@@ -15,6 +15,10 @@ class SessionEndedError(ProducerError):
     """
 
 
+class LeaseEndedError(SessionEndedError):
+    """The server knows the PID no more."""
+
+
 class ProducerClosedError(SessionEndedError):
     """The producer was stopped, or was never started."""
 

@@ -15,6 +15,7 @@ from pidlease.client.answers import Kind, meaning_of
 from pidlease.client.batch import Batch
 from pidlease.client.errors import (
     FencedError,
+    LeaseEndedError,
     OutcomeUnknownError,
     ProducerError,
     SessionEndedError,
@@ -198,7 +199,8 @@ class Sender:
         if kind is Kind.REFUSED and batch.sends == 1:
             # One that was sent before may have been stored then, whatever is said of it now.
             partition.fail_refused(batch, ProducerError(text))
-        self._host.end(OutcomeUnknownError(text), SessionEndedError(text))
+        ended = LeaseEndedError if kind is Kind.ENDED else SessionEndedError
+        self._host.end(OutcomeUnknownError(text), ended(text))
 
     def _again(
         self, partition: PartitionQueue, batch: Batch, link: Link, *, rest: bool = True

@@ -52,6 +52,9 @@ def copy(  # noqa: PLR0913 - an option each
     rewind: Annotated[
         bool, typer.Option("--rewind", help="Copy again what the destination has lost.")
     ] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Begin a copy although its topic has records already.")
+    ] = False,
     trust_checkpoint: Annotated[
         bool, typer.Option("--trust-checkpoint", help="Where nothing else tells, go on from there.")
     ] = False,
@@ -90,6 +93,7 @@ def copy(  # noqa: PLR0913 - an option each
             once=once,
             skip_lost=skip_lost,
             rewind=rewind,
+            append=append,
             trust_checkpoint=trust_checkpoint,
             commit_interval_ms=commit_seconds * 1000,
             session_timeout_ms=int(session_seconds * 1000),

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from pidlease.client import FencedError, OutcomeUnknownError, ProducerError, SessionEndedError
+from pidlease.client import (
+    FencedError,
+    LeaseEndedError,
+    OutcomeUnknownError,
+    ProducerError,
+    SessionEndedError,
+)
 from tests.client.fake_broker import Came, FakeBroker, Fault, RandomFaults
 from tests.client.harness import World, until, world
 from tests.crash.seeds import SOAK, new_random
@@ -283,7 +289,7 @@ def answering(code: int, text: str = "no") -> Callable[[World], None]:
     ("code", "refused", "others"),
     [
         (47, FencedError, FencedError),
-        (59, OutcomeUnknownError, SessionEndedError),
+        (59, OutcomeUnknownError, LeaseEndedError),
         (87, ProducerError, SessionEndedError),
         (45, ProducerError, SessionEndedError),
         (44, ProducerError, SessionEndedError),

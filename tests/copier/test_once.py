@@ -319,5 +319,35 @@ def test_offsets_that_no_copier_committed(
     refused = copier(tmp_path / "1", source, server, "theirs", "--once")
     assert refused.run() == CANNOT, refused.text
     assert "group g-theirs, theirs-2: offset 5 was not committed by a copier" in refused.text
+    assert records_of(server) == 0, "of no partition"
     other = copier(tmp_path / "2", source, server, "theirs", "--once", "--group", "another")
     assert other.run() == 0, other.text
+
+
+def test_offsets_that_are_gone(source: KafkaServer, server: PidleaseServer, tmp_path: Path) -> None:
+    """They expire with the group, and go with a topic: nobody copies everything a second time."""
+    server.start()
+    filled(source, "expired", 4000, new_random("expired"))
+    assert copier(tmp_path / "1", source, server, "expired", "--once").run() == 0
+    before = records_of(server)
+    admin = AdminClient({"bootstrap.servers": source.bootstrap})
+    admin.delete_consumer_groups(["g-expired"])["g-expired"].result(30)
+    refused = copier(tmp_path / "2", source, server, "expired", "--once")
+    assert refused.run() == CANNOT, refused.text
+    assert "group g-expired has saved nothing for expired-" in refused.text
+    assert records_of(server) == before
+    twice = copier(tmp_path / "3", source, server, "expired", "--once", "--append")
+    assert twice.run() == 0, twice.text
+    assert records_of(server) == 2 * before
+
+
+def test_a_topic_where_nothing_is_judged(
+    source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    server.start()
+    filled(source, "unjudged", 400, new_random("unjudged"))
+    make_topic(server.bootstrap, "unjudged.copy", pidlease_deduplication="off")
+    refused = copier(tmp_path / "1", source, server, "unjudged", "--once")
+    assert refused.run() == CANNOT, refused.text
+    assert "topic unjudged.copy has pidlease.deduplication=off" in refused.text
+    assert records_of(server) == 0

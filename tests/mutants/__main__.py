@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.mutants.copier_mutants import COPIER
 from tests.mutants.engine_mutants import ENGINE
 from tests.mutants.groups_mutants import GROUPS
 from tests.mutants.leased_mutants import LEASED
@@ -16,7 +17,7 @@ from tests.mutants.run import Result, check, control, prepare
 from tests.mutants.storage_mutants import STORAGE
 from tests.mutants.upstream_mutants import UPSTREAM
 
-MUTANTS = (*STORAGE, *ENGINE, *LEASED, *GROUPS, *UPSTREAM)
+MUTANTS = (*STORAGE, *ENGINE, *LEASED, *GROUPS, *UPSTREAM, *COPIER)
 
 
 def main() -> int:

@@ -74,9 +74,10 @@ class CopiedBatch(Batch):
     Attributes:
         records: how many there were at first.
         cut_off: how many of those the destination had already.
+        weight: how much memory it takes until it is there, in bytes.
     """
 
-    __slots__ = ("_codec", "_records", "cut_off", "records", "source_bytes")
+    __slots__ = ("_codec", "_records", "cut_off", "records", "source_bytes", "weight")
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class CopiedBatch(Batch):
         self.futures: Futures = []
         self.ids = cast(list[int], offsets)  # only read: nobody adds to a copy
         self.cost = len(records.payload)
+        self.weight: Final = max(self.cost, source_bytes)
         self.made_at = made_at
         self.data = bytearray()
         self.span: Span | None = None

@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
@@ -19,6 +22,11 @@ _log = logging.getLogger(__name__)
 _SEEN_S: Final = 30.0
 _LOOK_S: Final = 0.1
 _REST_S: Final = 0.5
+#: Kafka's own, which no consumer takes by a pattern.
+_INTERNAL: Final = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+_DEDUPLICATION: Final = "pidlease.deduplication"
+_OFF: Final = "off"
+Answer = TypeVar("Answer")
 
 
 class Cluster:
@@ -53,21 +61,31 @@ class Cluster:
         Raises:
             CopyError: nobody answers.
         """
+        described = await self._again("cannot be reached", self._reach)
+        self.cluster_id = str(described.get("cluster_id") or "")
+
+    async def _reach(self) -> dict[str, Any]:
+        await self.client.bootstrap()
+        await self._admin.start()
+        found: dict[str, Any] = await self._admin.describe_cluster()
+        return found
+
+    async def _again(self, problem: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask until it answers, for a while: brokers come and go.
+
+        Raises:
+            CopyError: it does not.
+        """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._give_up_s
         while True:
             try:
-                await self.client.bootstrap()
-                await self._admin.start()
-                described = await self._admin.describe_cluster()
+                return await ask()
             except (KafkaError, OSError, TimeoutError) as error:
                 if loop.time() > give_up:
-                    raise CopyError(f"{self.name} cannot be reached: {error!r}") from None
-                _log.info("%s cannot be reached yet: %r", self.name, error)
+                    raise CopyError(f"{self.name} {problem}: {error!r}") from None
+                _log.info("%s %s yet: %r", self.name, problem, error)
                 await asyncio.sleep(_REST_S)
-            else:
-                break
-        self.cluster_id = str(described.get("cluster_id") or "")
 
     async def close(self) -> None:
         """Close all connections."""
@@ -80,10 +98,8 @@ class Cluster:
         Raises:
             CopyError: it cannot be asked.
         """
-        try:
-            return set(await self._admin.list_topics())
-        except (KafkaError, OSError, TimeoutError) as error:
-            raise CopyError(f"{self.name}: its topics cannot be listed: {error!r}") from None
+        found = await self._again("does not list its topics", self._admin.list_topics)
+        return set(found) - _INTERNAL
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0: there is none of that name.
@@ -93,22 +109,36 @@ class Cluster:
         """
         if topic not in await self.topics():
             return 0  # asked for by its name it might be made, with any number of them
-        try:
-            (found,) = await self._admin.describe_topics([topic])
-        except (KafkaError, OSError, TimeoutError) as error:
-            raise CopyError(f"{self.name}, topic {topic}: {error!r}") from None
+        describe = partial(self._admin.describe_topics, [topic])
+        (found,) = await self._again(f"does not tell about topic {topic}", describe)
         return len(found["partitions"])
 
     async def provide(self, topic: str, partitions: int) -> None:
         """See to it that a topic has so many partitions, or more.
 
         Raises:
-            CopyError: it cannot be made, or extended.
+            CopyError: it cannot be made, or extended; or nothing is judged there.
         """
         async with self._making:
             there = await self.partitions(topic)
             if there < partitions:
                 await self._make(topic, there, partitions)
+            if await self._setting(topic, _DEDUPLICATION) == _OFF:
+                raise CopyError(
+                    f"{self.name}: topic {topic} has {_DEDUPLICATION}={_OFF}: what is sent again"
+                    f" would be stored again; set it to on, or copy to another topic (--rename)"
+                )
+
+    async def _setting(self, topic: str, name: str) -> str | None:
+        """What is set for a topic; None: there is no such setting."""
+        wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {name: ""})
+        describe = partial(self._admin.describe_configs, [wanted])
+        for response in await self._again(f"does not tell the settings of {topic}", describe):
+            for _, _, _, _, entries in response.resources:
+                for entry in entries:
+                    if entry[0] == name:
+                        return str(entry[1])
+        return None
 
     async def _create(self, topic: str, partitions: int) -> None:
         """Make a topic, unless somebody else does."""

@@ -5,8 +5,10 @@ import logging
 import os
 import secrets
 import socket
+import time
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from aiokafka.structs import TopicPartition
 
@@ -24,7 +26,8 @@ from pidlease.client.copier.membership import (
     UnavailableError,
 )
 from pidlease.client.copier.metrics import CopyMetrics
-from pidlease.client.copier.partition import PartitionCopy
+from pidlease.client.copier.partition import Budget, PartitionCopy
+from pidlease.client.copier.saving import Saving
 from pidlease.client.copier.settings import CopySettings
 from pidlease.client.errors import (
     FencedError,
@@ -41,6 +44,12 @@ _REST_S: Final = 0.2
 _WHO_S: Final = 10.0
 #: How often it is looked whether a copy of all that was there is done.
 _LOOK_S: Final = 0.05
+#: How long what is done last may take: stopping, saving, leaving the group.
+_LAST_S: Final = 15.0
+#: How often it is looked at the clock.
+_CLOCK_S: Final = 1.0
+#: What comes of having been silent comes soon.
+_SOON_S: Final = 60.0
 
 
 class Copier:
@@ -60,7 +69,15 @@ class Copier:
         self.who: Final = settings.who or _myself()
         self.cluster = ""
         self.destination: Destination
+        self.budget: Final = Budget()
         self._copies: Final[dict[TopicPartition, PartitionCopy]] = {}
+        #: The destination's topics, by the source's, that were seen to since the last assignment.
+        self._prepared: Final[dict[str, str]] = {}
+        self._preparing: Final = asyncio.Lock()
+        #: When it was last seen to be at work, by the monotonic clock, in seconds.
+        self._seen_s = 0.0
+        #: And when it was last found to have been stopped for longer than its session.
+        self._silent_s = float("-inf")
         #: Partitions that somebody else may have taken, and what this copier knew of them.
         self._lost: Final[set[TopicPartition]] = set()
         self._stopping: asyncio.Event
@@ -69,6 +86,7 @@ class Copier:
         self._target: Cluster
         self._fetcher: Fetcher
         self._membership: Membership
+        self._saving: Saving
         self._joined = False
 
     # ------------------------------------------------------------------ life
@@ -86,12 +104,14 @@ class Copier:
         self._source, self._target = both_sides(settings)
         self.destination = Destination(settings)
         self._membership = Membership(settings, self._assigned, self._revoked)
+        self._saving = Saving(self._membership, self.metrics)
         self._fetcher = Fetcher(self._source.client, settings.fetch_wait_ms)
+        self._seen_s = time.monotonic()
         try:
-            await self._connect()
-            await self._membership.start()
-            self._joined = True
-            await self._work()
+            if await self._unless_stopped(self._connect()):
+                await self._membership.start()
+                self._joined = True
+                await self._work()
         finally:
             await self._close()
 
@@ -108,10 +128,28 @@ class Copier:
         except ProducerError as error:
             raise CopyError(f"the destination cannot be reached: {error}") from None
 
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do it, or be stopped meanwhile; whether it was done."""
+        task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+            return task.done()
+        finally:
+            task.cancel()
+            stopped.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
     async def _work(self) -> None:
         works = [
             asyncio.ensure_future(work)
-            for work in (self._fetcher.run(), self._save_often(), self._until_done())
+            for work in (
+                self._fetcher.run(),
+                self._save_often(),
+                self._watch_clock(),
+                self._until_done(),
+            )
         ]
         try:
             done, _ = await asyncio.wait(
@@ -136,8 +174,9 @@ class Copier:
     async def _close(self) -> None:
         if self._joined:
             if not self._failed.done():
-                await self._revoked(set(self._copies), lost=False)
-            await self._membership.stop()
+                await self._leave(list(self._copies.values()))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._membership.stop(), _LAST_S)
         for copy in list(self._copies.values()):
             await copy.stop(lost=True)
         await self.destination.close()
@@ -149,8 +188,10 @@ class Copier:
     # ------------------------------------------------------------------ the group
 
     def _assigned(self, places: set[TopicPartition]) -> None:
+        self._prepared.clear()
+        gate = asyncio.Barrier(max(len(places), 1))
         for place in sorted(places):
-            copy = self._copies[place] = PartitionCopy(self, place)
+            copy = self._copies[place] = PartitionCopy(self, place, gate)
             self.metrics.assigned += 1
             copy.start()
         _log.info("%s partitions are this copier's (%s)", len(places), self.who)
@@ -158,21 +199,40 @@ class Copier:
 
     async def _revoked(self, places: set[TopicPartition], *, lost: bool) -> None:
         copies = [self._copies[place] for place in places if place in self._copies]
-        await asyncio.gather(*(copy.stop(lost=lost) for copy in copies))
         if lost:
-            _log.warning("this copier was silent for too long: its partitions are others' to take")
-            self._lost.update(places)
+            await asyncio.gather(*(copy.stop(lost=True) for copy in copies))
+            _log.warning("the group has lost this copier: its partitions are others' to take")
+            self._look_at_clock()
+            if self._seen_s - self._silent_s < _SOON_S:
+                self._lost.update(places)
         else:
-            await self._save_last(copies)
+            await self._leave(copies)
         for copy in copies:
             self._copies.pop(copy.place, None)
         self._show()
 
-    async def _save_last(self, copies: list[PartitionCopy]) -> None:
-        """Save once more; who goes on would otherwise send again what is there, and no more."""
+    async def _watch_clock(self) -> None:
+        while True:
+            await asyncio.sleep(_CLOCK_S)
+            self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        """Whether this process was stopped for so long that others may have taken over.
+
+        A group also loses its members when its coordinator is away, or forgets them; then they
+        are given partitions again, and nobody has to leave.
+        """
+        now = time.monotonic()
+        if now - self._seen_s > self.settings.session_timeout_ms / 1000:
+            self._silent_s = now
+        self._seen_s = now
+
+    async def _leave(self, copies: list[PartitionCopy]) -> None:
+        """Stop, and save once more: who goes on would otherwise send again what is there."""
+        await asyncio.gather(*(copy.stop(lost=False) for copy in copies))
         try:
-            await self._save(copies)
-        except (UnavailableError, ReplacedError, CopyError) as error:
+            await asyncio.wait_for(self._saving.save_all(copies), _LAST_S)
+        except (UnavailableError, ReplacedError, CopyError, TimeoutError) as error:
             self.metrics.commit_failures += 1
             _log.warning("the last checkpoint is not saved: %s", error)
 
@@ -186,25 +246,10 @@ class Copier:
             self.destination.check()
             await self._look_for_successors()
             try:
-                await self._save(list(self._copies.values()))
+                await self._saving.save_all(list(self._copies.values()))
             except (UnavailableError, ReplacedError) as error:
                 self.metrics.commit_failures += 1
                 _log.info("not saved now: %s", error)
-
-    async def _save(self, copies: list[PartitionCopy]) -> None:
-        """Save how far they are; all in one commit."""
-        new = {
-            copy: copy.done for copy in copies if copy.done is not None and copy.done != copy.kept
-        }
-        if not new:
-            return
-        await self._membership.commit(
-            {copy.place: (done.offset, done.metadata()) for copy, done in new.items()}
-        )
-        self.metrics.commits += 1
-        for copy, done in new.items():
-            if copy.done is not None and copy.done.pid == done.pid:
-                copy.kept = done
 
     async def _look_for_successors(self) -> None:
         """Whether somebody has taken what this copier lost while it was silent."""
@@ -247,39 +292,25 @@ class Copier:
 
     async def prepare(self, topic: str, partition: int) -> str:
         """See `partition.Hub`."""
-        check_apart(self.settings, self._source, self._target, {topic})
-        renamed = self.settings.renamed(topic)
-        partitions = await self._source.partitions(topic)
-        await self._target.provide(renamed, max(partitions, partition + 1))
-        return renamed
+        async with self._preparing:
+            if topic not in self._prepared:
+                check_apart(self.settings, self._source, self._target, {topic})
+                renamed = self.settings.renamed(topic)
+                partitions = await self._source.partitions(topic)
+                await self._target.provide(renamed, max(partitions, partition + 1))
+                self._prepared[topic] = renamed
+            return self._prepared[topic]
 
     async def saved(self, place: TopicPartition) -> Saved | None:
         """See `partition.Hub`."""
-        found = await self._saved(place)
+        found = await self._saving.saved(place)
         self._check_mine(place, found)
         self._lost.discard(place)
         return found
 
-    async def _saved(self, place: TopicPartition) -> Saved | None:
-        while True:
-            try:
-                return (await self._membership.saved([place])).get(place)
-            except UnavailableError as error:
-                _log.info("%s", error)
-                await asyncio.sleep(_REST_S)
-
     async def save(self, place: TopicPartition, checkpoint: Checkpoint) -> None:
         """See `partition.Hub`."""
-        while True:
-            try:
-                await self._membership.commit({place: (checkpoint.offset, checkpoint.metadata())})
-            except UnavailableError as error:
-                self.metrics.commit_failures += 1
-                _log.info("not saved now: %s", error)
-                await asyncio.sleep(_REST_S)
-            else:
-                self.metrics.commits += 1
-                return
+        await self._saving.save(place, checkpoint)
 
     async def lease(self, topic: str, partition: int, pid: int) -> Lease | None:
         """See `partition.Hub`."""
@@ -321,7 +352,7 @@ class Copier:
         with suppress(TimeoutError):
             async with asyncio.timeout(_WHO_S):
                 try:
-                    saved = await self._saved(place)
+                    saved = await self._saving.saved(place)
                     who = who if saved is None else read_checkpoint(*saved).who
                 except CopyError as unknown:
                     _log.info("who goes on is not known: %s", unknown)

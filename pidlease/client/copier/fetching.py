@@ -146,6 +146,7 @@ class Fetcher:
                 if reader is None or self._readers.get(place) is not reader:
                     continue  # it is somebody else's by now
                 if not code:
+                    self._readers[place] = self._readers.pop(place)  # others have their turn
                     reader.came(offset, chunk_of(part, committed=True))
                 elif code == OUT_OF_RANGE:
                     reader.out_of_range()

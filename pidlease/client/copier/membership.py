@@ -24,6 +24,7 @@ from pidlease.client.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
 
 _log = logging.getLogger(__name__)
 
+_NO_TOPIC: Final = 3
 _COORDINATOR_MOVED: Final = frozenset((15, 16))
 #: The coordinator loads, or the group changes: it is to be tried again.
 _LATER: Final = frozenset((-1, 7, 14, 27))
@@ -108,8 +109,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka i
             subscription.subscribe(set(settings.topics), listener=self)
             self._client.set_topics(settings.topics)
         else:
-            pattern = re.compile(rf"(?:{settings.topics_regex})\Z")
-            subscription.subscribe_pattern(pattern, listener=self)
+            subscription.subscribe_pattern(re.compile(settings.pattern), listener=self)
             self._client.set_topics([])
 
     async def stop(self) -> None:
@@ -170,7 +170,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka i
         ))  # fmt: skip
         for topic, parts in response.topics:
             for partition, code in parts:
-                self._check(code, f"{topic}-{partition}")
+                if code == _NO_TOPIC:  # it is being deleted, and its offsets with it
+                    _log.warning("%s-%s of the source is gone", topic, partition)
+                else:
+                    self._check(code, f"{topic}-{partition}")
 
     async def saved(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Saved]:
         """What is saved for partitions; nothing for those that were never committed.

@@ -9,30 +9,33 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.batch import Sent
-from pidlease.client.copier.asking import EARLIEST, LATEST, READ_COMMITTED, Asked
+from pidlease.client.copier.asking import LATEST, READ_COMMITTED, Asked
 from pidlease.client.copier.batches import CopiedBatch
 from pidlease.client.copier.carrying import carry_over
 from pidlease.client.copier.channel import Channel, Destination
-from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
+from pidlease.client.copier.checkpoint import Checkpoint
 from pidlease.client.copier.chunk import Chunk
-from pidlease.client.copier.errors import CheckpointError, CopyError
+from pidlease.client.copier.errors import CopyError
 from pidlease.client.copier.membership import ReplacedError, Saved
 from pidlease.client.copier.metrics import CopyMetrics, PartitionProgress
+from pidlease.client.copier.resuming import Resuming, generation_of
 from pidlease.client.copier.settings import CopySettings
 from pidlease.client.copier.translating import Translator
-from pidlease.client.errors import FencedError, ProducerError
+from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.lease_client import Lease
 
 _log = logging.getLogger(__name__)
 
 #: A lease is over at the server a little later than it said.
 _LEASE_REST_S: Final = 0.5
+_LEASE_REST_S_MAX: Final = 10.0
 #: How long, at a rebalance, for answers of what is under way.
 _LAST_ANSWERS_S: Final = 5.0
 
@@ -59,6 +62,10 @@ class Hub(Protocol):
     @property
     def cluster(self) -> str:
         """Cluster id of the destination."""
+
+    @property
+    def budget(self) -> "Budget":
+        """What all partitions hold in memory."""
 
     @property
     def source(self) -> Asked:
@@ -96,12 +103,24 @@ class Hub(Protocol):
         """Another copier writes under a partition's PID."""
 
 
+@dataclass(slots=True)
+class Budget:
+    """Memory of all partitions together.
+
+    Attributes:
+        used: bytes of what is read, and not at the destination yet.
+    """
+
+    used: int = 0
+
+
 class PartitionCopy:
     """See the module's text.
 
     Parameters:
         hub: the copier.
         place: the source's topic and partition.
+        gate: passed by all partitions that came together, when each is found to fit.
 
     Attributes:
         progress: for whoever looks.
@@ -110,7 +129,7 @@ class PartitionCopy:
         stop_at: the source's end when this began; -1: not known yet.
     """
 
-    def __init__(self, hub: Hub, place: TopicPartition) -> None:
+    def __init__(self, hub: Hub, place: TopicPartition, gate: asyncio.Barrier) -> None:
         self._hub: Final = hub
         self.place: Final = place
         self.progress: Final = PartitionProgress(place.topic, place.partition)
@@ -118,6 +137,8 @@ class PartitionCopy:
         self.kept: Checkpoint | None = None
         self.stop_at = -1
         self._topic = ""
+        self._resuming: Resuming
+        self._gate: asyncio.Barrier | None = gate
         self._channel: Channel | None = None
         self._translator: Translator | None = None
         self._pending_bytes = 0
@@ -157,6 +178,10 @@ class PartitionCopy:
     async def _run(self) -> None:
         try:
             self._topic = await self._hub.prepare(*self.place)
+            self._resuming = Resuming(
+                self._hub.settings, self._hub.source, self.place, self._hub.target, self._there,
+                self._hub.cluster,
+            )  # fmt: skip
             if self.stop_at < 0:
                 self.stop_at = await self._hub.source.offset(self.place, LATEST, READ_COMMITTED)
             await self._take_up(await self._hub.saved(self.place))
@@ -174,24 +199,23 @@ class PartitionCopy:
     async def _take_up(self, saved: Saved | None) -> None:
         """Begin where the copy is, or at the beginning."""
         if saved is None:
-            at = await self._hub.target.offset(self._there, LATEST)
-            offset = await self._hub.source.offset(
-                self.place, self._hub.settings.start, READ_COMMITTED
-            )
-            await self._begin_anew(offset, at)
+            await self._begin_anew(*await self._resuming.beginning())
             return
-        checkpoint = self._fitting(saved)._replace(who=self._hub.who)
-        checkpoint = await self._within_source(checkpoint)
+        checkpoint = self._resuming.fitting(saved)._replace(who=self._hub.who)
+        checkpoint = await self._resuming.within_source(checkpoint)
         lease = await self._hub.lease(self._topic, self.place.partition, checkpoint.pid)
         if lease is None:
             await self._carry(checkpoint)
             return
-        checkpoint = self._behind_destination(checkpoint, lease)
+        checkpoint = await self._resuming.within_destination(checkpoint, lease)
+        await self._all_fit()
         await self._hub.save(self.place, checkpoint)
-        self._begin(checkpoint, lease)
+        self._begin(checkpoint, lease, generation_of(checkpoint, lease))
 
     async def _begin_anew(self, offset: int, at: int) -> None:
         """Go on under a new PID, which is saved before anything is written under it."""
+        self.done = None  # from now on nobody is to save the PID before
+        await self._all_fit()
         lease = await self._hub.lease(self._topic, self.place.partition, -1)
         if lease is None:
             raise CopyError(f"no PID for {self._topic}-{self.place.partition}")
@@ -200,7 +224,13 @@ class PartitionCopy:
             self._hub.who,
         )  # fmt: skip
         await self._hub.save(self.place, checkpoint)
-        self._begin(checkpoint, lease)
+        self._begin(checkpoint, lease, lease.generation)
+
+    async def _all_fit(self) -> None:
+        """Wait for the partitions that came together: one that does not fit ends the copier."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            await gate.wait()
 
     async def _carry(self, checkpoint: Checkpoint) -> None:
         """Go on under the next PID, behind what the destination's log has of this one."""
@@ -212,7 +242,7 @@ class PartitionCopy:
                   *self.place, checkpoint.pid, found.offset)  # fmt: skip
         await self._begin_anew(found.offset, found.end)
 
-    def _begin(self, checkpoint: Checkpoint, lease: Lease) -> None:
+    def _begin(self, checkpoint: Checkpoint, lease: Lease, generation: int) -> None:
         """Read and send."""
         self.done = self.kept = checkpoint
         self._lease = lease
@@ -223,20 +253,23 @@ class PartitionCopy:
         self._channel = self._hub.destination.channel(
             self._topic, self.place.partition, self._channel_ended
         )
-        self._channel.begin(lease.pid, lease.generation, lease.sequence_number)
+        self._channel.begin(lease.pid, generation, lease.sequence_number)
         self._tell()
         self._hub.read(self)
 
     async def _until_over(self) -> None:
         """Wait until the server knows the PID no more, or takes nothing more under it."""
+        rest = _LEASE_REST_S
         while not self._over.is_set():
             lease = self._lease
-            left = lease.ends_at - time.monotonic() if lease is not None else _LEASE_REST_S
+            left = lease.ends_at - time.monotonic() if lease is not None else rest
             with suppress(TimeoutError):
-                timeout = None if left == float("inf") else max(left, _LEASE_REST_S)
+                timeout = None if left == float("inf") else max(left, rest)
                 await asyncio.wait_for(self._over.wait(), timeout)
             if self._over.is_set() or self.done is None:
                 return
+            if left <= 0:  # with batches under way a PID stays longer than its lease
+                rest = min(rest * 2, _LEASE_REST_S_MAX)
             self._lease = await self._hub.lease(self._topic, self.place.partition, self.done.pid)
             if self._lease is None:
                 return
@@ -251,82 +284,17 @@ class PartitionCopy:
             raise ReplacedError(str(ended_by))
         self._hub.leave(self)
         self._drop()
-        place = self._topic, self.place.partition
-        while (lease := await self._hub.lease(*place, checkpoint.pid)) is not None:
-            if ended_by is not None and lease.ends_at > time.monotonic():
-                raise CopyError(f"the destination refuses a batch: {ended_by}")
-            await asyncio.sleep(_LEASE_REST_S)
+        if ended_by is not None and not isinstance(ended_by, LeaseEndedError):
+            raise CopyError(f"the destination refuses a batch: {ended_by}")
+        place, rest = (self._topic, self.place.partition), _LEASE_REST_S
+        while await self._hub.lease(*place, checkpoint.pid) is not None:
+            await asyncio.sleep(rest)
+            rest = min(rest * 2, _LEASE_REST_S_MAX)
         await self._carry(checkpoint)
-
-    # ------------------------------------------------------------------ what was saved
 
     @property
     def _there(self) -> TopicPartition:
         return TopicPartition(self._topic, self.place.partition)
-
-    def _fitting(self, saved: Saved) -> Checkpoint:
-        """What was saved.
-
-        Raises:
-            CheckpointError: it is no copier's, or of another copy.
-        """
-        group = self._hub.settings.group
-        where = f"group {group}, {self.place.topic}-{self.place.partition}"
-        try:
-            checkpoint = read_checkpoint(*saved)
-        except CheckpointError as error:
-            raise CheckpointError(f"{where}: {error}; choose another group, or delete this one's"
-                                  " offsets to copy everything again") from None  # fmt: skip
-        if (checkpoint.cluster, checkpoint.topic) != (self._hub.cluster, self._topic):
-            raise CheckpointError(
-                f"{where}: it copies to {checkpoint.topic} of cluster {checkpoint.cluster}, and not"
-                f" to {self._topic} of {self._hub.cluster}; choose another group"
-            )
-        return checkpoint
-
-    async def _within_source(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint, if the source goes on there.
-
-        Raises:
-            CopyError: it does not.
-        """
-        offset, source = checkpoint.offset, self._hub.source
-        where = f"{self.place.topic}-{self.place.partition} of the source"
-        end = await source.offset(self.place, LATEST)
-        if offset > end:
-            raise CopyError(
-                f"{where} ends at {end}, and was copied up to {offset}: it was cut, or made anew;"
-                " copy it to a new topic, with another group"
-            )
-        start = await source.offset(self.place, EARLIEST)
-        if offset >= start:
-            return checkpoint
-        if not self._hub.settings.skip_lost:
-            raise CopyError(
-                f"{where} begins at {start}, and was copied up to {offset}: what came between is"
-                " deleted and was never copied; say --skip-lost to go on without"
-            )
-        _log.warning("%s: offsets %s to %s are deleted and were never copied",
-                     where, offset, start)  # fmt: skip
-        return checkpoint._replace(offset=start)
-
-    def _behind_destination(self, checkpoint: Checkpoint, lease: Lease) -> Checkpoint:
-        """The checkpoint, if the destination has all that it speaks of.
-
-        Raises:
-            CopyError: it has lost some.
-        """
-        if lease.sequence_number > checkpoint.sequence:
-            return checkpoint
-        offset = max(lease.sequence_number, checkpoint.first)
-        where = f"{self._topic}-{self.place.partition} of the destination"
-        if not self._hub.settings.rewind:
-            raise CopyError(
-                f"{where} had what the source has up to offset {checkpoint.sequence}, and has lost"
-                f" it from {offset} on; say --rewind to copy that again"
-            )
-        _log.warning("%s has lost what the source has from %s on: copied again", where, offset)
-        return checkpoint._replace(offset=offset, sequence=lease.sequence_number - 1)
 
     # ------------------------------------------------------------------ asked by the fetcher
 
@@ -335,7 +303,8 @@ class PartitionCopy:
         """See `fetching.Reading`."""
         if self._translator is None or self._channel is None or not self._channel.alive:
             return -1
-        if self._pending_bytes >= self._hub.settings.buffer_bytes:
+        settings, budget = self._hub.settings, self._hub.budget
+        if self._pending_bytes >= settings.buffer_bytes or budget.used >= settings.memory_bytes:
             return -1
         return self._translator.position
 
@@ -346,7 +315,7 @@ class PartitionCopy:
             return  # it was asked for before the copy went on elsewhere
         try:
             for batch in translator.batches(chunk):
-                self._pending_bytes += batch.source_bytes
+                self._weigh(batch.weight)
                 self._idle.clear()
                 channel.send(batch).add_done_callback(partial(self._answered, channel, batch))
         except CopyError as error:
@@ -368,7 +337,7 @@ class PartitionCopy:
         if done is None or translator is None:
             return
         try:
-            found = await self._within_source(done._replace(offset=translator.position))
+            found = await self._resuming.within_source(done._replace(offset=translator.position))
         except CopyError as error:
             self._hub.fail(error)
             return
@@ -388,7 +357,7 @@ class PartitionCopy:
         if channel is not self._channel or future.cancelled() or future.exception() is not None:
             return  # the channel tells why
         sent, done, metrics = future.result(), self.done, self._hub.metrics
-        self._pending_bytes -= batch.source_bytes
+        self._weigh(-batch.weight)
         metrics.records += batch.records
         metrics.batches += 1
         metrics.bytes += batch.source_bytes
@@ -412,6 +381,10 @@ class PartitionCopy:
             self.done = self.done._replace(offset=self._translator.position)
         self.progress.offset, self.progress.pid = self.done.offset, self.done.pid
 
+    def _weigh(self, more: int) -> None:
+        self._pending_bytes += more
+        self._hub.budget.used += more
+
     def _channel_ended(self, error: ProducerError) -> None:
         self._ended_by = error
         self._over.set()
@@ -419,7 +392,7 @@ class PartitionCopy:
     def _drop(self) -> None:
         """Give up what is under way: it is read again."""
         channel, self._channel, self._translator = self._channel, None, None
-        self._pending_bytes = 0
+        self._weigh(-self._pending_bytes)
         self._idle.set()
         if channel is not None:
             channel.close()

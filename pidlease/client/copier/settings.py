@@ -40,11 +40,13 @@ class CopySettings:
         once: end when all is copied that was there at the beginning.
         skip_lost: go on where the source's records begin that are not deleted yet, although some
             before them were never copied.
+        append: begin a copy of which nothing is saved although its topic has records already.
         rewind: copy again what the destination has lost since it was acknowledged.
         trust_checkpoint: go on from what is saved where the lease has ended and the destination's
             log does not reach back far enough to tell.
         commit_interval_ms: how often it is saved how far the copy is.
-        buffer_bytes: of records that are read, and not at the destination yet; of a partition.
+        buffer_bytes: of records that are read, and not at the destination yet; of a partition,
+        memory_bytes: and of all together.
         fetch_wait_ms: how long a fetch waits at the source for records.
         session_timeout_ms: a copier that is silent for so long is replaced.
         request_timeout_ms: how long an answer may take; then it is asked again.
@@ -67,9 +69,11 @@ class CopySettings:
     once: bool = False
     skip_lost: bool = False
     rewind: bool = False
+    append: bool = False
     trust_checkpoint: bool = False
     commit_interval_ms: float = 1_000
     buffer_bytes: int = 4 << 20
+    memory_bytes: int = 128 << 20
     fetch_wait_ms: int = 500
     session_timeout_ms: int = 10_000
     request_timeout_ms: int = 30_000
@@ -94,10 +98,15 @@ class CopySettings:
         """What a topic of the source is called at the destination."""
         return self.rename.replace(NAME, topic)
 
+    @property
+    def pattern(self) -> str:
+        """What matches the names of the topics, as a whole."""
+        return rf"(?:{self.topics_regex})\Z"
+
     def selects(self, topic: str) -> bool:
         """Whether a topic of the source is to be copied."""
         if self.topics_regex is not None:
-            return re.fullmatch(self.topics_regex, topic) is not None
+            return re.match(self.pattern, topic) is not None
         return topic in self.topics
 
     def _what_problem(self) -> str:
@@ -109,7 +118,7 @@ class CopySettings:
             return "topics is a list of names"
         if self.topics_regex is not None:
             try:
-                re.compile(self.topics_regex)
+                re.compile(self.pattern)
             except re.error as error:
                 return f"topics_regex {self.topics_regex!r}: {error}"
         several = self.topics_regex is not None or len(self.topics) > 1
@@ -126,7 +135,7 @@ class CopySettings:
             return f"start is {EARLIEST}, {LATEST}, or ms since 1970"
         if not 1 <= self.max_in_flight <= IN_FLIGHT_MAX:
             return f"max_in_flight is 1 to {IN_FLIGHT_MAX}: so many the server remembers"
-        for name in ("commit_interval_ms", "buffer_bytes", "session_timeout_ms",
+        for name in ("commit_interval_ms", "buffer_bytes", "memory_bytes", "session_timeout_ms",
                      "request_timeout_ms", "give_up_ms"):  # fmt: skip
             if not getattr(self, name) > 0:
                 return f"{name} is above 0"

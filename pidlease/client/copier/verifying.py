@@ -97,11 +97,12 @@ async def compare(
         CopyError: one of them cannot be read.
     """
     result = Comparison(place.topic, place.partition)
+    begin = await target.offset(there, EARLIEST)
+    behind = await target.offset(there, LATEST, READ_COMMITTED)
+    # In this order: whatever is copied up to there is at the source by then.
     first = await source.offset(place, start, READ_COMMITTED)
     end = await source.offset(place, LATEST, READ_COMMITTED)
     rows = _Source(placed(source, place, first, end), result)
-    begin = await target.offset(there, EARLIEST)
-    behind = await target.offset(there, LATEST, READ_COMMITTED)
     send: list[Placed] = []
     async for record in placed(target, there, begin, behind):
         if record.begins or record.sent is not None:
@@ -127,6 +128,7 @@ async def _compare_send(
         result.foreign += len(send)
         result.find(f"offset {where} of the copy: no copier wrote that")
         return
+    begun = rows.begun
     expected = await rows.up_to(sent.last + 1)
     found = [each.row for each in send]
     if sent.last < first:
@@ -136,7 +138,7 @@ async def _compare_send(
         result.doubled += len(found)
         result.find(f"offset {where} of the copy: offsets up to {sent.last} had been copied before")
         return
-    if sent.first < first:
+    if sent.first < first and not begun:
         result.deleted += max(len(found) - len(expected), 0)
         found = found[-len(expected) :]
     _compare_rows(expected, found, where, result)
@@ -166,6 +168,8 @@ class _Source:
         self._rows: Final = rows
         self._result: Final = result
         self._next: Placed | None = None
+        #: Whether any was taken.
+        self.begun = False
 
     async def up_to(self, offset: int) -> list[Placed]:
         """Those before an offset that were not taken yet."""
@@ -177,6 +181,7 @@ class _Source:
             if self._next is None or self._next.offset >= offset:
                 return found
             found.append(self._next)
+            self.begun = True
             self._next = None
 
 

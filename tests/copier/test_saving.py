@@ -1,0 +1,130 @@
+"""Commits that overtake one another, or are not heard of; the group answers when it is told."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pytest
+from aiokafka.structs import TopicPartition
+
+from pidlease.client.copier import saving
+from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
+from pidlease.client.copier.membership import Saved, UnavailableError
+from pidlease.client.copier.metrics import CopyMetrics
+from pidlease.client.copier.resuming import generation_of
+from pidlease.client.copier.saving import Saving
+from pidlease.client.lease_client import Lease
+
+PLACE = TopicPartition("t", 0)
+
+
+def checkpoint(pid: int, offset: int) -> Checkpoint:
+    return Checkpoint(offset, pid, 5, offset - 1, 0, 0, "t.copy", "cluster", "me")
+
+
+@dataclass(eq=False)
+class Copy:
+    """A partition's."""
+
+    place: TopicPartition
+    done: Checkpoint | None
+    kept: Checkpoint | None = None
+
+
+class Group:
+    """What it is told is there at once; answers are given when they may pass, or never."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[int, int]] = []
+        self.passing = asyncio.Event()
+        self.failing = 0
+        self.sizes: list[int] = []
+
+    async def commit(self, saved: Mapping[TopicPartition, Saved]) -> None:
+        self.sizes.append(len(saved))
+        for offset, metadata in saved.values():
+            self.stored.append((read_checkpoint(offset, metadata).pid, offset))
+        await self.passing.wait()
+        if self.failing:
+            self.failing -= 1
+            raise UnavailableError("nobody answers")
+
+    async def saved(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Saved]:
+        raise NotImplementedError(places)
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_pid_that_is_replaced_is_not_saved_behind_the_next() -> None:
+    group = Group()
+    under_test = Saving(group, CopyMetrics())
+    copy = Copy(PLACE, checkpoint(1, 40))
+    first = asyncio.create_task(under_test.save_all([copy]))
+    await turns()
+    # The lease ends. Its next PID is saved, as `partition` does it, and meanwhile it is time again.
+    copy.done = None
+    new = asyncio.create_task(under_test.save(PLACE, checkpoint(2, 50)))
+    again = asyncio.create_task(under_test.save_all([copy]))
+    await turns()
+    assert group.stored == [(1, 40)], "one at a time"
+    group.passing.set()
+    await asyncio.gather(first, new, again)
+    assert group.stored == [(1, 40), (2, 50)]
+    assert copy.kept is None
+
+
+async def test_what_waits_is_saved_as_it_is_then() -> None:
+    group = Group()
+    under_test = Saving(group, CopyMetrics())
+    copy = Copy(PLACE, checkpoint(1, 40))
+    tasks = [asyncio.create_task(under_test.save_all([copy]))]
+    await turns()
+    copy.done = checkpoint(1, 60)
+    tasks.append(asyncio.create_task(under_test.save_all([copy])))
+    await turns()
+    copy.done = checkpoint(1, 70)
+    group.passing.set()
+    await asyncio.gather(*tasks)
+    assert group.stored == [(1, 40), (1, 70)]
+    assert copy.kept == checkpoint(1, 70)
+
+
+async def test_one_that_was_not_heard_of_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker may still work on it: the next one comes a moment later."""
+    monkeypatch.setattr(saving, "_REST_S", 0.01)
+    metrics = CopyMetrics()
+    group = Group()
+    group.passing.set()
+    group.failing = 2
+    under_test = Saving(group, metrics)
+    copy = Copy(PLACE, checkpoint(1, 40))
+    with pytest.raises(UnavailableError):
+        await under_test.save_all([copy])
+    assert copy.kept is None
+    await under_test.save(PLACE, checkpoint(2, 50))
+    assert group.stored == [(1, 40), (2, 50), (2, 50)]
+    assert (metrics.commits, metrics.commit_failures) == (1, 1)
+
+
+async def test_many_partitions_take_several_commits() -> None:
+    group = Group()
+    group.passing.set()
+    copies = [Copy(TopicPartition("t", n), checkpoint(n, n)) for n in range(1, 1301)]
+    under_test = Saving(group, CopyMetrics())
+    await under_test.save_all(copies)
+    assert group.sizes == [500, 500, 300]
+    assert all(each.kept == each.done for each in copies)
+    await under_test.save_all(copies)
+    assert len(group.sizes) == 3, "nothing is new"
+
+
+def test_who_goes_on_is_not_fenced_by_what_was_sent_before() -> None:
+    """Where nothing is accepted yet, each lease has a generation of its own."""
+    before = checkpoint(1, 0)
+    nothing = Lease("t.copy", 0, 1, 777, 0, 0, -1, float("inf"))
+    assert generation_of(before, nothing) == before.generation + 1
+    accepted = Lease("t.copy", 0, 1, before.generation + 1, 40, 40, -1, float("inf"))
+    assert generation_of(before, accepted) == before.generation + 1

@@ -1,0 +1,77 @@
+"""What a comparison finds, where PIDs change and the source begins late."""
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+from aiokafka.structs import TopicPartition
+
+from pidlease.client.copier.asking import EARLIEST, Asked
+from pidlease.client.copier.chunk import Chunk
+from pidlease.client.copier.verifying import Comparison, compare
+from pidlease.core.pid import Policy, make_pid
+from pidlease.storage.identity import Identity, encode_identity
+from tests.copier.logs import Record, batch_of
+
+PLACE, THERE = TopicPartition("t", 0), TopicPartition("t.copy", 0)
+
+
+class Log:
+    """A side, to be asked."""
+
+    def __init__(self, start: int, end: int, data: bytes) -> None:
+        self.name = "a side"
+        self._start, self._end, self._data = start, end, data
+
+    async def offset(self, _place: object, timestamp: int, _isolation: int = 0) -> int:
+        return self._start if timestamp == EARLIEST else self._end
+
+    async def chunks(self, *_: Any) -> AsyncIterator[Chunk]:
+        yield Chunk(self._data, [], self._end)
+
+
+def source(first: int, end: int) -> Log:
+    records = [Record(n, n, None, b"%d" % n, []) for n in range(first, end)]
+    return Log(first, end, batch_of(first, end - 1, records))
+
+
+def copy(*sends: tuple[int, int, list[int]]) -> Log:
+    """Sends: of a PID's number, from where its range begins, with records."""
+    data, at = b"", 0
+    for pid, first, numbers in sends:
+        identity = Identity(make_pid(Policy.STRICT, pid), "", 3, first, numbers[-1])
+        records = [
+            Record(at + place, n, None, b"%d" % n,
+                   [("pidlease", encode_identity(identity))] if not place else [])
+            for place, n in enumerate(numbers)
+        ]  # fmt: skip
+        data += batch_of(at, at + len(numbers) - 1, records)
+        at += len(numbers)
+    return Log(0, at, data)
+
+
+async def compared(one: Log, other: Log) -> Comparison:
+    return await compare(cast(Asked, one), PLACE, cast(Asked, other), THERE, EARLIEST)
+
+
+async def test_a_source_that_begins_late() -> None:
+    """Its first records have been deleted since they were copied."""
+    found = await compared(
+        source(100, 200), copy((7, 0, [*range(60, 130)]), (7, 130, [*range(130, 200)]))
+    )
+    assert (found.equal, found.deleted, found.same) == (100, 40, True), found
+
+
+async def test_doubles_where_a_pid_changes() -> None:
+    """The first range of each PID begins at 0, whatever the source begins with."""
+    found = await compared(
+        source(100, 200), copy((7, 0, [*range(100, 150)]), (8, 0, [*range(140, 200)]))
+    )
+    assert (found.doubled, found.same) == (10, False), found
+    assert (found.deleted, found.lost) == (0, 0)
+
+
+async def test_a_whole_send_again() -> None:
+    found = await compared(
+        source(100, 200), copy((7, 0, [*range(100, 200)]), (8, 0, [*range(150, 200)]))
+    )
+    assert (found.equal, found.doubled, found.same) == (100, 50, False), found

@@ -1,0 +1,97 @@
+"""Broken copies: what is saved when, what a batch becomes, what a comparison sees."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_SAVING: Final = "pidlease/client/copier/saving.py"
+_RESUMING: Final = "pidlease/client/copier/resuming.py"
+_BATCHES: Final = "pidlease/client/copier/batches.py"
+_TRANSLATING: Final = "pidlease/client/copier/translating.py"
+_VERIFYING: Final = "pidlease/client/copier/verifying.py"
+_CHECKPOINT: Final = "pidlease/client/copier/checkpoint.py"
+
+_SAVED: Final = ("tests/copier/test_saving.py",)
+_MADE: Final = ("tests/copier/test_batches.py",)
+_SEEN: Final = ("tests/copier/test_verifying.py",)
+
+COPIER: Final = (
+    Mutant(
+        "a checkpoint comes in behind the next PID's",
+        _SAVING,
+        """                async with self._lock:
+                    await self._commit({place: checkpoint})
+""",
+        "                await self._commit({place: checkpoint})\n",
+        _SAVED,
+    ),
+    Mutant(
+        "a PID that is replaced is kept as saved",
+        _SAVING,
+        "                if each.done is not None and each.done.pid == done.pid:\n",
+        "                if done is not None:\n",
+        _SAVED,
+    ),
+    Mutant(
+        "what waits is saved as it was",
+        _SAVING,
+        """            async with self._lock:
+                # As they are now: while it waited, a PID may have been replaced.
+                due = {
+                    each: each.done
+                    for each in new[first : first + _COMMIT_MAX]
+                    if each.done is not None
+                }
+""",
+        """            due = {
+                each: each.done
+                for each in new[first : first + _COMMIT_MAX]
+                if each.done is not None
+            }
+            async with self._lock:
+""",
+        _SAVED,
+    ),
+    Mutant(
+        "who goes on is fenced by what was sent before",
+        _RESUMING,
+        "    return lease.generation if lease.sequence_number else checkpoint.generation + 1\n",
+        "    return lease.generation\n",
+        _SAVED,
+    ),
+    Mutant(
+        "the source's own header stays",
+        _BATCHES,
+        "        if key != HEADER_KEY:\n",
+        "        if key:\n",
+        _MADE,
+    ),
+    Mutant(
+        "aborted transactions are copied",
+        _TRANSLATING,
+        "_TRANSACTIONAL_BIT and header.producer_id in aborted:\n",
+        "0:\n",
+        _MADE,
+    ),
+    Mutant(
+        "an aborted transaction goes on for ever",
+        _TRANSLATING,
+        "                    aborted.discard(header.producer_id)\n",
+        "                    pass\n",
+        _MADE,
+    ),
+    Mutant(
+        "doubles at a new PID are taken for deleted",
+        _VERIFYING,
+        "    if sent.first < first and not begun:\n",
+        "    if sent.first < first:\n",
+        _SEEN,
+    ),
+    Mutant(
+        "a damaged checkpoint is believed",
+        _CHECKPOINT,
+        '    if crc != _crc(offset, {"pidlease": version, **fields}):\n',
+        "    if False:\n",
+        ("tests/copier/test_checkpoint.py",),
+    ),
+)
