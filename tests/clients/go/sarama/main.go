@@ -31,6 +31,12 @@ func main() {
 func patient() *sarama.Config {
 	config := sarama.NewConfig()
 	config.Metadata.Retry.Max = 1000
+	// It waits here itself, and says that it did not: of several goroutines that look for a leader
+	// sarama lets those fail whose wait was overtaken by another one's success, and their records.
+	config.Metadata.Retry.BackoffFunc = func(int, int) time.Duration {
+		time.Sleep(100 * time.Millisecond)
+		return 0
+	}
 	config.Producer.Retry.Max = 1000
 	config.Consumer.Group.Rebalance.Retry.Max = 1000
 	return config
