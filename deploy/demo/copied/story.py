@@ -20,6 +20,7 @@ from deploy.demo.readback import Stored, read_topics
 from deploy.demo.rows import PARTITIONS, TOPICS
 from deploy.demo.screen import Screen
 from deploy.demo.topics import create_topics
+from deploy.demo.verdicts import conclude
 
 _COPY: Final = ".copy"
 #: Exit code of a copier that another one has replaced.
@@ -46,11 +47,7 @@ async def run_copied(console: Console, directory: Path) -> int:
                 verdict = await _Story(directory, screen).run()
         except TimeoutError:
             raise DemoError(f"part three was not done within {_ALL_S:.0f} s") from None
-    console.print(verdict.table())
-    for problem in verdict.problems():
-        console.print(f"failed: {problem}", style="red", markup=False, highlight=False)
-    console.print(verdict.summary(), markup=False, highlight=False, soft_wrap=True)
-    return 1 if verdict.problems() else 0
+    return conclude(console, verdict)
 
 
 class _Story:

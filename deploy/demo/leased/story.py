@@ -18,6 +18,7 @@ from deploy.demo.proxy_process import DemoError, Proxy
 from deploy.demo.readback import Stored, read_topics
 from deploy.demo.screen import Screen
 from deploy.demo.topics import create_topics
+from deploy.demo.verdicts import conclude
 
 _NAME: Final = "demo/orders"
 _TOPIC: Final = "leased"
@@ -50,11 +51,7 @@ async def run_leased(console: Console, directory: Path, behind: Behind | None = 
                 verdict = await story.run()
         except TimeoutError:
             raise DemoError(f"part two was not done within {_ALL_S:.0f} s") from None
-    console.print(verdict.table())
-    for problem in verdict.problems():
-        console.print(f"failed: {problem}", style="red", markup=False, highlight=False)
-    console.print(verdict.summary(), markup=False, highlight=False, soft_wrap=True)
-    return 1 if verdict.problems() else 0
+    return conclude(console, verdict)
 
 
 class _Story:
