@@ -12,7 +12,9 @@ from tests.servers.pidlease import PidleaseServer
 @pytest.fixture(scope="package")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """One Kafka for many tests; each has topics of its own."""
-    with KafkaServer(tmp_path_factory.mktemp("source")) as running:
+    # It looks for what it can compact every 15 s otherwise.
+    often = {"log.cleaner.backoff.ms": "500"}
+    with KafkaServer(tmp_path_factory.mktemp("source"), overrides=often) as running:
         yield running
 
 
@@ -24,6 +26,13 @@ def server(tmp_path: Path) -> Iterator[PidleaseServer]:
         yield found
     finally:
         found.kill9()
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]:
+    """A destination that nothing is ever written to."""
+    with PidleaseServer(tmp_path_factory.mktemp("idle")) as running:
+        yield running
 
 
 @pytest.fixture

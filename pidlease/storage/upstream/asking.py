@@ -3,8 +3,7 @@
 What comes behind an answer that makes no sense is not to be believed, either.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import structlog
@@ -37,7 +36,7 @@ async def ask_for(link: Link, body: Buffer, reader: Callable[[bytearray], Answer
     try:
         frame = await link.ask(body)
     except UpstreamNonsenseError as error:
-        _note(link, error)
+        _end(link, error)
         raise
     return read(link, frame, reader)
 
@@ -49,8 +48,11 @@ async def ask_slowly(link: Link, request: Request, body: Buffer) -> Any:  # noqa
         UpstreamError: there is none, or it makes no sense.
     """
     frame = await ask_for(link, body, lambda frame: frame)
-    with _ended_by_nonsense(link):
+    try:
         return await request.decode_slowly(frame)
+    except UpstreamNonsenseError as error:
+        _end(link, error)
+        raise
 
 
 def read(link: Link, frame: bytearray, reader: Callable[[bytearray], Answer]) -> Answer:
@@ -64,19 +66,13 @@ def read(link: Link, frame: bytearray, reader: Callable[[bytearray], Answer]) ->
     Raises:
         UpstreamNonsenseError: it makes no sense; the connection is closed.
     """
-    with _ended_by_nonsense(link):
-        return reader(frame)
-
-
-@contextmanager
-def _ended_by_nonsense(link: Link) -> Iterator[None]:
     try:
-        yield
+        return reader(frame)
     except UpstreamNonsenseError as error:
-        _note(link, error)
-        link.close(error)
+        _end(link, error)
         raise
 
 
-def _note(link: Link, error: UpstreamNonsenseError) -> None:
+def _end(link: Link, error: UpstreamNonsenseError) -> None:
+    link.close(error)
     _log.error("an answer of Kafka makes no sense", broker=str(link), error=str(error))
