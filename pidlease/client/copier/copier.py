@@ -106,9 +106,9 @@ class Copier:
         self._membership = Membership(settings, self._assigned, self._revoked)
         self._saving = Saving(self._membership, self.metrics)
         self._fetcher = Fetcher(self._source.client, settings.fetch_wait_ms)
-        self._seen_s = time.monotonic()
         try:
             if await self._unless_stopped(self._connect()):
+                self._seen_s = time.monotonic()
                 await self._membership.start()
                 self._joined = True
                 await self._work()
