@@ -13,6 +13,7 @@ from deploy.demo.audit import Tally
 from deploy.demo.duplicates import DuplicateCounter
 from deploy.demo.ledger import Ledger
 from deploy.demo.outcome import Outcome
+from deploy.demo.verdicts import sum_up
 
 _LINE_EVERY_S: Final = 5.0
 _FIGURES: Final = ("sent", "acknowledged", "stored", "lost", "doubled", "out of order")
@@ -82,15 +83,11 @@ class Screen:
         ]
         self.tell(f"{', '.join(parts)}; {duplicates} duplicates caught")
 
-    def report(self, outcome: Outcome, duplicates: DuplicateCounter) -> None:
-        """The tables, and what is wrong if something is. The last line is the summary."""
+    def report(self, outcome: Outcome, duplicates: DuplicateCounter) -> int:
+        """The tables, and what is wrong if something is, and the summary; the exit code."""
         self._console.print(_crash_table(outcome, duplicates))
         self._console.print(_count_table(outcome))
-        for problem in outcome.problems():
-            self._console.print(f"failed: {problem}", style="red", markup=False, highlight=False)
-        self._console.print(
-            outcome.summary(), style=None, markup=False, highlight=False, soft_wrap=True
-        )
+        return sum_up(self._console, outcome)
 
 
 def _crash_table(outcome: Outcome, duplicates: DuplicateCounter) -> Table:

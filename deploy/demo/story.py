@@ -72,8 +72,7 @@ async def run_demo(
         audit(ledgers, stored), crasher.kills, duplicates.total, failures,
         broker_kills_min=PLAN_IN_FRONT.count(BROKER) if behind else 0,
     )  # fmt: skip
-    screen.report(outcome, duplicates)
-    return 1 if outcome.problems() else 0
+    return screen.report(outcome, duplicates)
 
 
 def _prepare(directory: Path) -> logging.Logger:

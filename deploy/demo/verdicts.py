@@ -7,11 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 
-class Verdict(Protocol):
+class Found(Protocol):
     """What a part has found."""
-
-    def table(self) -> Table:
-        """For a person."""
 
     def problems(self) -> Sequence[str]:
         """Why it is a failure; empty where it is none."""
@@ -20,9 +17,21 @@ class Verdict(Protocol):
         """The figures in one line."""
 
 
+class Verdict(Found, Protocol):
+    """The same with its figures."""
+
+    def table(self) -> Table:
+        """For a person."""
+
+
 def conclude(console: Console, verdict: Verdict) -> int:
     """Show what was found; the exit code."""
     console.print(verdict.table())
+    return sum_up(console, verdict)
+
+
+def sum_up(console: Console, verdict: Found) -> int:
+    """Show what is wrong, if something is, and the figures in the last line; the exit code."""
     problems = verdict.problems()
     for problem in problems:
         console.print(f"failed: {problem}", style="red", markup=False, highlight=False)

@@ -26,7 +26,7 @@ from pidlease.client.copier.membership import (
     UnavailableError,
 )
 from pidlease.client.copier.metrics import CopyMetrics
-from pidlease.client.copier.partition import Budget, PartitionCopy
+from pidlease.client.copier.partition import PartitionCopy
 from pidlease.client.copier.saving import Saving
 from pidlease.client.copier.settings import CopySettings
 from pidlease.client.errors import (
@@ -36,6 +36,7 @@ from pidlease.client.errors import (
     ProducerError,
 )
 from pidlease.client.lease_client import Lease
+from pidlease.client.memory import Memory
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class Copier:
         self.who: Final = settings.who or _myself()
         self.cluster = ""
         self.destination: Destination
-        self.budget: Final = Budget()
+        self.memory: Final = Memory(settings.memory_bytes)
         self._copies: Final[dict[TopicPartition, PartitionCopy]] = {}
         #: The destination's topics, by the source's, that were seen to since the last assignment.
         self._prepared: Final[dict[str, str]] = {}
@@ -253,11 +254,14 @@ class Copier:
 
     async def _look_for_successors(self) -> None:
         """Whether somebody has taken what this copier lost while it was silent."""
-        for place in sorted(self._lost - self._copies.keys()):
-            try:
-                saved = await self._membership.saved([place])
-            except UnavailableError:
-                return
+        lost = sorted(self._lost - self._copies.keys())
+        if not lost:
+            return
+        try:
+            saved = await self._membership.saved(lost)
+        except UnavailableError:
+            return
+        for place in lost:
             self._check_mine(place, saved.get(place))
 
     def _check_mine(self, place: TopicPartition, saved: Saved | None) -> None:

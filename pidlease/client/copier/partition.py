@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -30,6 +29,7 @@ from pidlease.client.copier.settings import CopySettings
 from pidlease.client.copier.translating import Translator
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.lease_client import Lease
+from pidlease.client.memory import Memory
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class Hub(Protocol):
         """Cluster id of the destination."""
 
     @property
-    def budget(self) -> "Budget":
-        """What all partitions hold in memory."""
+    def memory(self) -> Memory:
+        """What all partitions have read, and is not at the destination yet."""
 
     @property
     def source(self) -> Asked:
@@ -101,17 +101,6 @@ class Hub(Protocol):
 
     def fenced(self, place: TopicPartition, error: FencedError) -> None:
         """Another copier writes under a partition's PID."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """Memory of all partitions together.
-
-    Attributes:
-        used: bytes of what is read, and not at the destination yet.
-    """
-
-    used: int = 0
 
 
 class PartitionCopy:
@@ -303,8 +292,7 @@ class PartitionCopy:
         """See `fetching.Reading`."""
         if self._translator is None or self._channel is None or not self._channel.alive:
             return -1
-        settings, budget = self._hub.settings, self._hub.budget
-        if self._pending_bytes >= settings.buffer_bytes or budget.used >= settings.memory_bytes:
+        if self._pending_bytes >= self._hub.settings.buffer_bytes or self._hub.memory.full:
             return -1
         return self._translator.position
 
@@ -383,7 +371,7 @@ class PartitionCopy:
 
     def _weigh(self, more: int) -> None:
         self._pending_bytes += more
-        self._hub.budget.used += more
+        self._hub.memory.used += more
 
     def _channel_ended(self, error: ProducerError) -> None:
         self._ended_by = error
