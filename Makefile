@@ -48,7 +48,7 @@ compatibility: $(VENV)/.dev
 # New locked versions, after a change of pyproject.toml.
 lock: $(VENV)/.dev
 	$(BIN)/python -m pip install -q pip-tools
-	for extra in demo dev; do \
+	for extra in demo demo-spark dev; do \
 	  $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe --upgrade \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
 	    --extra $$extra -o requirements/$$extra.txt pyproject.toml; \

@@ -1,4 +1,4 @@
-"""The command line: `pidlease serve`, `copy`, `status`, `topics`, `verify`."""
+"""The command line: `pidlease serve`, `copy`, `spark`, `status`, `topics`, `verify`."""
 
 import inspect
 import logging
@@ -14,6 +14,7 @@ from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
 from proxy.cli.copy import copy
+from proxy.cli.spark import spark_cli
 from proxy.cli.status import status
 from proxy.cli.topics import topics_cli
 from proxy.cli.verify import verify
@@ -70,6 +71,7 @@ cli.command()(copy)
 cli.command()(status)
 cli.command()(verify)
 cli.add_typer(topics_cli, name="topics")
+cli.add_typer(spark_cli, name="spark")
 
 
 @cli.command()

@@ -156,7 +156,7 @@ class Writer:
         headers: Sequence[tuple[str, bytes | None]],
     ) -> None:
         """Write a record."""
-        kept = [each for each in headers if each[0] != HEADER_NAME]
+        kept = [each for each in headers if each[0] != HEADER_NAME] if headers else []
         if not self.count:
             kept.insert(0, (HEADER_NAME, _NO_IDENTITY))
         self._builder.append(self.count, timestamp, key, value, kept)

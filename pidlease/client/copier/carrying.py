@@ -4,6 +4,7 @@ Nothing is written under a PID of which the server knows no more, so what the lo
 for good, and the next PID may go on behind it.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from aiokafka.errors import CorruptRecordException
@@ -63,28 +64,31 @@ async def carry_over(
         )
     highest = checkpoint.sequence
     if not problem:
-        found = await last_in_log(asked, place, (checkpoint.at, end), checkpoint.pid)
-        highest = max(highest, found)
+        found = await last_in_log(asked, place, (checkpoint.at, end), {checkpoint.pid})
+        highest = max(highest, found.get(checkpoint.pid, -1))
     return Carried(max(checkpoint.offset, highest + 1), end)
 
 
-async def last_in_log(asked: Asked, place: TopicPartition, span: tuple[int, int], pid: int) -> int:
-    """The highest sequence of a PID in a part of the log; -1: none is there.
+async def last_in_log(
+    asked: Asked, place: TopicPartition, span: tuple[int, int], pids: Collection[int]
+) -> dict[int, int]:
+    """The highest sequence of each of some PIDs in a part of the log, of those that are there.
 
     Parameters:
         span: the first offset, and the first behind it.
+        pids: whom to look for.
 
     Raises:
         CopyError: it cannot be read.
     """
-    highest = -1
+    highest: dict[int, int] = {}
     async for chunk in asked.chunks(place, *span):
         for header, batch in chunk.batches():
             if header.is_control or header.last_offset < span[0]:
                 continue
             for identity in _identities(place, header, batch):
-                if identity.pid == pid:
-                    highest = max(highest, identity.last)
+                if identity.pid in pids:
+                    highest[identity.pid] = max(highest.get(identity.pid, -1), identity.last)
     return highest
 
 

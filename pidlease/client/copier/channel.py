@@ -32,20 +32,11 @@ class Destination:
     """What all partitions share.
 
     Parameters:
-        settings: the copy's.
+        settings: a producer's. How long a delivery may take is for whoever waits for it.
     """
 
-    def __init__(self, settings: CopySettings) -> None:
-        self.settings: Final = Settings(
-            bootstrap_servers=settings.destination,
-            leases=settings.leases,
-            client_id=CLIENT_ID,
-            max_in_flight=settings.max_in_flight,
-            delivery_timeout_ms=_FOREVER_MS,
-            request_timeout_ms=settings.request_timeout_ms,
-            security_protocol=settings.security_protocol,
-            ssl_context=settings.ssl_context,
-        )
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Final = settings
         self.metrics: Final = ProducerMetrics()
         self.leases: Final = LeaseClient(settings.leases)
         self.links: Final = Links(self)
@@ -97,6 +88,20 @@ class Destination:
     def _note(self, error: BaseException) -> None:
         _log.error("a copier broke", exc_info=error)
         self._broken = error
+
+
+def destination_settings(settings: CopySettings) -> Settings:
+    """What a copier is as a producer."""
+    return Settings(
+        bootstrap_servers=settings.destination,
+        leases=settings.leases,
+        client_id=CLIENT_ID,
+        max_in_flight=settings.max_in_flight,
+        delivery_timeout_ms=_FOREVER_MS,
+        request_timeout_ms=settings.request_timeout_ms,
+        security_protocol=settings.security_protocol,
+        ssl_context=settings.ssl_context,
+    )
 
 
 class Channel:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -29,17 +29,29 @@ _OFF: Final = "off"
 Answer = TypeVar("Answer")
 
 
+class Patience(Protocol):
+    """How long a cluster is waited for; of a copy's settings, or another client's."""
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """How long an answer may take; then it is asked again."""
+
+    @property
+    def give_up_ms(self) -> float:
+        """How long a cluster that does not answer is asked again."""
+
+
 class Cluster:
     """One of them.
 
     Parameters:
         name: "the source" or "the destination", for messages.
         servers: HOST:PORT, or several.
-        settings: the copy's.
+        settings: how long it is waited for.
         security: how it is reached, in aiokafka's words.
     """
 
-    def __init__(self, name: str, servers: Any, settings: CopySettings, security: Any) -> None:  # noqa: ANN401 - aiokafka's
+    def __init__(self, name: str, servers: Any, settings: Patience, security: Any) -> None:  # noqa: ANN401 - aiokafka's
         self.name: Final = name
         options = {
             "bootstrap_servers": servers,

@@ -14,7 +14,7 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.client.asking import GONE
 from pidlease.client.copier.asking import Asked
-from pidlease.client.copier.channel import Destination
+from pidlease.client.copier.channel import Destination, destination_settings
 from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
 from pidlease.client.copier.clusters import Cluster, both_sides, check_apart, connect
 from pidlease.client.copier.errors import CheckpointError, CopierFencedError, CopyError
@@ -103,7 +103,7 @@ class Copier:
         self._stopping = asyncio.Event()
         self._failed = asyncio.get_running_loop().create_future()
         self._source, self._target = both_sides(settings)
-        self.destination = Destination(settings)
+        self.destination = Destination(destination_settings(settings))
         self._membership = Membership(settings, self._assigned, self._revoked)
         self._saving = Saving(self._membership, self.metrics)
         self._fetcher = Fetcher(self._source.client, settings.fetch_wait_ms)

@@ -1,0 +1,14 @@
+"""pidlease on Apache Spark: an exactly-once sink, a copier, a source, an audit, and a rebuild."""
+
+from pidlease.spark.errors import SinkError, SinkFencedError, SparkPieceError
+from pidlease.spark.session import register, session
+from pidlease.spark.sink.prepare import exactly_once
+
+__all__ = [
+    "SinkError",
+    "SinkFencedError",
+    "SparkPieceError",
+    "exactly_once",
+    "register",
+    "session",
+]

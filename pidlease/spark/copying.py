@@ -1,0 +1,67 @@
+"""Topics copied by Spark, each record exactly once: a source, and the sink."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pidlease.spark.errors import SinkError, SparkPieceError, text_of
+from pidlease.spark.session import register
+from pidlease.spark.sink.prepare import exactly_once
+
+SourceName = Literal["kafka", "pidlease"]
+#: Drops and multiplies rows; see docs/spark.md for what it must keep.
+Transform = Callable[[DataFrame], DataFrame]
+
+_KAFKA: Final = "kafka"
+_NO_CONNECTOR: Final = "DATA_SOURCE_NOT_FOUND"
+
+
+def copy(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    destination: Mapping[str, str],
+    *,
+    source_format: SourceName = "kafka",
+    transform: Transform | None = None,
+    trigger: Mapping[str, Any] | None = None,
+) -> StreamingQuery:
+    """Start a copy.
+
+    Parameters:
+        spark: a session.
+        source: options of the source, as Spark's Kafka source has them: `kafka.bootstrap.servers`,
+            `subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...
+        destination: options of the sink: `kafka.bootstrap.servers`, `leases`,
+            `checkpointLocation`, `topic`, ...
+        source_format: `kafka` for Spark's Kafka source, which needs its connector; `pidlease` for
+            ours, which reads any Kafka, and a data directory.
+        transform: what is done to the rows on their way.
+        trigger: as `DataStreamWriter.trigger` takes it; None: one micro-batch behind the other.
+
+    Returns:
+        The query, which runs. Whatever ran on the same checkpoint before is fenced.
+
+    Raises:
+        SparkPieceError: exactly-once cannot be kept, or a side cannot be reached.
+    """
+    register(spark)
+    options = {"includeHeaders": "true", **source}
+    try:
+        frame = spark.readStream.format(source_format).options(**options).load()
+    except AnalysisException as error:
+        if source_format == _KAFKA and _NO_CONNECTOR in str(error):
+            raise SparkPieceError(
+                "Spark's connector to Kafka is not there: load its jars (--jars; docs/spark.md"
+                " names them), or read by our own source, pidlease:HOST:PORT"
+            ) from None
+        raise SparkPieceError(text_of(error)) from error
+    if transform is not None:
+        frame = transform(frame)
+    writer = exactly_once(frame, destination)
+    if not isinstance(writer, DataStreamWriter):
+        raise SinkError("the transformation made a stream into a table")
+    return writer.trigger(**trigger).start() if trigger else writer.start()

@@ -1,0 +1,202 @@
+"""What streaming queries with our sink have done, for Prometheus.
+
+Spark tells of each micro-batch; the numbers are those that the sink has noted with its commit.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from pidlease.metrics import counter, gauge, labelled_counter, labelled_gauge
+from pidlease.spark.errors import SparkPieceError
+from pidlease.spark.sink.checkpoint import query_id
+from pidlease.spark.sink.run_state import Place, RunState, RunStore, Source
+from pidlease.spark.sink.settings import read_settings
+
+_LABELS: Final = ("topic", "partition")
+_FENCED: Final = "SinkFencedError"
+
+
+@dataclass(slots=True)
+class Progress:
+    """What Spark has told.
+
+    Attributes:
+        batches: micro-batches that were done,
+        seconds: and how long the last one took.
+        rate: rows a second, of that one.
+        lag: records of the source that are not read yet, by its partition.
+        failed: ends by an error,
+        fenced: and those of them because another run had taken over.
+    """
+
+    batches: int = 0
+    seconds: float = 0
+    rate: float = 0
+    lag: Mapping[Place, int] | None = None
+    failed: int = 0
+    fenced: int = 0
+
+
+class SinkListener(StreamingQueryListener):
+    """Keeps what is known of one query.
+
+    Parameters:
+        options: the sink's.
+
+    Attributes:
+        progress: of this process.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        settings = read_settings(options)
+        self._checkpoint: Final = settings.checkpoint
+        self._store: Final = RunStore(settings.state)
+        self._id = ""
+        self.progress: Final = Progress()
+
+    def state(self) -> RunState | None:
+        """What the sink has noted; None: nothing yet.
+
+        Raises:
+            SinkError: it cannot be read.
+        """
+        newest = self._store.newest()
+        return newest[1] if newest is not None else None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's
+        """See Spark."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's
+        """See Spark."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
+        """See Spark."""
+        told = event.progress
+        if not self._is_ours(str(told.id)):
+            return
+        progress = self.progress
+        progress.batches += 1
+        progress.seconds = told.durationMs.get("triggerExecution", 0) / 1000
+        progress.rate = told.processedRowsPerSecond or 0
+        progress.lag = {
+            place: lag for source in told.sources for place, lag in _lags(source).items()
+        }
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's
+        """See Spark."""
+        if self._is_ours(str(event.id)) and event.exception:
+            self.progress.failed += 1
+            self.progress.fenced += _FENCED in event.exception
+
+    def _is_ours(self, found: str) -> bool:
+        self._id = self._id or query_id(self._checkpoint)
+        return found == self._id
+
+
+def _lags(source: Any) -> dict[Place, int]:  # noqa: ANN401 - Spark's, of any source
+    """By partition, where a source tells its offsets as Kafka's does."""
+    try:
+        ends, latest = json.loads(source.endOffset), json.loads(source.latestOffset)
+        return {
+            Place(topic, int(number)): int(offset) - int(ends.get(topic, {}).get(number, 0))
+            for topic, partitions in latest.items()
+            for number, offset in partitions.items()
+        }
+    except (TypeError, ValueError, AttributeError):
+        return {}  # another source's: it says nothing of partitions
+
+
+class SinkCollector(Collector):
+    """Tells Prometheus.
+
+    Parameters:
+        listener: what is known.
+    """
+
+    def __init__(self, listener: SinkListener) -> None:
+        self._listener: Final = listener
+
+    def collect(self) -> Iterable[Metric]:
+        """See prometheus_client."""
+        progress, state = self._listener.progress, self._listener.state()
+        yield counter("pidlease_spark_micro_batches", "micro-batches done", progress.batches)
+        yield counter("pidlease_spark_failures", "ends by an error", progress.failed)
+        yield counter("pidlease_spark_fenced", "ends because another run took over",
+                      progress.fenced)  # fmt: skip
+        yield gauge("pidlease_spark_micro_batch_seconds", "how long the last one took",
+                    progress.seconds)  # fmt: skip
+        yield gauge("pidlease_spark_rows_per_second", "rows of the last one by second",
+                    progress.rate)  # fmt: skip
+        lags = progress.lag or {}
+        yield labelled_gauge("pidlease_spark_lag", "records of the source that are not read yet",
+                             _LABELS, [(_label(p), lag) for p, lag in lags.items()])  # fmt: skip
+        sources = {} if state is None else state.sources
+        yield from _of_sources(sources)
+
+
+def _of_sources(sources: Mapping[Place, Source]) -> Iterable[Metric]:
+    sent = [(_label(place), float(each.sent)) for place, each in sources.items()]
+    known = [(_label(place), float(each.duplicates)) for place, each in sources.items()]
+    highs = [(_label(place), float(high_of(each))) for place, each in sources.items()]
+    yield labelled_counter("pidlease_spark_sent", "rows at the destination, duplicates included",
+                           _LABELS, sent)  # fmt: skip
+    yield labelled_counter("pidlease_spark_duplicates", "rows that had been there before",
+                           _LABELS, known)  # fmt: skip
+    yield labelled_gauge("pidlease_spark_high", "H: the last number that is there", _LABELS, highs)
+
+
+def high_of(source: Source) -> int:
+    """The last number of a source partition that is there; -1: none."""
+    return max((chain.stored for chain in source.chains.values()), default=0) - 1
+
+
+def _label(place: Place) -> tuple[str, str]:
+    return place.topic, str(place.partition)
+
+
+def watch(spark: SparkSession, options: Mapping[str, str], port: int | None = None) -> SinkListener:
+    """Listen to a query; before it starts.
+
+    Parameters:
+        spark: its session.
+        options: the sink's.
+        port: of loopback, where Prometheus asks; None: nobody does.
+
+    Raises:
+        SparkPieceError: the port is taken.
+    """
+    listener = SinkListener(options)
+    spark.streams.addListener(listener)
+    if port is not None:
+        registry = CollectorRegistry()
+        try:
+            start_http_server(port, "127.0.0.1", registry)
+        except OSError as error:
+            raise SparkPieceError(f"metrics port {port}: {error}") from None
+        registry.register(SinkCollector(listener))
+    return listener
+
+
+def summary(listener: SinkListener) -> str:
+    """What a query has done since its checkpoint was begun, in a line."""
+    state = listener.state()
+    sources = () if state is None else tuple(state.sources.values())
+    sent, known = sum(each.sent for each in sources), sum(each.duplicates for each in sources)
+    return (
+        f"{sent - known:,} rows written since the checkpoint was begun, of"
+        f" {len(sources)} partitions; {known:,} had been there before"
+    )

@@ -1,0 +1,21 @@
+"""`pidlease spark`: what needs Apache Spark.
+
+PySpark is imported by the commands only: `pidlease serve` does without.
+"""
+
+from importlib.util import find_spec
+
+import typer
+
+from proxy.cli.console import cannot_look
+from proxy.cli.spark.copy import copy
+
+spark_cli = typer.Typer(no_args_is_help=True, help="What needs Apache Spark.")
+spark_cli.command()(copy)
+
+
+@spark_cli.callback()
+def needs_spark() -> None:
+    """Copy topics, audit a log, rebuild its state: with Apache Spark."""
+    if find_spec("pyspark") is None:
+        raise cannot_look("PySpark is not installed: pip install 'pidlease[spark]'")

@@ -1,0 +1,194 @@
+"""`pidlease spark copy`: topics copied by Spark, each record exactly once."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from proxy.cli.console import cannot_look, stderr, stdout
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pidlease.spark.copying import SourceName, Transform
+
+#: Exit code: another run has taken over.
+FENCED: Final = 3
+_SOURCES: "Final[dict[str, SourceName]]" = {"kafka": "kafka", "pidlease": "pidlease"}
+_LOOK_S: Final = 1
+
+
+def copy(  # noqa: PLR0913 - an option each
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="kafka:HOST:PORT,... by Spark's Kafka source; pidlease:HOST:PORT,... or"
+            " pidlease:DIRECTORY by ours, which needs no connector.",
+        ),
+    ],
+    destination: Annotated[
+        str, typer.Option("--to", help="HOST:PORT,... of a pidlease's Kafka port.")
+    ],
+    checkpoint: Annotated[str, typer.Option(help="Spark's checkpoint of this copy.")],
+    *,
+    topics: Annotated[str, typer.Option(help="Topics, with commas between.")] = "",
+    topics_regex: Annotated[str, typer.Option(help="Or those that this matches.")] = "",
+    leases: Annotated[
+        str, typer.Option(help="The destination's HTTP port; default: port 8080 where --to is.")
+    ] = "",
+    topic: Annotated[str, typer.Option(help="What a topic is called there.")] = "{topic}",
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when all is copied that is there now.")
+    ] = False,
+    trigger_seconds: Annotated[float, typer.Option(help="How often a micro-batch begins.")] = 0,
+    starting_offsets: Annotated[
+        str, typer.Option(help="Where a new copy begins, as Spark's Kafka source has it.")
+    ] = "earliest",
+    max_offsets_per_trigger: Annotated[
+        int, typer.Option(help="Records of a micro-batch; 0: all there are.")
+    ] = 0,
+    transform: Annotated[
+        str, typer.Option(help="MODULE:FUNCTION, which takes and returns a DataFrame.")
+    ] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, of the sink; may come often.")
+    ] = None,
+    source_option: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, of the source; may come often.")
+    ] = None,
+    jars: Annotated[str, typer.Option(help="Jars to load, with commas between.")] = "",
+    master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
+    conf: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, of Spark; may come often.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Prometheus metrics, on this machine's loopback.")
+    ] = None,
+) -> None:
+    """Copy topics by Spark, each record exactly once, over any crash. Exit code 0: done, or stopped; 2: it cannot go on; 3: another run has taken over."""  # noqa: E501 - one line in the help
+    from pidlease.spark.copying import copy as start  # noqa: PLC0415 - PySpark is an extra
+    from pidlease.spark.errors import SparkPieceError, is_fenced, text_of  # noqa: PLC0415
+    from pidlease.spark.listener import summary, watch  # noqa: PLC0415
+    from pidlease.spark.session import session  # noqa: PLC0415
+
+    kind, read = _source(source, topics, topics_regex)
+    read |= {"startingOffsets": starting_offsets, **_pairs(source_option, "--source-option")}
+    if max_offsets_per_trigger:
+        read["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    written = {
+        "kafka.bootstrap.servers": destination,
+        "leases": leases or f"http://{destination.split(',')[0].rpartition(':')[0]}:8080",
+        "topic": topic,
+        "checkpointLocation": checkpoint,
+        **_pairs(option, "--option"),
+    }
+    trigger: dict[str, Any] = {}
+    if available_now:
+        trigger = {"availableNow": True}
+    elif trigger_seconds:
+        trigger = {"processingTime": f"{trigger_seconds} seconds"}
+    changed = _function(transform) if transform else None
+    spark = session(
+        f"pidlease copy to {destination}",
+        master=master or None,
+        jars=[Path(each) for each in jars.split(",") if each],
+        config=_pairs(conf, "--conf"),
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        listener = watch(spark, written, metrics_port)
+        query = start(spark, read, written, source_format=kind, transform=changed,
+                      trigger=trigger)  # fmt: skip
+        _until_done(query)
+        stdout().print(summary(listener), markup=False)
+    except Exception as error:
+        if not isinstance(error, SparkPieceError) and not is_spark(error):
+            raise
+        if is_fenced(error):
+            stderr().print(f"pidlease: fenced: {text_of(error)}", style="red", markup=False)
+            raise typer.Exit(FENCED) from None
+        raise cannot_look(text_of(error)) from None
+    finally:
+        spark.stop()
+
+
+def is_spark(error: BaseException) -> bool:
+    """Whether it is one of Spark's own, of the driver or of a task."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - PySpark is an extra
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    return isinstance(error, PySparkException | Py4JError)
+
+
+def _until_done(query: "StreamingQuery") -> None:
+    """Wait for its end, or for a signal.
+
+    Raises:
+        StreamingQueryException: it has failed.
+    """
+    with _signals() as stopped:
+        while not query.awaitTermination(_LOOK_S):
+            if stopped.is_set():
+                query.stop()
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    stopped = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stopped.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _source(source: str, topics: str, regex: str) -> "tuple[SourceName, dict[str, str]]":
+    """The source's format, and the options that say where it is.
+
+    Raises:
+        typer.Exit: it makes no sense.
+    """
+    named, _, where = source.partition(":")
+    kind = _SOURCES.get(named)
+    if kind is None or not where:
+        raise cannot_look(f"--from {source}: it begins with {' or '.join(_SOURCES)} and a colon")
+    if bool(topics) == bool(regex):
+        raise cannot_look("either --topics, or --topics-regex")
+    names = {"subscribe": topics} if topics else {"subscribePattern": regex}
+    if kind == "pidlease" and Path(where).is_dir():
+        return kind, {"path": where, **names}
+    return kind, {"kafka.bootstrap.servers": where, **names}
+
+
+def _pairs(given: list[str] | None, name: str) -> dict[str, str]:
+    pairs = {}
+    for each in given or ():
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise cannot_look(f"{name} {each}: it is NAME=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def _function(name: str) -> "Transform":
+    """A user's function.
+
+    Raises:
+        typer.Exit: there is none of that name.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise cannot_look(f"--transform {name}: {error}; it is MODULE:FUNCTION") from None
+    return found  # type: ignore[no-any-return] # whatever the user has written

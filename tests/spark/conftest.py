@@ -1,0 +1,62 @@
+"""One Spark session for all tests of a worker: starting one takes ten seconds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.servers.kafka import KafkaServer
+from tests.servers.kafka.install import unavailable_reason
+from tests.servers.pidlease import PidleaseServer
+from tests.servers.spark import spark_missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """A session on this machine, with Spark's own Kafka connector."""
+    if reason := spark_missing():
+        pytest.skip(reason)
+    from tests.servers.spark import test_session
+
+    folder: Path = tmp_path_factory.mktemp("spark")
+    found = test_session(folder)
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One real Kafka for many tests; each has topics of its own."""
+    reason = unavailable_reason() or spark_missing()
+    if reason:
+        pytest.skip(reason)
+    # It looks for what it can compact every 15 s otherwise.
+    often = {"log.cleaner.backoff.ms": "500"}
+    with KafkaServer(tmp_path_factory.mktemp("kafka"), overrides=often) as running:
+        yield running
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PidleaseServer]:
+    """A destination on the embedded log; it is not started yet."""
+    found = PidleaseServer(tmp_path / "server")
+    try:
+        yield found
+    finally:
+        found.kill9()
+
+
+@pytest.fixture
+def in_front(tmp_path: Path, kafka_source: KafkaServer) -> Iterator[PidleaseServer]:
+    """A destination in front of the source's own Kafka; it is not started yet."""
+    found = PidleaseServer(
+        tmp_path / "in-front", settings={"log": "kafka", "upstream": kafka_source.bootstrap}
+    )
+    try:
+        yield found
+    finally:
+        found.kill9()

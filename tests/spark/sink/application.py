@@ -1,0 +1,90 @@
+"""A Spark application as a process of its own, which is killed and stopped as a whole."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.copier.sides import ROOT
+from tests.servers.pidlease import PidleaseServer
+from tests.servers.process import ServerProcess
+from tests.servers.spark import connector, java_environment
+from tests.servers.waiting import until
+
+
+class SparkCopy:
+    """`pidlease spark copy`.
+
+    Parameters:
+        folder: for its log.
+        source: HOST:PORT of it.
+        server: the destination.
+        checkpoint: Spark's.
+        options: as on the command line.
+    """
+
+    def __init__(
+        self, folder: Path, source: str, server: PidleaseServer, checkpoint: Path, *options: str
+    ) -> None:
+        self.process = ServerProcess("spark", folder / "spark.log", ROOT)
+        self._folder = folder
+        self._command = (
+            sys.executable, "-m", "proxy", "spark", "copy", "--from", f"kafka:{source}",
+            "--to", server.bootstrap, "--leases", server.http_url, "--checkpoint", str(checkpoint),
+            "--jars", ",".join(map(str, connector())), "--master", "local[2]",
+            "--conf", f"spark.local.dir={folder / 'local'}", *options,
+        )  # fmt: skip
+
+    def start(self) -> "SparkCopy":
+        """Begin to copy."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.process.start(self._command, {**os.environ, **java_environment()})
+        return self
+
+    @property
+    def text(self) -> str:
+        """What it said."""
+        return self.process.log_path.read_text()
+
+    def kill9(self) -> None:
+        """End driver, virtual machine and workers at once."""
+        members = self._members()
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait_exit(60)
+        until(lambda: not any(map(_runs, members)), "the application to be gone")
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It does nothing for a while, and does not know it."""
+        members = self._members()
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _members(self) -> list[int]:
+        """All processes of its session: Spark's workers have a group of their own."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with suppress(OSError):
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    if int(fields[3]) == self.process.pid:
+                        found.append(int(entry.name))
+        return found
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,124 @@
+"""Queries with the sink, in the tests' own session."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Producer
+
+from tests.copier.sides import make_topic
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: Between Spark's processes there are buffers of 64 KiB.
+_PADDING = b"x" * 400
+#: Until what was given on before has arrived.
+_ARRIVED_S = 0.4
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+
+def fill(source: KafkaServer, topic: str, count: int, partitions: int = 4) -> None:
+    """Make a topic of so many records."""
+    make_topic(source.bootstrap, topic, partitions)
+    more(source, topic, 0, count, partitions)
+
+
+def more(source: KafkaServer, topic: str, first: int, count: int, partitions: int = 4) -> None:
+    """Add so many records."""
+    producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 20})
+    for number in range(first, first + count):
+        producer.produce(
+            topic, b"value-%d-" % number + _PADDING, b"key-%d" % (number % 97), number % partitions,
+            headers=[("n", b"%d" % number)] * (number % 2),
+        )  # fmt: skip
+        producer.poll(0)
+    producer.flush()
+
+
+@dataclass
+class Copying:
+    """A copy of a topic, started as often as one likes."""
+
+    spark: "SparkSession"
+    source: KafkaServer
+    server: PidleaseServer
+    topic: str
+    checkpoint: Path
+    options: dict[str, str] = field(default_factory=dict)
+    source_options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def destination(self) -> dict[str, str]:
+        """The sink's options."""
+        return {
+            "kafka.bootstrap.servers": self.server.bootstrap,
+            "leases": self.server.http_url,
+            "topic": "{topic}.copy",
+            "checkpointLocation": str(self.checkpoint),
+            **self.options,
+        }
+
+    @property
+    def reading(self) -> dict[str, str]:
+        """The source's options."""
+        return {
+            "kafka.bootstrap.servers": self.source.bootstrap,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            **self.source_options,
+        }
+
+    def start(self, transform: Transform | None = None) -> "StreamingQuery":
+        """Start it; it ends when all is copied."""
+        from pidlease.spark.copying import copy
+
+        trigger: Mapping[str, Any] = {"availableNow": True}
+        return copy(
+            self.spark, self.reading, self.destination, transform=transform, trigger=trigger
+        )
+
+    def run(self, transform: Transform | None = None) -> None:
+        """Copy all there is."""
+        query = self.start(transform)
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    def state(self) -> Any:
+        """What the sink has noted."""
+        from pidlease.spark.sink.run_state import RunStore
+
+        newest = RunStore(self.checkpoint / "pidlease").newest()
+        assert newest is not None
+        return newest[1]
+
+
+def failing(marks: Path, offset: int, attempts: int) -> Transform:
+    """Fail the first attempts of tasks, where they have passed an offset; leaves marks of it."""
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            passed = batch.num_rows and pc.max(batch.column("offset")).as_py() >= offset
+            if passed and context.attemptNumber() < attempts:
+                mark = marks / f"{context.taskAttemptId()}"
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                mark.touch()
+                time.sleep(_ARRIVED_S)
+                raise RuntimeError("a fault of the test's")
+            yield batch
+
+    return lambda frame: frame.mapInArrow(each, frame.schema)

@@ -1,0 +1,147 @@
+"""Copies by Spark over failed tasks, restarts, holes, ended leases: by a whole read-back each."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.copier.sides import check_same, make_topic, read_all
+from tests.copier.test_once import has_holes, transactional
+from tests.crash.seeds import new_random
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import until
+from tests.spark.sink.queries import Copying, failing, fill, more
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+COUNT = 8_000
+
+
+def test_tasks_that_fail_are_tried_again(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """What the first attempt had sent is there once; and over a restart what the query had."""
+    server.start()
+    fill(kafka_source, "attempts", COUNT)
+    copying = Copying(spark, kafka_source, server, "attempts", tmp_path / "checkpoint")
+    with pytest.raises(Exception, match="a fault of the test"):
+        copying.run(failing(tmp_path / "all", COUNT // 8, attempts=4))
+    assert server.metric("pidlease_appended_records_total") >= COUNT // 16
+    assert copying.state().batch == -1
+    copying.run(failing(tmp_path / "first", COUNT // 6, attempts=1))
+    assert len(list((tmp_path / "first").iterdir())) >= 1
+    assert check_same(kafka_source, "attempts", server, "attempts.copy") == COUNT
+    sources = copying.state().sources.values()
+    assert sum(each.sent for each in sources) == COUNT
+    assert sum(each.duplicates for each in sources) >= COUNT // 16
+
+
+def test_what_compaction_and_transactions_leave(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """Offsets with holes, in several micro-batches."""
+    topic = "spark-holes"
+    make_topic(
+        kafka_source.bootstrap, topic, cleanup_policy="compact", segment_ms="300",
+        min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="300",
+    )  # fmt: skip
+    transactional(kafka_source, topic, new_random("holes"))
+    until(lambda: has_holes(kafka_source, topic), "compaction")
+    server.start()
+    limit = {"maxOffsetsPerTrigger": "700"}
+    copying = Copying(
+        spark, kafka_source, server, topic, tmp_path / "checkpoint", source_options=limit
+    )
+    copying.run()
+    assert copying.state().batch >= 1
+    assert check_same(kafka_source, topic, server, f"{topic}.copy") > 0
+
+
+def test_rows_are_dropped_and_multiplied(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """Each row to a partition of its own saying, over a query that fails and is started again."""
+    server.start()
+    fill(kafka_source, "rows", COUNT)
+    make_topic(server.bootstrap, "rows.copy", 3)
+    copying = Copying(
+        spark, kafka_source, server, "rows", tmp_path / "checkpoint",
+        options={"maxRowsPerRecord": "3"}, source_options={"maxOffsetsPerTrigger": "3000"},
+    )  # fmt: skip
+
+    def changed(frame: "DataFrame") -> "DataFrame":
+        return frame.where("cast(key as string) not in ('key-1', 'key-50')").selectExpr(
+            "topic as source_topic", "partition as source_partition", "offset as source_offset",
+            "timestamp", "key", "explode(array(0, 1, 2)) as copy_number",
+            "concat(value, cast(concat('/', copy_number) as binary)) as value",
+            "pmod(hash(key, copy_number), 3) as partition",
+        )  # fmt: skip
+
+    def broken(frame: "DataFrame") -> "DataFrame":
+        return changed(failing(tmp_path / "marks", COUNT // 7, attempts=4)(frame))
+
+    with pytest.raises(Exception, match="a fault of the test"):
+        copying.run(broken)
+    assert list((tmp_path / "marks").iterdir())
+    copying.run(changed)
+    expected = sorted(
+        b"%s/%d" % (row.value or b"", number)
+        for rows in read_all(kafka_source.bootstrap, "rows").values()
+        for row in rows
+        for number in range(3)
+        if row.key not in (b"key-1", b"key-50")
+    )
+    found = read_all(server.bootstrap, "rows.copy", 3)
+    assert sorted(row.value or b"" for rows in found.values() for row in rows) == expected
+    assert all(found.values())
+
+
+def test_a_lease_ends(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """While nothing runs, with a micro-batch half done; and while one runs behind the other."""
+    server.settings["lease_seconds"] = "12"
+    server.start()
+    fill(kafka_source, "leases", COUNT)
+    copying = Copying(
+        spark, kafka_source, server, "leases", tmp_path / "checkpoint",
+        source_options={"maxOffsetsPerTrigger": "4000"},
+    )  # fmt: skip
+    with pytest.raises(Exception, match="a fault of the test"):
+        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=4))
+    half = server.metric("pidlease_appended_records_total")
+    before = {source.pid for source in copying.state().sources.values()}
+    until(lambda: server.metric("pidlease_lease_ring_used") == 0, "the leases to end")
+    copying.run()
+    after = {source.pid for source in copying.state().sources.values()}
+    assert not before & after
+    assert 0 < half < COUNT
+    assert check_same(kafka_source, "leases", server, "leases.copy") == COUNT
+    for round_ in range(3):  # each micro-batch takes seconds: some commit renews
+        more(kafka_source, "leases", COUNT + round_ * 500, 500)
+        copying.run()
+    assert check_same(kafka_source, "leases", server, "leases.copy") == COUNT + 1500
+
+
+def test_a_table_is_written_once(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """`df.write`, again after a failure, and again as a whole."""
+    from pidlease.spark import exactly_once
+
+    server.start()
+    fill(kafka_source, "table", COUNT)
+    copying = Copying(spark, kafka_source, server, "table", tmp_path / "checkpoint")
+    read = {**copying.reading, "includeHeaders": "true"}
+    frame = spark.read.format("kafka").options(**read).load()
+    fails = failing(tmp_path / "marks", COUNT // 8, attempts=4)
+    with pytest.raises(Exception, match="a fault of the test"):
+        exactly_once(fails(frame), copying.destination).save()
+    assert list((tmp_path / "marks").iterdir())
+    for _ in range(2):
+        exactly_once(frame, copying.destination).save()
+    assert check_same(kafka_source, "table", server, "table.copy") == COUNT
