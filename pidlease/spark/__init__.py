@@ -2,13 +2,14 @@
 
 from pidlease.spark.errors import SinkError, SinkFencedError, SparkPieceError
 from pidlease.spark.session import register, session
-from pidlease.spark.sink.prepare import exactly_once
+from pidlease.spark.sink.prepare import exactly_once, exactly_once_table
 
 __all__ = [
     "SinkError",
     "SinkFencedError",
     "SparkPieceError",
     "exactly_once",
+    "exactly_once_table",
     "register",
     "session",
 ]

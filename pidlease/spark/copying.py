@@ -6,9 +6,8 @@ from typing import Any, Final, Literal
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pidlease.spark.errors import SinkError, SparkPieceError, text_of
+from pidlease.spark.errors import SparkPieceError, text_of
 from pidlease.spark.session import register
 from pidlease.spark.sink.prepare import exactly_once
 
@@ -62,6 +61,4 @@ def copy(
     if transform is not None:
         frame = transform(frame)
     writer = exactly_once(frame, destination)
-    if not isinstance(writer, DataStreamWriter):
-        raise SinkError("the transformation made a stream into a table")
     return writer.trigger(**trigger).start() if trigger else writer.start()

@@ -197,6 +197,6 @@ def summary(listener: SinkListener) -> str:
     sources = () if state is None else tuple(state.sources.values())
     sent, known = sum(each.sent for each in sources), sum(each.duplicates for each in sources)
     return (
-        f"{sent - known:,} rows written since the checkpoint was begun, of"
-        f" {len(sources)} partitions; {known:,} had been there before"
+        f"{sent:,} rows since the checkpoint was begun, of {len(sources)} partitions;"
+        f" {known:,} of them came again, and had been there"
     )

@@ -20,10 +20,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A session on this machine, with Spark's own Kafka connector."""
     if reason := spark_missing():
         pytest.skip(reason)
-    from tests.servers.spark import test_session
+    from tests.servers.spark import session_for_tests
 
     folder: Path = tmp_path_factory.mktemp("spark")
-    found = test_session(folder)
+    found = session_for_tests(folder)
     yield found
     found.stop()
 

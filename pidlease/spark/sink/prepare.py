@@ -23,41 +23,64 @@ from pidlease.spark.sink.settings import SinkSettings, read_settings
 Result = TypeVar("Result")
 
 
-def exactly_once(
-    frame: DataFrame, options: Mapping[str, str]
-) -> "DataStreamWriter | DataFrameWriter":
-    """A writer of a query, which each row leaves exactly once.
+def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
+    """A writer of a streaming query, which each row leaves exactly once.
 
     It prepares a run: from now on every run before it is fenced. So call it once for each start.
 
     Parameters:
-        frame: a query, streaming or not; see `columns` for what its rows must have.
+        frame: a streaming query; see `columns` for what its rows must have.
         options: `kafka.bootstrap.servers` and `leases` of a pidlease, `checkpointLocation`, and
             more; see docs/spark.md.
 
     Returns:
-        `frame.writeStream`, or `frame.write`, with all that is to be said but the trigger.
+        `frame.writeStream` with all that is to be said but the trigger.
 
     Raises:
         SinkError: exactly-once cannot be kept; it says why, and what to change. Nothing is written.
     """
-    settings = read_settings(options)
-    columns = find_columns(frame.schema)
+    if not frame.isStreaming:
+        raise SinkError("the query is no stream: exactly_once_table writes it")
+    settings, columns = read_settings(options), find_columns(frame.schema)
+    if not settings.checkpoint:
+        raise SinkError("option checkpointLocation is missing: without it a restart knows nothing")
     check_plan(frame)
-    register(frame.sparkSession)
     store = RunStore(settings.state)
     newest = store.newest()
     before = newest[1] if newest is not None else None
-    batch = None
-    if frame.isStreaming:
-        batch = read_micro_batch(settings.checkpoint) if settings.checkpoint else None
-    else:
-        batch = _whole(frame, columns)
-    _check_not_ahead(settings, before, batch, streaming=frame.isStreaming)
+    batch = read_micro_batch(settings.checkpoint)
+    _check_not_ahead(settings, before, batch)
     state = run(_prepared(settings, before, columns, batch))
-    given = {**options, "run": store.begin(state)}
+    register(frame.sparkSession)
+    return frame.writeStream.format(NAME).options(**{**options, "run": store.begin(state)})
+
+
+def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFrameWriter:
+    """The same for a query that is no stream: a part of a topic, which is written once.
+
+    It is run a second time for this, without keys and values, to see which tasks read what. Written
+    again, as a whole or from an earlier offset on, nothing of it is doubled.
+
+    Parameters:
+        frame: the query.
+        options: see `exactly_once`; `checkpointLocation` is where the sink keeps its own files.
+
+    Returns:
+        `frame.write` with all that is to be said.
+
+    Raises:
+        SinkError: see `exactly_once`.
+    """
     if frame.isStreaming:
-        return frame.writeStream.format(NAME).options(**given)
+        raise SinkError("the query is a stream: exactly_once writes it")
+    settings, columns = read_settings(options), find_columns(frame.schema)
+    check_plan(frame)
+    store = RunStore(settings.state)
+    newest = store.newest()
+    before = newest[1] if newest is not None else None
+    state = run(_prepared(settings, before, columns, _whole(frame, columns)))
+    register(frame.sparkSession)
+    given = {**options, "run": store.begin(state)}
     return frame.write.format(NAME).mode("append").options(**given)
 
 
@@ -77,14 +100,14 @@ async def _prepared(
 
 
 def _check_not_ahead(
-    settings: SinkSettings, before: RunState | None, batch: MicroBatch | None, *, streaming: bool
+    settings: SinkSettings, before: RunState | None, batch: MicroBatch | None
 ) -> None:
     """See that the sink knows of all that Spark takes for done.
 
     Raises:
         SinkError: it does not.
     """
-    if not streaming or batch is None:
+    if batch is None:
         return
     known = -1 if before is None else before.batch
     if batch.committed > known:
@@ -110,9 +133,11 @@ def _whole(frame: DataFrame, columns: Columns) -> MicroBatch:
         topic.alias("topic"), partition.alias("partition"), offset.alias("offset"),
         sf.spark_partition_id().alias("task"),
     )  # fmt: skip
-    ends = sf.min("offset").alias("first"), sf.max("offset").alias("last")
-    tasks = sf.count_distinct("task").alias("tasks")
-    rows = placed.groupBy("topic", "partition").agg(tasks, *ends).collect()
+    figures = (
+        sf.count_distinct("task").alias("tasks"), sf.min("offset").alias("first"),
+        sf.max("offset").alias("last"),
+    )  # fmt: skip
+    rows = placed.groupBy("topic", "partition").agg(*figures).collect()
     for row in rows:
         if row["tasks"] > 1:
             raise SinkError(

@@ -188,7 +188,7 @@ class Sending:
 
 def _reason(error: ProducerError) -> SinkError:
     if isinstance(error, FencedError):
-        return SinkFencedError(f"fenced: another run of this query has taken over: {error}")
+        return SinkFencedError(f"another run of this query has taken over: {error}")
     if isinstance(error, LeaseEndedError):
         return SinkError(
             f"the lease has ended in the middle of a micro-batch: {error}; start again"

@@ -47,7 +47,7 @@ def java_environment() -> dict[str, str]:
     return {"JAVA_HOME": str(find_java().resolve().parent.parent)}
 
 
-def test_session(
+def session_for_tests(
     folder: Path, master: str = "local[2,4]", config: Mapping[str, str] | None = None
 ) -> "SparkSession":
     """A session of this process.
@@ -68,6 +68,3 @@ def test_session(
         "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
     }
     return session("tests", master=master, jars=connector(), config={**own, **(config or {})})
-
-
-test_session.__test__ = False  # type: ignore[attr-defined] # pytest is not to collect it

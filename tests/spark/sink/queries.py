@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pidlease.spark.copying import SourceName
+
 #: Between Spark's processes there are buffers of 64 KiB.
 _PADDING = b"x" * 400
 #: Until what was given on before has arrived.
@@ -55,6 +57,7 @@ class Copying:
     checkpoint: Path
     options: dict[str, str] = field(default_factory=dict)
     source_options: dict[str, str] = field(default_factory=dict)
+    source_format: "SourceName" = "kafka"
 
     @property
     def destination(self) -> dict[str, str]:
@@ -83,8 +86,9 @@ class Copying:
 
         trigger: Mapping[str, Any] = {"availableNow": True}
         return copy(
-            self.spark, self.reading, self.destination, transform=transform, trigger=trigger
-        )
+            self.spark, self.reading, self.destination, source_format=self.source_format,
+            transform=transform, trigger=trigger,
+        )  # fmt: skip
 
     def run(self, transform: Transform | None = None) -> None:
         """Copy all there is."""

@@ -8,8 +8,8 @@ from tests.copier.sides import Filler, check_same, more_arrived, records_of
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.spark.application import SparkCopy
 from tests.servers.waiting import until
-from tests.spark.sink.application import SparkCopy
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 400)]
 

@@ -131,7 +131,7 @@ def test_a_table_is_written_once(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
     """`df.write`, again after a failure, and again as a whole."""
-    from pidlease.spark import exactly_once
+    from pidlease.spark import exactly_once_table
 
     server.start()
     fill(kafka_source, "table", COUNT)
@@ -140,8 +140,26 @@ def test_a_table_is_written_once(
     frame = spark.read.format("kafka").options(**read).load()
     fails = failing(tmp_path / "marks", COUNT // 8, attempts=4)
     with pytest.raises(Exception, match="a fault of the test"):
-        exactly_once(fails(frame), copying.destination).save()
+        exactly_once_table(fails(frame), copying.destination).save()
     assert list((tmp_path / "marks").iterdir())
     for _ in range(2):
-        exactly_once(frame, copying.destination).save()
+        exactly_once_table(frame, copying.destination).save()
     assert check_same(kafka_source, "table", server, "table.copy") == COUNT
+
+
+def test_our_own_source(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """It needs no connector; over a failed query, and a restart with more records."""
+    server.start()
+    fill(kafka_source, "own", COUNT)
+    copying = Copying(
+        spark, kafka_source, server, "own", tmp_path / "checkpoint", source_format="pidlease",
+        source_options={"maxOffsetsPerTrigger": "5000"},
+    )  # fmt: skip
+    with pytest.raises(Exception, match="a fault of the test"):
+        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=4))
+    more(kafka_source, "own", COUNT, 500)
+    copying.run()
+    assert copying.state().batch >= 1
+    assert check_same(kafka_source, "own", server, "own.copy") == COUNT + 500

@@ -1,7 +1,7 @@
 """What the sink does not take, and what it says."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,10 @@ def filled(kafka_source: KafkaServer) -> str:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> "PidleaseServer":  # type: ignore[misc]
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]:
     """A server for all."""
     with PidleaseServer(tmp_path_factory.mktemp("shared")) as running:
-        yield running  # type: ignore[misc]
+        yield running
 
 
 @pytest.fixture
@@ -104,11 +104,11 @@ def test_partitions_that_tasks_share(copying: Copying, option: str) -> None:
 
 def test_a_table_whose_partitions_tasks_share(copying: Copying) -> None:
     """A batch query is counted."""
-    from pidlease.spark import exactly_once
+    from pidlease.spark import exactly_once_table
 
     read = {**copying.reading, "minPartitions": "10"}
     frame = copying.spark.read.format("kafka").options(**read).load()
-    text = refused(lambda: exactly_once(frame, copying.destination))
+    text = refused(lambda: exactly_once_table(frame, copying.destination))
     assert "is read by" in text
     assert "minPartitions" in text
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.copier.sides import ROOT
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.process import ServerProcess
 from tests.servers.spark import connector, java_environment
 from tests.servers.waiting import until
+
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 class SparkCopy:
@@ -28,7 +29,7 @@ class SparkCopy:
     def __init__(
         self, folder: Path, source: str, server: PidleaseServer, checkpoint: Path, *options: str
     ) -> None:
-        self.process = ServerProcess("spark", folder / "spark.log", ROOT)
+        self.process = ServerProcess("spark", folder / "spark.log", _ROOT)
         self._folder = folder
         self._command = (
             sys.executable, "-m", "proxy", "spark", "copy", "--from", f"kafka:{source}",

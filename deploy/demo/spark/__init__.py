@@ -1,0 +1,1 @@
+"""`make demo-spark`: a real Kafka copied by Spark through the proxy, killed on the way, audited."""

@@ -1,0 +1,209 @@
+"""Many records decoded at once, by columns.
+
+Layout of a record: Kafka's DefaultRecord: its length, attributes, timestamp delta, offset delta,
+key, value, headers; numbers are varints. Where each one begins is found by going from one to the
+next; everything else is done for all of them together. Nothing is believed: whatever leaves its
+record is an error.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+#: Zeros that stand behind the last record, so that a number which leaves it ends.
+PADDING: Final = bytes(16)
+#: The length of a key or value that is null.
+NULL: Final = -1
+
+_VARINT_BYTES_MAX: Final = 10
+
+
+class DecodingError(ValueError):
+    """The bytes are no records."""
+
+
+class Field(NamedTuple):
+    """Keys or values: where each begins, and its length; NULL: it is none."""
+
+    at: Ints
+    size: Ints
+
+
+class Columns(NamedTuple):
+    """Records, by columns.
+
+    Attributes:
+        timestamps: how much later than the batch's base each is, in ms.
+        offsets: how far behind the batch's base.
+        keys: the keys.
+        values: the values.
+        headers: how many headers each has,
+        headers_at: and where they begin.
+    """
+
+    timestamps: Ints
+    offsets: Ints
+    keys: Field
+    values: Field
+    headers: Ints
+    headers_at: Ints
+
+
+class Headers(NamedTuple):
+    """Headers of many records, those of one behind the other.
+
+    Attributes:
+        record: whose each is: a record's place among all.
+        keys: their keys; none is null.
+        values: their values.
+    """
+
+    record: Ints
+    keys: Field
+    values: Field
+
+
+def boundaries(data: bytes, at: int, end: int, count: int) -> list[int]:
+    """Where records begin that fill a part of some bytes.
+
+    Parameters:
+        data: the bytes.
+        at: where the first record begins,
+        end: and where the last one ends.
+        count: how many there are.
+
+    Raises:
+        DecodingError: they do not fill it.
+    """
+    found: list[int] = []
+    add = found.append
+    try:
+        for _ in range(count):
+            add(at)
+            size = data[at]
+            at += 1
+            if size >= 0x80:
+                byte = data[at]
+                at += 1
+                size = size & 0x7F | (byte & 0x7F) << 7
+                if byte >= 0x80:
+                    size, at = _longer(data, size, at)
+            at += size >> 1  # one that is negative does not fill the batch: `decode` tells
+    except IndexError:
+        raise DecodingError("the records go beyond their batch") from None
+    if at != end:
+        raise DecodingError(f"the records end {at - end:+} bytes from the end of their batch")
+    return found
+
+
+def _longer(data: bytes, size: int, at: int) -> tuple[int, int]:
+    """The rest of a length of more than two bytes, and what follows it."""
+    for shift in (14, 21, 28):
+        byte = data[at]
+        at += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return size, at
+    raise DecodingError("a record's length of more than five bytes")
+
+
+def decode(data: Bytes, begins: Ints, ends: Ints) -> Columns:
+    """Decode records.
+
+    Parameters:
+        data: the bytes, with PADDING behind the last record.
+        begins: where each record begins,
+        ends: and where it ends.
+
+    Raises:
+        DecodingError: they are no records.
+    """
+    at = begins.copy()
+    if (_varints(data, at, ends) != ends - at).any():
+        raise DecodingError("a record of another length than it says")
+    at += 1  # attributes, of which none is in use
+    timestamps = _varints(data, at, ends)
+    offsets = _varints(data, at, ends)
+    keys = _field(data, at, ends)
+    values = _field(data, at, ends)
+    headers = _varints(data, at, ends)
+    # A header is two bytes at least.
+    if ((headers < 0) | (headers > (ends - at) // 2) | ((headers == 0) & (at != ends))).any():
+        raise DecodingError("a record whose headers do not fill it")
+    return Columns(timestamps, offsets, keys, values, headers, at)
+
+
+def decode_headers(data: Bytes, columns: Columns, ends: Ints) -> Headers:
+    """Decode the headers of records.
+
+    Parameters:
+        data: the bytes, as `decode` had them.
+        columns: what that returned.
+        ends: where each record ends.
+
+    Raises:
+        DecodingError: they are no headers, or do not fill their records.
+    """
+    left, at = columns.headers.copy(), columns.headers_at.copy()
+    records = np.flatnonzero(left)
+    parts: list[tuple[Ints, Field, Field]] = []
+    while len(records):  # the next header of each record that has one
+        where, limit = at[records], ends[records]
+        keys = _field(data, where, limit)
+        values = _field(data, where, limit)
+        if (keys.size == NULL).any():
+            raise DecodingError("a header without a key")
+        parts.append((records, keys, values))
+        at[records] = where
+        left[records] -= 1
+        records = records[left[records] > 0]
+    if ((columns.headers > 0) & (at != ends)).any():
+        raise DecodingError("a record whose headers do not fill it")
+    none = Field(np.empty(0, np.int64), np.empty(0, np.int64))
+    parts = parts or [(none.at, none, none)]
+    record = np.concatenate([part[0] for part in parts])
+    order = np.argsort(record, kind="stable")
+    return Headers(record[order], _in_order(parts, 1, order), _in_order(parts, 2, order))
+
+
+def _in_order(parts: list[Any], place: int, order: Ints) -> Field:
+    at = np.concatenate([part[place].at for part in parts])
+    size = np.concatenate([part[place].size for part in parts])
+    return Field(at[order], size[order])
+
+
+def _field(data: Bytes, at: Ints, ends: Ints) -> Field:
+    """Keys or values; `at` goes behind them."""
+    size = _varints(data, at, ends)
+    if ((size < NULL) | (size > ends - at)).any():
+        raise DecodingError("a key or value that leaves its record")
+    begin = at.copy()
+    at += np.maximum(size, 0)
+    return Field(begin, size)
+
+
+def _varints(data: Bytes, at: Ints, ends: Ints) -> Ints:
+    """The numbers that stand at some places; `at` goes behind them."""
+    if (at >= ends).any():
+        raise DecodingError("a record that ends before its fields do")
+    byte = data[at]
+    at += 1
+    found = (byte & 0x7F).astype(np.uint64)
+    (longer,) = np.nonzero(byte & 0x80)
+    for place in range(1, _VARINT_BYTES_MAX):
+        if not len(longer):
+            break
+        byte = data[at[longer]]
+        at[longer] += 1
+        found[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+        longer = longer[byte >= 0x80]
+    if len(longer):
+        raise DecodingError("a number of more than ten bytes")
+    if (at > ends).any():
+        raise DecodingError("a number that leaves its record")
+    sign = -(found & np.uint64(1)).astype(np.int64)
+    return (found >> np.uint64(1)).astype(np.int64) ^ sign

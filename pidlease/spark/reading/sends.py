@@ -1,0 +1,164 @@
+"""Rows of what was sent: one for each send, with who sent it and under which numbers.
+
+It is told as the replay of a server does: of a batch of policy kafka by its header, of any other by
+its first record, under the partition's writer only. Over the Kafka protocol a log does not tell
+which producer ids its writers have had; so the header `pidlease` is believed wherever a batch has a
+producer id that is not of policy kafka. A topic that somebody has copied with these headers, under
+a producer id of Kafka's, is taken for one that was written so.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pidlease.core.pid import Policy, policy_of
+from pidlease.core.state import UNKNOWN_CRC
+from pidlease.engine.whose import batch_of
+from pidlease.spark.reading.found import Damage, Stored
+from pidlease.spark.reading.parts import KafkaPart, Part
+from pidlease.storage.errors import UnidentifiedBatchError
+from pidlease.storage.first_record import find_identity
+from pidlease.storage.identity import IdentityError
+from pidlease.storage.joined import parted
+from pidlease.storage.record_batch import BatchHeader
+from pidlease.storage.writer import WRITER_PID, LoggedBatch, crc_under_writer, logged
+
+SCHEMA: Final = pa.schema([
+    ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
+    ("last_offset", pa.int64()), ("records", pa.int32()), ("pid", pa.int64()),
+    ("producer_id", pa.string()), ("generation", pa.int64()), ("first", pa.int64()),
+    ("last", pa.int64()), ("crc", pa.int64()), ("timestamp", pa.int64()), ("bytes", pa.int32()),
+    ("position", pa.int64()), ("segment", pa.string()), ("previous_generation", pa.int64()),
+    ("previous_first", pa.int64()), ("previous_last", pa.int64()), ("begins", pa.bool_()),
+    ("damage", pa.string()),
+])  # fmt: skip
+#: So many rows are given out at once.
+_ROWS: Final = 8192
+
+_Numbers = tuple[int, int, int]
+
+
+def sends(part: Part, found: Iterable[Stored | Damage]) -> Iterator[pa.RecordBatch]:
+    """A part's sends, in their order, as columns (`SCHEMA`).
+
+    `previous_...` are the numbers of the send before of the same producer within the part; where
+    there is none, `begins` is true. Sends without a PID have no send before, and begin nothing. Of
+    a batch that holds several sends the first one has all its `bytes`.
+
+    Parameters:
+        part: the part.
+        found: its batches.
+    """
+    rows = _Rows(part)
+    for each in found:
+        if isinstance(each, Damage):
+            rows.damage(each)
+        else:
+            rows.batch(each)
+        if len(rows.rows) >= _ROWS:
+            yield rows.take()
+    if rows.rows:
+        yield rows.take()
+
+
+class _Rows:
+    """Rows until they are given out, and each producer's last numbers."""
+
+    def __init__(self, part: Part) -> None:
+        self._part: Final = part
+        self._over_kafka: Final = isinstance(part, KafkaPart)
+        self._last: dict[int | str, _Numbers] = {}
+        self.rows: list[tuple[Any, ...]] = []
+
+    def take(self) -> pa.RecordBatch:
+        """The rows so far."""
+        rows, self.rows = self.rows, []
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(one, each.type) for one, each in zip(columns, SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+    def damage(self, damage: Damage) -> None:
+        """A row that says what is wrong."""
+        topic, partition = self._part.topic, self._part.partition
+        self.rows.append((
+            topic, partition, damage.offset, -1, 0, -1, "", -1, -1, -1, 0, -1, 0, damage.position,
+            damage.segment, None, None, None, False, damage.text,
+        ))  # fmt: skip
+
+    def batch(self, stored: Stored) -> None:
+        """A row for each send of a batch."""
+        header = stored.header
+        try:
+            found = sends_of(header, stored.data, over_kafka=self._over_kafka)
+        except UnidentifiedBatchError as error:
+            where = stored.segment, stored.position, header.base_offset
+            self.damage(Damage(*where, str(error)))
+            return
+        size = header.size
+        for each in found:
+            if each.header.last_offset >= self._part.start:
+                self._send(stored, each, size)
+                size = 0
+
+    def _send(self, stored: Stored, send: LoggedBatch, size: int) -> None:
+        header, identity = send
+        pid, name, numbers = -1, "", (-1, -1, -1)
+        if identity is not None:
+            pid, name, *rest = identity[:5]
+            numbers = (rest[0], rest[1], rest[2])
+        elif policy_of(header.producer_id) is Policy.KAFKA:
+            pid = header.producer_id
+            numbers = batch_of(header)[:3]
+        previous: tuple[Any, ...] = (None, None, None)
+        begins = False
+        key = name or pid
+        if key != -1:
+            last = self._last.get(key)
+            begins = last is None
+            previous = last or previous
+            self._last[key] = numbers
+        self.rows.append((
+            self._part.topic, self._part.partition, header.base_offset, header.last_offset,
+            header.records, pid, name, *numbers, header.crc, header.max_timestamp, size,
+            stored.position, stored.segment, *previous, begins, None,
+        ))  # fmt: skip
+
+
+def sends_of(header: BatchHeader, data: memoryview, *, over_kafka: bool) -> list[LoggedBatch]:
+    """What was sent, of one batch, by the CRCs that it is judged by.
+
+    Parameters:
+        header: the batch's.
+        data: all of it, intact.
+        over_kafka: it was read over the Kafka protocol.
+
+    Raises:
+        UnidentifiedBatchError: it does not say who sent it, and has to; or one of them does not.
+    """
+    pid = header.producer_id
+    policy = policy_of(pid)
+    if policy is Policy.KAFKA or pid < 0:
+        return [LoggedBatch(header)]
+    if over_kafka:
+        return _sends_over_kafka(header, data)
+    if pid and pid != WRITER_PID:
+        raise UnidentifiedBatchError(
+            f"offset {header.base_offset}: PID {pid} stands in the header of a batch, where only"
+            " those of policy kafka do"
+        )
+    return list(parted(logged(header, data), data))
+
+
+def _sends_over_kafka(header: BatchHeader, data: memoryview) -> list[LoggedBatch]:
+    try:
+        identity = find_identity(header, data)
+    except IdentityError as error:
+        raise UnidentifiedBatchError(f"offset {header.base_offset}: {error}") from error
+    if identity is None:
+        if policy_of(header.producer_id) is None:
+            return [LoggedBatch(header)]  # an idempotent producer of Kafka's
+        raise UnidentifiedBatchError(f"offset {header.base_offset}: it has no header pidlease")
+    # As a server judges it that has Kafka behind itself.
+    judged_by = UNKNOWN_CRC if header.is_log_append_time else crc_under_writer(data)
+    return list(parted(LoggedBatch(header._replace(crc=judged_by), identity), data))

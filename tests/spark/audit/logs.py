@@ -1,0 +1,124 @@
+"""Data directories with real segments, written by the log itself from what clients would send."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, cast
+
+from pidlease.client.batch import Batch, Span
+from pidlease.coordination.file_sequence import FileSequence
+from pidlease.core.pid import Policy, policy_of
+from pidlease.storage.data_folder import DataFolder
+from pidlease.storage.files import RealFiles
+from pidlease.storage.identity import HEADER_NAME, Identity, encode_identity
+from pidlease.storage.log.embedded import EmbeddedPartitionLog
+from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
+from pidlease.storage.record_batch import read_header
+from pidlease.storage.topics import Topic
+from pidlease.storage.writer import under_writer
+from tests.sim.batches import TIME_MS, make_batch
+
+#: Kafka's number of a codec.
+CODECS = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+class Who(NamedTuple):
+    """A producer: a PID (-1: none), or a producer id."""
+
+    pid: int = -1
+    producer_id: str = ""
+
+
+def encoded(
+    who: Who,
+    generation: int,
+    first: int,
+    count: int,
+    *,
+    last: int | None = None,
+    codec: str | None = None,
+    time_ms: int = TIME_MS,
+    value: bytes = b"v" * 20,
+) -> NewBatch:
+    """A send as it stands in the log.
+
+    Parameters:
+        first: its first number.
+        count: how many records.
+        last: its last number; None: as many as there are records.
+        codec: how it is compressed.
+    """
+    last = first + count - 1 if last is None else last
+    if policy_of(who.pid) is Policy.KAFKA or (who.pid < 0 and not who.producer_id):
+        data = make_batch([value] * count, pid=who.pid, epoch=generation, first=first,
+                          timestamps=time_ms, compression=CODECS[codec])  # fmt: skip
+        return NewBatch(data, read_header(data))
+    batch = Batch(1 << 30, 0.0)
+    headers: list[tuple[str, bytes | None]] = []
+    if who.producer_id:
+        return _named(who.producer_id, (generation, first, last), count, value, time_ms)
+    for _ in range(count):
+        batch.append(None, value, headers, time_ms)
+        batch.futures.append(cast("Any", None))
+    batch.seal(Span(who.pid, generation, first, last, first), codec)
+    return NewBatch(batch.data, under_writer(read_header(batch.data), batch.data))
+
+
+def _named(
+    name: str, numbers: tuple[int, int, int], count: int, value: bytes, time_ms: int
+) -> NewBatch:
+    from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
+    identity = encode_identity(Identity(-1, name, *numbers))
+    for place in range(count):
+        headers = [] if place else [(HEADER_NAME, identity)]
+        builder.append(place, time_ms, None, value, headers)
+    data = bytearray(builder.build())
+    return NewBatch(data, under_writer(read_header(data), data))
+
+
+class Logs:
+    """A data directory that is being filled.
+
+    Parameters:
+        path: where.
+        segment_bytes: how long a segment may be.
+    """
+
+    def __init__(self, path: Path, segment_bytes: int = 1 << 20) -> None:
+        self.path = path
+        config = LogConfig(segment_bytes, retention_ms=-1, fsync=FsyncPolicy.NEVER)
+        self.folder = DataFolder(RealFiles(), path, config, cast("Any", None))
+        sequence = FileSequence(RealFiles(), self.folder.sequence, "me", lambda: TIME_MS, 1)
+        sequence.take()
+        self._logs: dict[tuple[str, int], EmbeddedPartitionLog] = {}
+
+    def topic(self, name: str, partitions: int = 1) -> Topic:
+        """Make a topic."""
+        topic = Topic.new(name, partitions)
+        self.folder.save_topic(topic)
+        for number in range(partitions):
+            self._logs[name, number] = self.folder.open_partition(topic, number, 0)
+        return topic
+
+    def append(self, topic: str, partition: int, batches: Iterable[NewBatch]) -> list[int]:
+        """Append what was sent; where each begins."""
+        return self._logs[topic, partition].append_blocking(list(batches))
+
+    def segments(self, topic: str, partition: int = 0) -> list[Path]:
+        """The segments of a partition."""
+        return sorted((self.path / "logs" / f"{topic}-{partition}").glob("*.log"))
+
+    def close(self) -> None:
+        """Stop properly."""
+        self.folder.close()
+
+    def __enter__(self) -> "Logs":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()

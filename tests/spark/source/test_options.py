@@ -1,0 +1,112 @@
+"""Options of the source: refused before anything is read, by a text that names what is meant."""
+
+import pickle
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pidlease.spark.options import OptionError, check_names
+from pidlease.spark.reading import columns
+from pidlease.spark.reading.parts import KafkaPart, SegmentPart
+from pidlease.spark.reading.sends import SCHEMA
+from pidlease.spark.source.columns import schema_of
+from pidlease.spark.source.offsets import EARLIEST, LATEST, from_plain, plain
+from pidlease.spark.source.settings import read_settings
+from pidlease.spark.source.stream import limited
+
+WHERE = {"path": "/data"}
+GOOD = {**WHERE, "subscribe": "t"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({**GOOD, "startingOffset": "x"}, "is startingOffsets meant"),
+        ({**GOOD, "kafka.group.id": "x"}, "of Kafka's settings these are"),
+        ({**GOOD, "zzz": "x"}, "there is no option zzz; there are assign"),
+        ({**GOOD, "minPartitions": "4"}, "there is no option minPartitions"),
+        ({"subscribe": "t"}, "either path"),
+        ({**GOOD, "kafka.bootstrap.servers": "a:1"}, "either path"),
+        (WHERE, "not 0 of them"),
+        ({**GOOD, "assign": "{}"}, "not 2 of them"),
+        ({**WHERE, "assign": "{}"}, "assign is JSON such as"),
+        ({**WHERE, "assign": '{"t": 1}'}, "assign is JSON such as"),
+        ({**WHERE, "assign": '{"t": [-1]}'}, "assign is JSON such as"),
+        ({**WHERE, "subscribe": ","}, "subscribe is names"),
+        ({**WHERE, "subscribePattern": "("}, "subscribePattern"),
+        ({**GOOD, "startingOffsets": "first"}, "startingOffsets is JSON"),
+        ({**GOOD, "startingOffsets": "[1]"}, "startingOffsets is JSON"),
+        ({**GOOD, "startingOffsets": '{"t": {"a": 1}}'}, "startingOffsets is JSON"),
+        ({**GOOD, "startingOffsets": '{"t": {"0": -3}}'}, "-3 is no offset of t-0"),
+        ({**GOOD, "startingOffsets": "latest"}, "startingOffsets may not be latest"),
+        ({**GOOD, "startingOffsets": '{"t": {"0": -1}}'}, "t-0 may not be latest"),
+        ({**GOOD, "endingOffsets": "earliest"}, "endingOffsets may not be earliest"),
+        ({**GOOD, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is 1 or more"),
+        ({**GOOD, "maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger is a whole number"),
+        ({**GOOD, "failOnDataLoss": "yes"}, "failOnDataLoss is true or false"),
+        ({**GOOD, "rows": "record"}, "rows is records or sends"),
+        ({**GOOD, "rows": "sends", "includeHeaders": "true"}, "includeHeaders"),
+        ({**GOOD, "timeoutSeconds": "0"}, "timeoutSeconds is 1 or more"),
+        ({**GOOD, "kafka.security.protocol": "SSL"}, "goes with kafka.bootstrap.servers"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: Mapping[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        read_settings(options, streaming=False)
+
+
+def test_a_stream_has_other_defaults_and_no_end() -> None:
+    assert read_settings(GOOD, streaming=True).starting == LATEST
+    assert read_settings(GOOD, streaming=False).starting == EARLIEST
+    with pytest.raises(OptionError, match=r"endingOffsets goes with spark.read"):
+        read_settings({**GOOD, "endingOffsets": "latest"}, streaming=True)
+
+
+def test_names_are_known_in_any_case() -> None:
+    check_names(["STARTINGOFFSETS", "rows"], ["startingOffsets", "rows"])
+    with pytest.raises(OptionError, match="no option STARTINGOFSETS; is startingOffsets meant"):
+        check_names(["STARTINGOFSETS"], ["startingOffsets", "rows"])
+
+
+@pytest.mark.parametrize("rows", ["records", "sends"])
+@pytest.mark.parametrize("headers", ["true", "false"])
+def test_columns_are_the_same_in_spark_and_in_arrow(rows: str, headers: str) -> None:
+    found = to_arrow_schema(schema_of({"rows": rows, "includeHeaders": headers}), timezone="UTC")
+    expected: pa.Schema = SCHEMA
+    if rows == "records":
+        expected = columns.schema(headers=headers == "true")
+    assert found.equals(expected)
+
+
+def test_parts_travel_and_do_not_show_passwords() -> None:
+    kafka = KafkaPart("a:1", "t", 0, 1, 2, (("sasl.password", "secret"),), 5.0)
+    files = SegmentPart("/data", "t", 0, (0, 10), 1, 12)
+    assert pickle.loads(pickle.dumps((kafka, files))) == (kafka, files)
+    assert "secret" not in repr(kafka)
+
+
+def test_a_part_is_narrowed_to_the_segments_that_are_wanted() -> None:
+    part = SegmentPart("/data", "t", 0, (0, 10, 20), 5, 25)
+    assert part.within(0, 30) == part
+    assert part.within(10, 20).segments == (10,)
+    assert part.within(9, 21).segments == (0, 10, 20)
+    assert part.within(22, 23).segments == (20,)
+
+
+def test_offsets_are_written_as_sparks_kafka_source_does() -> None:
+    offsets = {("t", 10): 3, ("t", 2): 5, ("s", 0): 0}
+    assert plain(offsets) == {"s": {"0": 0}, "t": {"2": 5, "10": 3}}
+    assert from_plain(plain(offsets)) == offsets
+
+
+@pytest.mark.parametrize("most", [1, 7, 100, 149, 150, 1000])
+def test_a_limit_is_shared_by_how_much_there_is(most: int) -> None:
+    begin = {("t", 0): 5, ("t", 1): 0, ("t", 2): 0}
+    end = {("t", 0): 105, ("t", 1): 50, ("t", 2): 0}
+    found = limited(begin, end, most)
+    taken = {place: found[place] - begin[place] for place in found}
+    assert sum(taken.values()) == min(most, 150)
+    assert abs(taken["t", 0] - min(most, 150) * 2 / 3) <= 1
+    assert all(0 <= taken[place] <= end[place] - begin[place] for place in taken)
