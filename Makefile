@@ -1,6 +1,7 @@
 # Everything needed is installed by these targets into .venv and build/, from the package
 # registries, with locked versions. Needed beforehand: python3 (3.11+) with venv, make, git.
 # For what compares with Apache Kafka (bench, and some tests that are skipped without): mvn.
+# For Spark (demo-spark, its part of bench, and tests that are skipped without): mvn and Java 17 or 21.
 # For the clients in Go and JavaScript (their tests are skipped without): go 1.26, node and npm.
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS_IN_PARALLEL ?= 2
 
-.PHONY: demo demo-kafka test check bench mutants soak compatibility lock clean
+.PHONY: demo demo-kafka demo-spark test check bench mutants soak compatibility lock clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m deploy.demo
@@ -17,6 +18,10 @@ demo: $(VENV)/.demo
 # The same with a real Kafka behind the proxy, and a real ZooKeeper; needs mvn and java.
 demo-kafka: $(VENV)/.demo
 	$(BIN)/python -m deploy.demo --kafka
+
+# A copy by Spark out of a real Kafka, killed on the way and audited; needs mvn and Java 17 or 21.
+demo-spark: $(VENV)/.spark
+	$(BIN)/python -m deploy.demo.spark
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --dist loadgroup
@@ -65,10 +70,15 @@ $(VENV)/.demo: $(VENV)/bin/python requirements/demo.txt pyproject.toml
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
+$(VENV)/.spark: $(VENV)/bin/python requirements/demo-spark.txt pyproject.toml
+	$(PIP) install --require-hashes -r requirements/demo-spark.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.demo
+
 $(VENV)/.dev: $(VENV)/bin/python requirements/dev.txt pyproject.toml
 	$(PIP) install --require-hashes -r requirements/dev.txt
 	$(PIP) install --no-deps --no-build-isolation -e .
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.spark
 
 clean:
 	rm -rf $(VENV) build
