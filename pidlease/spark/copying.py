@@ -10,12 +10,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pidlease.spark.errors import SparkPieceError, text_of
 from pidlease.spark.session import register
 from pidlease.spark.sink.prepare import exactly_once
+from pidlease.spark.sink.settings import NAME
 
 SourceName = Literal["kafka", "pidlease"]
 #: Drops and multiplies rows; see docs/spark.md for what it must keep.
 Transform = Callable[[DataFrame], DataFrame]
 
 _KAFKA: Final = "kafka"
+_SERVERS: Final = "kafka.bootstrap.servers"
 _NO_CONNECTOR: Final = "DATA_SOURCE_NOT_FOUND"
 
 
@@ -47,6 +49,7 @@ def copy(
     Raises:
         SparkPieceError: exactly-once cannot be kept, or a side cannot be reached.
     """
+    _check_apart(source, destination)
     register(spark)
     options = {"includeHeaders": "true", **source}
     try:
@@ -62,3 +65,21 @@ def copy(
         frame = transform(frame)
     writer = exactly_once(frame, destination)
     return writer.trigger(**trigger).start() if trigger else writer.start()
+
+
+def _check_apart(source: Mapping[str, str], destination: Mapping[str, str]) -> None:
+    """See that a copy does not feed on itself.
+
+    Raises:
+        SparkPieceError: it would.
+    """
+    sides = [
+        {server.strip() for server in side.get(_SERVERS, "").split(",") if server.strip()}
+        for side in (source, destination)
+    ]
+    topic = destination.get("topic", NAME)
+    if sides[0] & sides[1] and (topic == NAME or "subscribePattern" in source):
+        raise SparkPieceError(
+            f"source and destination are the same cluster: topics would be copied to themselves, or"
+            f" copies be copied again; name the topics, and give them other names there ({topic})"
+        )

@@ -5,7 +5,7 @@ from typing import Final
 
 #: How one of ours stands in Spark's text of a task, or of the driver, that failed.
 _OURS: Final = re.compile(
-    r"pidlease\.spark\.(?:\w+\.)*(SparkPieceError|SinkError|SinkFencedError|LogError|OptionError"
+    r"pidlease\.spark\.(?:\w+\.)*(SparkPieceError|SinkError|SinkFencedError|NoLeaseError|OptionError"
     r"|ReadError): (.+)"
 )
 _FENCED: Final = "SinkFencedError"

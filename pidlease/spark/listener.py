@@ -74,8 +74,8 @@ class SinkListener(StreamingQueryListener):
         Raises:
             SinkError: it cannot be read.
         """
-        newest = self._store.newest()
-        return newest[1] if newest is not None else None
+        found = self._store.before()
+        return found[0] if found else None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's
         """See Spark."""

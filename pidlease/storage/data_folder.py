@@ -74,7 +74,7 @@ class DataFolder:
         #: Deleted topics whose logs could not be removed.
         self._left_over: dict[str, Topic] = {}
         self.open_logs: Final = OpenLogs(open_logs_max)
-        self._lock = _lock(files, path)
+        self._lock = lock_folder(files, path)
         try:
             self.cluster_id = _identity(files, path)
             self._topics = TopicStore(files, path / "topics")
@@ -214,7 +214,12 @@ def _partition_folder(topic: Topic, number: int) -> str:
     return f"{topic.name}-{number}"
 
 
-def _lock(files: Files, path: Path) -> Lock:
+def lock_folder(files: Files, path: Path) -> Lock:
+    """Take the lock of a data directory, which is made where it is missing.
+
+    Raises:
+        DataFolderError: another process has it, or it cannot be written.
+    """
     try:
         make_durable_folder(files, path)
         return files.lock(path / "lock", f"process {os.getpid()}")

@@ -137,10 +137,10 @@ class Story:
         """Rows that came again, by the checkpoint."""
         from pidlease.spark.sink.run_state import RunStore  # noqa: PLC0415 - only where Spark is
 
-        newest = RunStore(self._directory / "checkpoint" / "pidlease").newest()
-        if newest is None:
+        runs = RunStore(self._directory / "checkpoint" / "pidlease").before()
+        if not runs:
             raise DemoError("the checkpoint knows of no run")
-        return sum(source.duplicates for source in newest[1].sources.values())
+        return sum(source.duplicates for source in runs[0].sources.values())
 
     def _audit(self, data: Path) -> tuple[int, Path]:
         report = self._directory / "report"

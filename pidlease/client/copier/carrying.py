@@ -4,7 +4,6 @@ Nothing is written under a PID of which the server knows no more, so what the lo
 for good, and the next PID may go on behind it.
 """
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 from aiokafka.errors import CorruptRecordException
@@ -64,19 +63,16 @@ async def carry_over(
         )
     highest = checkpoint.sequence
     if not problem:
-        found = await last_in_log(asked, place, (checkpoint.at, end), {checkpoint.pid})
+        found = await last_in_log(asked, place, (checkpoint.at, end))
         highest = max(highest, found.get(checkpoint.pid, -1))
     return Carried(max(checkpoint.offset, highest + 1), end)
 
 
-async def last_in_log(
-    asked: Asked, place: TopicPartition, span: tuple[int, int], pids: Collection[int]
-) -> dict[int, int]:
-    """The highest sequence of each of some PIDs in a part of the log, of those that are there.
+async def last_in_log(asked: Asked, place: TopicPartition, span: tuple[int, int]) -> dict[int, int]:
+    """The highest sequence of each PID that has a send in a part of the log.
 
     Parameters:
         span: the first offset, and the first behind it.
-        pids: whom to look for.
 
     Raises:
         CopyError: it cannot be read.
@@ -87,8 +83,7 @@ async def last_in_log(
             if header.is_control or header.last_offset < span[0]:
                 continue
             for identity in _identities(place, header, batch):
-                if identity.pid in pids:
-                    highest[identity.pid] = max(highest.get(identity.pid, -1), identity.last)
+                highest[identity.pid] = max(highest.get(identity.pid, -1), identity.last)
     return highest
 
 

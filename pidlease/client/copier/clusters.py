@@ -135,11 +135,19 @@ class Cluster:
             there = await self.partitions(topic)
             if there < partitions:
                 await self._make(topic, there, partitions)
-            if await self._setting(topic, _DEDUPLICATION) == _OFF:
-                raise CopyError(
-                    f"{self.name}: topic {topic} has {_DEDUPLICATION}={_OFF}: what is sent again"
-                    f" would be stored again; set it to on, or copy to another topic (--rename)"
-                )
+            await self.check_judged(topic)
+
+    async def check_judged(self, topic: str) -> None:
+        """See that what is sent again to a topic is not stored again.
+
+        Raises:
+            CopyError: it would be.
+        """
+        if await self._setting(topic, _DEDUPLICATION) == _OFF:
+            raise CopyError(
+                f"{self.name}: topic {topic} has {_DEDUPLICATION}={_OFF}: what is sent again"
+                f" would be stored again; set it to on, or copy to another topic (--rename)"
+            )
 
     async def _setting(self, topic: str, name: str) -> str | None:
         """What is set for a topic; None: there is no such setting."""

@@ -73,6 +73,11 @@ def find_columns(schema: StructType) -> Columns:
         if allowed is not None and not isinstance(kind, allowed):
             wanted = " or ".join(each.typeName() for each in allowed)
             raise SinkError(f"column {name} is {kind.simpleString()}; it must be {wanted}")
+    if "headers" in kinds and not _are_headers(kinds["headers"][1]):
+        raise SinkError(
+            f"column {names['headers']} is {kinds['headers'][1].simpleString()}; it must be"
+            " array<struct<key:string,value:binary>>"
+        )
     if "value" not in names:
         raise SinkError(f"there is no column value, but {', '.join(names.values())}")
     own = [each for each in _SOURCE if each in names]
@@ -85,6 +90,11 @@ def find_columns(schema: StructType) -> Columns:
             f"rows do not say which record of the source they come from (no {missing}), so nothing"
             f" would tell a retry from a new row: {_HELP}"
         )
+    if own and "topic" in names:
+        raise SinkError(
+            "column topic is not used: rows go where option topic says. Leave it out; rows for"
+            " several topics want a query for each"
+        )
     source = _SOURCE if own else _PLAIN
     return Columns(
         source=(names[source[0]], names[source[1]], names[source[2]]),
@@ -94,3 +104,11 @@ def find_columns(schema: StructType) -> Columns:
         headers=names.get("headers", ""),
         timestamp=names.get("timestamp", ""),
     )
+
+
+def _are_headers(kind: DataType) -> bool:
+    element = kind.elementType if isinstance(kind, ArrayType) else kind
+    if not isinstance(element, StructType):
+        return False
+    types = {field.name: field.dataType for field in element}
+    return isinstance(types.get("key"), StringType) and isinstance(types.get("value"), BinaryType)

@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 
 from pidlease.client.copier.batches import CopiedBatch, Writer
 from pidlease.client.settings import Codec
+from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.columns import Columns
 from pidlease.spark.sink.rows import Rows
 
 #: What a record takes beside its bytes, about.
 _RECORD_BYTES: Final = 16
-_HEADER_BYTES: Final = 32
+_HEADER_BYTES: Final = 8
 _MS: Final = pa.timestamp("ms", "UTC")
 
 
@@ -73,8 +74,7 @@ class _Content:
             if column is not None:
                 sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
         if self._headers is not None:
-            lists = pc.fill_null(pc.list_value_length(self._headers), 0)
-            sizes += lists.to_numpy(zero_copy_only=False) * _HEADER_BYTES
+            sizes += _header_sizes(self._headers)
         return sizes
 
     def part(self, begin: int, end: int) -> tuple[list[Any], list[Any], list[Any], list[int]]:
@@ -87,6 +87,8 @@ class _Content:
         if self._headers is not None:
             found = self._headers[begin:end].to_pylist()
             headers = [[(h["key"], h["value"]) for h in each or ()] for each in found]
+            if any(key is None for each in headers for key, _ in each):
+                raise SinkError("a header without a key")
         return keys, values, headers, self._part_times(begin, end)
 
     def _part_times(self, begin: int, end: int) -> list[int]:
@@ -95,6 +97,19 @@ class _Content:
             return [now] * (end - begin)
         times = self._times[begin:end].cast(_MS, safe=False).cast(pa.int64()).to_pylist()
         return [now if each is None else each for each in times]
+
+
+def _header_sizes(column: pa.ListArray) -> np.ndarray:
+    """How many bytes each row's headers take, about."""
+    inner = column.flatten()
+    sizes = np.full(len(inner), _HEADER_BYTES, np.int64)
+    for place in range(inner.type.num_fields):
+        lengths = pc.fill_null(pc.binary_length(inner.field(place)), 0)
+        sizes += lengths.to_numpy(zero_copy_only=False)
+    counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate(([0], np.cumsum(sizes)))[np.cumsum(counts)]
+    found: np.ndarray = np.diff(ends, prepend=0)
+    return found
 
 
 def _binary(batch: pa.RecordBatch, name: str) -> pa.Array | None:

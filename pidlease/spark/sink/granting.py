@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from pidlease.client.asking import TAKEN, Answer
@@ -20,8 +21,14 @@ from pidlease.spark.sink.run_state import Place, Source
 _REST_S: Final = 0.5
 #: Topics of Kafka's have up to 249 bytes, and names of producers up to 256.
 _TOPIC_MAX: Final = 200
+#: Names of a request: each is a write at the coordinator, and they are made one by one.
+_NAMES_MAX: Final = 100
 #: The part of a lease before whose end the next one is leased.
 _RENEW_BEFORE: Final = 0.2
+
+
+class NoLeaseError(SinkError):
+    """No lease can be had now."""
 
 
 class Grant(NamedTuple):
@@ -30,7 +37,7 @@ class Grant(NamedTuple):
     Attributes:
         pid, generation: to be used.
         granted_ms: when, and
-        expire_ms: until when; -1: not known.
+        expire_ms: until when, by this machine's clock; -1: not known.
         leases: by the destination's partition.
     """
 
@@ -112,8 +119,10 @@ class Granting:
             leases = iter(await self._lease(flat))
             for source in sources:
                 own = [next(leases) for _ in asks[source]]
+                left_s = own[0].ends_at - time.monotonic()  # by our clock, not the server's
+                expire_ms = int(time.time() * 1000 + left_s * 1000) if left_s < inf else -1
                 found[source] = Grant(
-                    own[0].pid, own[0].generation, granted_ms, own[0].expire_ms,
+                    own[0].pid, own[0].generation, granted_ms, expire_ms,
                     {Place(each.topic, each.partition): each for each in own},
                 )  # fmt: skip
         return found
@@ -138,7 +147,7 @@ class Granting:
             if late is None:
                 return [each for each in answers if isinstance(each, Lease)]
             if time.monotonic() > give_up:
-                raise SinkError(f"{late}; is option leases the URL of pidlease's HTTP port?")
+                raise NoLeaseError(f"{late}; is option leases the URL of pidlease's HTTP port?")
             await asyncio.sleep(_REST_S)
 
 
@@ -153,7 +162,7 @@ def _packed(asks: Mapping[Place, Sequence[LeaseWanted]]) -> Iterator[list[Place]
     sources: list[Place] = []
     size = 0
     for source, own in asks.items():
-        if sources and size + len(own) > LEASES_MAX:
+        if sources and (size + len(own) > LEASES_MAX or len(sources) >= _NAMES_MAX):
             yield sources
             sources, size = [], 0
         sources.append(source)

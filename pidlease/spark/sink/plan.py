@@ -20,9 +20,9 @@ _LEAVES: Final = frozenset(("StreamingRelationV2", "DataSourceV2Relation", "Logi
 #: Spark's logical operators that leave rows in their task and in their order.
 _KEEPING: Final = frozenset((
     "Project", "Filter", "TypedFilter", "Generate", "Expand", "SubqueryAlias", "View",
-    "EventTimeWatermark", "CollectMetrics", "MapInArrow", "MapInPandas", "PythonMapInArrow",
-    "MapElements", "MapPartitions", "AppendColumns", "SerializeFromObject", "DeserializeToObject",
-    "BatchEvalPython", "ArrowEvalPython", "ResolvedHint", "UnresolvedHint",
+    "EventTimeWatermark", "CollectMetrics", "MapInArrow", "MapInPandas", "MapElements",
+    "MapPartitions", "AppendColumns", "SerializeFromObject", "DeserializeToObject",
+    "ResolvedHint", "UnresolvedHint",
 ))  # fmt: skip
 
 
@@ -43,9 +43,24 @@ def check_plan(frame: DataFrame) -> None:
                 " or change their order, and then nothing tells a retry from a new row. Write its"
                 " result by another query, which reads it from a topic"
             )
+        _check_expressions(node, name)
     if len(leaves) != 1:
         raise SinkError(f"the query reads {len(leaves)} sources; give each a query of its own")
     _check_source(leaves[0])
+
+
+def _check_expressions(node: Any, name: str) -> None:  # noqa: ANN401 - of the virtual machine
+    if not node.subqueries().isEmpty():
+        raise SinkError(
+            f"{name} of the query asks another query (IN, EXISTS or a scalar): Spark may make a"
+            " join of it, which moves rows to other tasks, and it may answer otherwise when a"
+            " micro-batch comes again. Write its result by a query of its own into a topic"
+        )
+    if not node.deterministic():
+        raise SinkError(
+            f"{name} of the query is not deterministic (rand, uuid, spark_partition_id, a function"
+            " that is marked so): when a micro-batch comes again, it must make the same rows"
+        )
 
 
 def _nodes(plan: Any) -> Iterator[Any]:  # noqa: ANN401 - of the virtual machine

@@ -1,24 +1,24 @@
 """What is done in the application before a query starts."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pidlease.spark.data_source import NAME
 from pidlease.spark.errors import SinkError
 from pidlease.spark.session import register
-from pidlease.spark.sink.checkpoint import MicroBatch, read_micro_batch
+from pidlease.spark.sink.checkpoint import MicroBatch, query_id, read_micro_batch
 from pidlease.spark.sink.columns import Columns, find_columns
 from pidlease.spark.sink.plan import check_plan
-from pidlease.spark.sink.run_state import Place, RunState, RunStore
+from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.runs import reached
 from pidlease.spark.sink.settings import SinkSettings, read_settings
+from pidlease.spark.sink.tables import begun, look_at
 
 Result = TypeVar("Result")
 
@@ -45,21 +45,23 @@ def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
     if not settings.checkpoint:
         raise SinkError("option checkpointLocation is missing: without it a restart knows nothing")
     check_plan(frame)
-    store = RunStore(settings.state)
-    newest = store.newest()
-    before = newest[1] if newest is not None else None
-    batch = read_micro_batch(settings.checkpoint)
-    _check_not_ahead(settings, before, batch)
-    state = run(_prepared(settings, before, columns, batch))
+    # Before the state: what is committed meanwhile is then in the state.
+    batch, query = read_micro_batch(settings.checkpoint), query_id(settings.checkpoint)
+
+    def begin(known: list[RunState]) -> RunState:
+        _check_fits(settings, known, batch, query)
+        return run(_prepared(settings, known, columns, batch, "stream"))
+
+    given = {**options, "run": _begun(settings, begin)}
     register(frame.sparkSession)
-    return frame.writeStream.format(NAME).options(**{**options, "run": store.begin(state)})
+    return frame.writeStream.format(NAME).options(**given)
 
 
 def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFrameWriter:
     """The same for a query that is no stream: a part of a topic, which is written once.
 
     It is run a second time for this, without keys and values, to see which tasks read what. Written
-    again, as a whole or from an earlier offset on, nothing of it is doubled.
+    again, as a whole, nothing of it is doubled; tables that come behind one another may follow.
 
     Parameters:
         frame: the query.
@@ -75,13 +77,35 @@ def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFram
         raise SinkError("the query is a stream: exactly_once writes it")
     settings, columns = read_settings(options), find_columns(frame.schema)
     check_plan(frame)
-    store = RunStore(settings.state)
-    newest = store.newest()
-    before = newest[1] if newest is not None else None
-    state = run(_prepared(settings, before, columns, _whole(frame, columns)))
+
+    def begin(known: list[RunState]) -> RunState:
+        table = look_at(frame, columns, known[0] if known else None, settings.rows_max)
+        return begun(run(_prepared(settings, known, columns, table, "table")), table)
+
+    given = {**options, "run": _begun(settings, begin)}
     register(frame.sparkSession)
-    given = {**options, "run": store.begin(state)}
     return frame.write.format(NAME).mode("append").options(**given)
+
+
+def _begun(settings: SinkSettings, begin: Callable[[list[RunState]], RunState]) -> str:
+    """Begin a run; its name.
+
+    Parameters:
+        begin: makes its state of those of the runs before, the newest first.
+
+    Raises:
+        SinkError: it cannot begin.
+    """
+    store = RunStore(settings.state)
+    name = store.reserve()
+    try:
+        store.write(name, begin(store.before(name)))
+        store.check_alone(name)
+    except SinkError:
+        store.release(name)
+        raise
+    store.forget_old()
+    return name
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -91,60 +115,45 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _prepared(
-    settings: SinkSettings, before: RunState | None, columns: Columns, batch: MicroBatch | None
+    settings: SinkSettings,
+    known: list[RunState],
+    columns: Columns,
+    batch: MicroBatch | None,
+    kind: str,
 ) -> RunState:
-    query = {"topic": settings.topic, "rows": settings.rows_max}
+    query = {"kind": kind, "topic": settings.topic, "rows": settings.rows_max}
     async with reached(settings) as runs:
-        state = await runs.prepare(before, query, spread=bool(columns.partition))
-        return state if batch is None else await runs.grow(state, batch)
+        state = await runs.prepare(
+            known[0] if known else None, query, spread=bool(columns.partition)
+        )
+        return state if batch is None else await runs.grow(state, batch, known)
 
 
-def _check_not_ahead(
-    settings: SinkSettings, before: RunState | None, batch: MicroBatch | None
+def _check_fits(
+    settings: SinkSettings, known: list[RunState], batch: MicroBatch | None, query: str
 ) -> None:
-    """See that the sink knows of all that Spark takes for done.
+    """See that the sink's state is of this checkpoint, and knows of all that Spark takes for done.
 
     Raises:
         SinkError: it does not.
     """
-    if batch is None:
+    if not known:
+        noted, ids = -1, set()
+    else:
+        ours = [each for each in known if each.name == known[0].name]
+        # The last commit of a run that was replaced is in that one's own.
+        noted, ids = max(each.batch for each in ours), {each.query_id for each in ours} - {""}
+    other = ids - {query} if query or noted >= 0 else set()
+    if batch is not None and batch.committed > noted:
+        problem = f"is at micro-batch {batch.committed}, and the sink's state at {noted}"
+    elif other:
+        problem = f"is of query {query or '(none yet)'}, and the sink's state of {other.pop()}"
+    elif batch is None and noted >= 0:
+        problem = f"has no micro-batch, and the sink's state {noted}"
+    else:
         return
-    known = -1 if before is None else before.batch
-    if batch.committed > known:
-        raise SinkError(
-            f"Spark's checkpoint {settings.checkpoint} is at micro-batch {batch.committed}, and the"
-            f" sink's state in {settings.state} at {known}: it is another query's, or was not"
-            " restored with it. Restore both together, or begin with a new checkpoint and a new"
-            " topic"
-        )
-
-
-def _whole(frame: DataFrame, columns: Columns) -> MicroBatch:
-    """What a query that is no stream reads.
-
-    It is run once for this, without keys and values. So it is known that no two tasks share a
-    partition of the source, whatever stands in between.
-
-    Raises:
-        SinkError: two do.
-    """
-    topic, partition, offset = map(sf.col, columns.source)
-    placed = frame.select(
-        topic.alias("topic"), partition.alias("partition"), offset.alias("offset"),
-        sf.spark_partition_id().alias("task"),
-    )  # fmt: skip
-    figures = (
-        sf.count_distinct("task").alias("tasks"), sf.min("offset").alias("first"),
-        sf.max("offset").alias("last"),
-    )  # fmt: skip
-    rows = placed.groupBy("topic", "partition").agg(*figures).collect()
-    for row in rows:
-        if row["tasks"] > 1:
-            raise SinkError(
-                f"partition {row['partition']} of topic {row['topic']} is read by {row['tasks']}"
-                " tasks: each would say that what the others have is not there. Leave out"
-                " minPartitions and maxRecordsPerPartition at the source"
-            )
-    starts = {Place(row["topic"], row["partition"]): row["first"] for row in rows}
-    ends = {Place(row["topic"], row["partition"]): row["last"] + 1 for row in rows}
-    return MicroBatch(-1, starts, ends, -1)
+    raise SinkError(
+        f"Spark's checkpoint {settings.checkpoint} {problem} ({settings.state}): they do not"
+        " belong together, or one was deleted or not restored with the other. Restore both, or"
+        " begin with a new checkpoint and a new topic"
+    )

@@ -1,26 +1,27 @@
 """What the sink knows between micro-batches, and over a restart.
 
-Each run has a file of its own, replaced as a whole by each commit: a driver that was replaced and
-does not know it writes where nobody looks any more. What counts for deduplication is the
-destination's log; this says what must be there, and where to look if its lease is over.
+Each run has a folder of its own, whose file is replaced as a whole by each commit: a driver that
+was replaced and does not know it writes where nobody looks any more. What counts for deduplication
+is the destination's log; this says what must be there, and where to look if its lease is over.
 """
 
 import os
 import re
-import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from pidlease.spark.errors import SinkError
+from pidlease.spark.errors import SinkError, SinkFencedError
 from pidlease.storage.checked_file import CheckedFile
-from pidlease.storage.files import RealFiles
+from pidlease.storage.files import RealFiles, make_durable_folder, remove_tree
 
 _FORMAT: Final = 1
-_RUN: Final = re.compile(r"run-(\d{6})-[0-9a-f]{8}")
-#: Runs whose files are kept.
+_RUN: Final = re.compile(r"run-\d{6}")
+_FILE: Final = "state"
+#: Runs that are kept.
 _KEEP: Final = 5
 
 
@@ -32,6 +33,20 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class Span(NamedTuple):
+    """What a table had of a source partition.
+
+    Attributes:
+        first: its first offset,
+        end: and the first behind it.
+        whole: whether it was written to its end.
+    """
+
+    first: int
+    end: int
+    whole: bool
 
 
 class Chain(NamedTuple):
@@ -59,6 +74,7 @@ class Source:
         chains: by the destination's partition. One that is not there was never written to.
         sent: rows since the checkpoint was begun,
         duplicates: and those of them that had been there before.
+        spans: of tables, which were written one behind the other.
     """
 
     pid: int
@@ -68,6 +84,7 @@ class Source:
     chains: Mapping[Place, Chain] = field(default_factory=dict)
     sent: int = 0
     duplicates: int = 0
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +92,10 @@ class RunState:
     """A run's.
 
     Attributes:
-        number: counts runs.
         name: what producers' names begin with; of this checkpoint only.
         batch: the last micro-batch that was committed; -1: none.
+        prepared: the last one whose leases were looked at; -1: none of this run.
+        query_id: Spark's, of the checkpoint; empty: not known yet.
         query: what it does: a checkpoint is never used for another one.
         spread: whether rows say which partition they go to.
         places: the destination's partitions.
@@ -85,9 +103,10 @@ class RunState:
         sources: by the source's partition.
     """
 
-    number: int
     name: str
     batch: int
+    prepared: int
+    query_id: str
     query: Mapping[str, Any]
     spread: bool
     places: tuple[Place, ...]
@@ -97,16 +116,22 @@ class RunState:
     def rows(self) -> list[dict[str, Any]]:
         """As lines of a file."""
         head = {
-            "format": _FORMAT, "number": self.number, "name": self.name, "batch": self.batch,
-            "query": dict(self.query), "spread": self.spread, "places": list(self.places),
+            "format": _FORMAT,
+            "name": self.name,
+            "batch": self.batch,
+            "prepared": self.prepared,
+            "query_id": self.query_id,
+            "query": dict(self.query),
+            "spread": self.spread,
+            "places": list(self.places),
             "who": f"{socket.gethostname()}/{os.getpid()}",
-        }  # fmt: skip
+        }
         ends = [{"end": place, "offset": offset} for place, offset in self.ends.items()]
         sources = [
             {
                 "source": place, "pid": source.pid, "generation": source.generation,
                 "granted_ms": source.granted_ms, "expire_ms": source.expire_ms,
-                "sent": source.sent, "duplicates": source.duplicates,
+                "sent": source.sent, "duplicates": source.duplicates, "spans": source.spans,
                 "chains": [[*there, *chain] for there, chain in source.chains.items()],
             }
             for place, source in self.sources.items()
@@ -128,15 +153,15 @@ class RunState:
             Place(*row["source"]): Source(
                 row["pid"], row["generation"], row["granted_ms"], row["expire_ms"],
                 {Place(t, p): Chain(first, stored) for t, p, first, stored in row["chains"]},
-                row["sent"], row["duplicates"],
+                row["sent"], row["duplicates"], tuple(Span(*each) for each in row["spans"]),
             )
             for row in rest
             if "source" in row
         }  # fmt: skip
         places = tuple(Place(*each) for each in head["places"])
         return cls(
-            head["number"], head["name"], head["batch"], head["query"], head["spread"], places,
-            ends, sources,
+            head["name"], head["batch"], head["prepared"], head["query_id"], head["query"],
+            head["spread"], places, ends, sources,
         )  # fmt: skip
 
     def with_source(self, place: Place, source: Source) -> Self:
@@ -145,7 +170,7 @@ class RunState:
 
 
 class RunStore:
-    """The files of runs, in a folder of the driver's file system. Its methods block.
+    """The runs' folders, on the driver's file system. Its methods block.
 
     Parameters:
         folder: where they are.
@@ -155,26 +180,37 @@ class RunStore:
         self._folder: Final = folder
         self._files: Final = RealFiles()
 
-    def newest(self) -> tuple[str, RunState] | None:
-        """The newest run's file and what it says; None: there was no run.
+    def reserve(self) -> str:
+        """Take the next run's number; nobody else gets it.
+
+        Who takes one looks at the runs before it from then on, and looks whether it is still the
+        newest when it has written its state. So of two that begin at once, one sees the other.
 
         Raises:
-            SinkError: it cannot be read.
+            SinkError: it cannot be taken.
         """
-        found = self._names()
-        return (found[0], self.read(found[0])) if found else None
+        with _told(self._folder):
+            make_durable_folder(self._files, self._folder)
+            number = int(names[0][-6:]) + 1 if (names := self._names()) else 1
+            while True:
+                name = f"run-{number:06d}"
+                try:
+                    (self._folder / name).mkdir()
+                except FileExistsError:
+                    number += 1
+                    continue
+                self._files.fsync_folder(self._folder)
+                return name
 
-    def begin(self, state: RunState) -> str:
-        """Write a new run's first state, durably; its file's name.
+    def before(self, name: str | None = None) -> list[RunState]:
+        """What the runs before one say, the newest first; None: all of them.
 
         Raises:
-            SinkError: it may be there, or not.
+            SinkError: one cannot be read.
         """
-        name = f"run-{state.number:06d}-{secrets.token_hex(4)}"
-        self.write(name, state)
-        for old in self._names()[_KEEP:]:
-            self._files.remove(self._folder / old)
-        return name
+        with _told(self._folder):
+            names = [each for each in self._names() if name is None or each < name]
+            return [self.read(each) for each in names if self._files.exists(self._path(each))]
 
     def read(self, name: str) -> RunState:
         """What a run's file says.
@@ -182,7 +218,7 @@ class RunStore:
         Raises:
             SinkError: it is not there, or damaged.
         """
-        path = self._folder / name
+        path = self._path(name)
         try:
             rows = CheckedFile(self._files, path).rows()
             if not rows:
@@ -200,13 +236,70 @@ class RunStore:
         Raises:
             SinkError: it may be there, or not.
         """
-        try:
-            CheckedFile(self._files, self._folder / name).replace(state.rows())
-        except OSError as error:
-            raise SinkError(f"the sink's state cannot be written: {error}") from None
+        with _told(self._folder):
+            CheckedFile(self._files, self._path(name)).replace(state.rows())
+
+    def check_alone(self, name: str) -> None:
+        """See that nobody else has begun to begin a run since; when one's own state is written.
+
+        Raises:
+            SinkFencedError: somebody has.
+        """
+        with _told(self._folder):
+            newest = self._names()[0]
+        if newest > name:
+            raise SinkFencedError(f"another run of this query begins: {newest} after {name}")
+
+    def check_newest(self, name: str) -> None:
+        """See that no run has begun after one.
+
+        Raises:
+            SinkFencedError: there was.
+        """
+        with _told(self._folder):
+            begun = [each for each in self._names() if self._files.exists(self._path(each))]
+        if begun and begun[0] > name:
+            raise SinkFencedError(f"another run of this query has taken over: {begun[0]}")
+
+    def release(self, name: str) -> None:
+        """Give up a number under which no run has begun.
+
+        Raises:
+            SinkError: it cannot be removed.
+        """
+        with _told(self._folder):
+            remove_tree(self._files, self._folder / name)
+
+    def forget_old(self) -> None:
+        """Remove all runs but the last few.
+
+        Raises:
+            SinkError: one cannot be removed.
+        """
+        with _told(self._folder):
+            names = self._names()
+            told = [each for each in names if self._files.exists(self._path(each))]
+            for name in names:
+                if len(told) >= _KEEP and name < told[_KEEP - 1]:
+                    remove_tree(self._files, self._folder / name)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name / _FILE
 
     def _names(self) -> list[str]:
-        """The files, newest first; of one number the one that was written last."""
-        names = [each for each in self._files.list(self._folder) if _RUN.fullmatch(each)]
-        times = {each: (self._folder / each).stat().st_mtime_ns for each in names}
-        return sorted(names, key=lambda each: (each[:10], times[each]), reverse=True)
+        """The runs, newest first."""
+        found = self._files.list(self._folder)
+        return sorted((each for each in found if _RUN.fullmatch(each)), reverse=True)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Tell what the file system says as the sink's.
+
+    Raises:
+        SinkError: it says something.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SinkError(f"the sink's state in {folder} cannot be kept: {error}") from None

@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -23,6 +23,8 @@ from pidlease.spark.sink.settings import SinkSettings
 
 _log = logging.getLogger(__name__)
 _NOTHING: Final = Chain(0, 0)
+#: There is time left: the next micro-batch asks again.
+_RENEWAL_S: Final = 5.0
 _RESTORE: Final = (
     "It was cut, made anew, or lost records: restore it, or write to a new topic with a new"
     " checkpoint"
@@ -68,14 +70,23 @@ class Runs:
         query = {**query, "cluster": self._cluster.cluster_id}
         if before is None:
             name = f"spark/{secrets.token_hex(8)}"
-            return RunState(1, name, -1, query, spread, (), {}, {})
+            return RunState(name, -1, -1, "", query, spread, (), {}, {})
         self._check_same(before, query, spread=spread)
-        state = replace(before, number=before.number + 1)
+        state = replace(before, prepared=-1)
+        topics = {each.topic for each in state.places}
+        if missing := topics - await self._cluster.topics():
+            raise SinkError(
+                f"the checkpoint is ahead of the destination, which has no topic {min(missing)} any"
+                f" more. {_RESTORE}"
+            )
+        for topic in topics:
+            await self._cluster.check_judged(topic)
         if spread:
-            state = await self._with_places(state, {each.topic for each in state.places})
+            state = await self._with_places(state, topics)
+        logs = await self._logs(state)
         wanted = {source: self._places(state, source) for source in state.sources}
         grants = await self._granting(state).grant(wanted)
-        found = await self._ended_highs(state, grants)
+        found = await self._ended_highs(state, grants, logs)
         for place, grant in grants.items():
             known = state.sources[place]
             chains = {
@@ -99,21 +110,13 @@ class Runs:
                 " checkpointLocation, and a new topic"
             )
 
-    async def _ended_highs(
-        self, state: RunState, grants: Mapping[Place, Grant]
-    ) -> dict[tuple[Place, int], int]:
-        """Of sources whose PID is another one now: what the destination has by the one before.
-
-        Nothing is written any more under a PID that its name has lost, so what the log says is so
-        for good.
+    async def _logs(self, state: RunState) -> dict[Place, tuple[int, int]]:
+        """The first offset of each partition of the destination, and the first behind it.
 
         Raises:
-            SinkError: the log does not reach back far enough to tell.
+            SinkError: one is shorter than it was.
         """
-        gone = {state.sources[p].pid for p, g in grants.items() if state.sources[p].pid != g.pid}
-        found: dict[tuple[Place, int], int] = {}
-        if not gone:
-            return found
+        found: dict[Place, tuple[int, int]] = {}
         for place, offset in state.ends.items():
             there = TopicPartition(*place)
             begin = await self._cluster.asked.offset(there, EARLIEST)
@@ -123,27 +126,76 @@ class Runs:
                     f"the checkpoint is ahead of the destination: {place} ends at {end}, and was"
                     f" written up to {offset}. {_RESTORE}"
                 )
+            found[place] = begin, end
+        return found
+
+    async def _ended_highs(
+        self,
+        state: RunState,
+        grants: Mapping[Place, Grant],
+        logs: Mapping[Place, tuple[int, int]],
+    ) -> dict[tuple[Place, int], int]:
+        """Of sources whose PID is another one now: what the destination has by the one before.
+
+        Nothing is written any more under a PID that its name has lost, so what the log says is so
+        for good.
+
+        Raises:
+            SinkError: the log does not reach back far enough to tell; or others have written since,
+                who may be later runs of which this state does not know.
+        """
+        changed = {p: state.sources[p] for p, g in grants.items() if state.sources[p].pid != g.pid}
+        gone = {each.pid for each in changed.values()}
+        found: dict[tuple[Place, int], int] = {}
+        if not gone:
+            return found
+        # A name's generations rise by one for each grant, and by two with a new PID.
+        known = all(grants[p].generation == each.generation + 2 for p, each in changed.items())
+        ours = {each.pid for each in grants.values()}
+        ours |= {each.pid for each in state.sources.values()}
+        for place, (begin, end) in logs.items():
+            offset = state.ends[place]
             if begin > offset:
-                problem = (
+                self._doubt(
                     f"the lease of PID {min(gone)} has ended, and {place} of the destination"
                     f" begins at {begin}, behind {offset}: nothing tells whether the last rows that"
                     " were sent were there"
                 )
-                if not self._settings.trust:
-                    raise SinkError(
-                        f"{problem}. Compare both sides, and give option trustCheckpoint to go on"
-                        " from what the checkpoint says"
-                    )
-                _log.warning("%s; the checkpoint is trusted", problem)
-                continue
-            highs = await last_in_log(self._cluster.asked, there, (offset, end), gone)
+            there, span = TopicPartition(*place), (max(begin, offset), end)
+            highs = await last_in_log(self._cluster.asked, there, span)
+            if not known and (others := {pid for pid in highs if pid > 0} - ours):
+                self._doubt(
+                    f"the lease of PID {min(gone)} has ended, and its name was granted to others"
+                    f" since, of which this checkpoint does not know; {place} has rows of PID"
+                    f" {min(others)}, which may be one of them: was the checkpoint restored from a"
+                    " backup?"
+                )
             found |= {(place, pid): high for pid, high in highs.items()}
         return found
 
+    def _doubt(self, problem: str) -> None:
+        """Refuse, unless the checkpoint is to be trusted.
+
+        Raises:
+            SinkError: it is not.
+        """
+        if not self._settings.trust:
+            raise SinkError(
+                f"{problem}. Compare both sides, and give option trustCheckpoint to go on from what"
+                " the checkpoint says"
+            )
+        _log.warning("%s; the checkpoint is trusted", problem)
+
     # ------------------------------------------------------------------ as the source grows
 
-    async def grow(self, state: RunState, batch: MicroBatch) -> RunState:
+    async def grow(
+        self, state: RunState, batch: MicroBatch, before: Sequence[RunState] = ()
+    ) -> RunState:
         """The state with the partitions of the source that a micro-batch has and it has not.
+
+        Parameters:
+            before: what runs before say, the newest first: one that was replaced may have grown
+                in its last moments.
 
         Raises:
             SinkError: they cannot be written to.
@@ -161,17 +213,20 @@ class Runs:
         state = await self._with_places(state, topics)
         wanted = {place: self._places(state, place) for place in new}
         for place, grant in (await self._granting(state).grant(wanted)).items():
-            chains = {
-                there: Chain(lease.sequence_number, max(lease.sequence_number, lease.resume_at))
-                for there, lease in grant.leases.items()
-            }
-            if any(chain != _NOTHING for chain in chains.values()):
+            known = next(
+                (old.sources[place] for old in before
+                 if old.name == state.name and place in old.sources),
+                Source(grant.pid, grant.generation, 0, 0),
+            )  # fmt: skip
+            chains = {there: _resumed(place, there, known, grant, -1) for there in grant.leases}
+            if known.pid != grant.pid or (
+                not known.granted_ms and any(chain != _NOTHING for chain in chains.values())
+            ):
                 raise SinkError(
                     f"{place} of the source has been written to under the name of this checkpoint,"
                     " which knows nothing of it: it was restored from a backup, or copied. Begin"
                     " with a new checkpoint and a new topic"
                 )
-            known = Source(grant.pid, grant.generation, 0, 0)
             state = state.with_source(place, _granted(known, grant, chains))
         return state
 
@@ -211,16 +266,15 @@ class Runs:
     async def renew(self, state: RunState) -> RunState:
         """The state with the next PIDs for names whose lease is about to end.
 
-        Between two micro-batches nothing is under way, but for attempts that nobody waits for.
+        Before a micro-batch nothing is under way, but for attempts that nobody waits for.
 
         Raises:
             SinkFencedError: another run has taken over.
-            SinkError: they cannot be had.
+            NoLeaseError: they cannot be had now.
         """
         ending = near_their_end(state.sources, int(time.time() * 1000))
-        if not ending:
-            return state
-        for place, grant in (await self._granting(state).renew(ending)).items():
+        granting = Granting(self._leases, state.name, _RENEWAL_S)
+        for place, grant in (await granting.renew(ending)).items():
             known = state.sources[place]
             chains = {
                 there: chain if grant.pid == known.pid else Chain(0, chain.stored)
@@ -285,7 +339,8 @@ async def reached(settings: SinkSettings) -> AsyncIterator[Runs]:
     }  # fmt: skip
     patience = _Patience(settings.request_timeout_ms, settings.delivery_timeout_ms)
     servers = settings.bootstrap_servers.split(",")
-    async with LeaseClient(settings.leases) as leases:
+    timeout_s = settings.request_timeout_ms / 1000
+    async with LeaseClient(settings.leases, timeout_s=timeout_s) as leases:
         cluster = Cluster("the destination", servers, patience, security)
         try:
             await cluster.start()

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,10 @@ from pidlease.spark.sink.run_state import Chain, Place, Source
 
 #: What is on its way, and not answered.
 _PENDING_BYTES: Final = 16 << 20
+#: What a batch takes of memory beside its bytes.
+_BATCH_BYTES: Final = 4 << 10
+_REST_S: Final = 0.5
+_LOOK_S: Final = 1.0
 _NOTHING: Final = Chain(0, 0)
 
 
@@ -68,7 +71,7 @@ class Sending:
         self._numbering: Final = numbering
         self._encoder: Final = encoder
         self._told: Final = Told()
-        self._pending: deque[asyncio.Future[Sent]] = deque()
+        self._pending: set[asyncio.Future[Sent]] = set()
         self._pending_bytes = 0
         self._channels: dict[Place, Channel] = {}
         self._ended: ProducerError | None = None
@@ -83,7 +86,7 @@ class Sending:
         """
         self._destination = Destination(self._producer)
         try:
-            await self._destination.start()
+            await self._start()
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 for rows in self._numbering.rows(batch):
                     await self._send(rows)
@@ -97,6 +100,17 @@ class Sending:
         self._told.source = self._numbering.source
         return self._told
 
+    async def _start(self) -> None:
+        """Connect; a server that is started again is waited for."""
+        give_up = time.monotonic() + self._delivery_s
+        while True:
+            try:
+                return await self._destination.start()
+            except ProducerError:
+                if time.monotonic() > give_up:
+                    raise
+            await asyncio.sleep(_REST_S)
+
     async def _send(self, rows: Rows) -> None:
         source = self._numbering.source
         if source is None:
@@ -106,10 +120,10 @@ class Sending:
         rows = self._without_stored(rows, known)
         for batch in self._encoder.batches(rows):
             await self._wait(_PENDING_BYTES)
-            self._pending_bytes += batch.weight
+            self._pending_bytes += batch.weight + _BATCH_BYTES
             future = channel.send(batch)
             future.add_done_callback(partial(self._answered, rows.there, batch))
-            self._pending.append(future)
+            self._pending.add(future)
             await asyncio.sleep(0)  # answers come meanwhile
 
     def _without_stored(self, rows: Rows, known: Source) -> Rows:
@@ -150,16 +164,16 @@ class Sending:
         asked = time.monotonic()
         while self._pending_bytes > most or (self._pending and not most):
             left, before = asked + self._delivery_s - time.monotonic(), self._pending_bytes
+            self._check()
             if left <= 0:
                 raise SinkError(
                     f"the destination has stored nothing for {self._delivery_s:.0f} s"
                     " (deliveryTimeoutMs); what was sent may or may not be there, and a restart"
                     " tells"
                 )
-            self._check()
             self._moved.clear()
             try:
-                await asyncio.wait_for(self._moved.wait(), left)
+                await asyncio.wait_for(self._moved.wait(), min(left, _LOOK_S))
             except TimeoutError:
                 continue
             if self._pending_bytes < before:
@@ -175,8 +189,8 @@ class Sending:
         self._moved.set()
         if future.cancelled() or future.exception() is not None:
             return  # the channel tells why
-        self._pending.remove(future)
-        self._pending_bytes -= batch.weight
+        self._pending.discard(future)
+        self._pending_bytes -= batch.weight + _BATCH_BYTES
         sent, told = future.result(), self._told
         told.sent += batch.records
         told.duplicates += batch.cut_off + len(batch.ids) * sent.duplicate

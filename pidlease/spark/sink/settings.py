@@ -21,7 +21,8 @@ _ROWS: Final = "maxRowsPerRecord"
 KNOWN: Final = (
     "kafka.bootstrap.servers", "leases", "topic", "checkpointLocation", "stateLocation", _ROWS,
     "kafka.compression.type", "batchBytes", "deliveryTimeoutMs", "requestTimeoutMs", "append",
-    "trustCheckpoint", "kafka.security.protocol", "kafka.ssl.ca.location", "run", "path",
+    "trustCheckpoint", "kafka.security.protocol", "kafka.ssl.ca.location", "run",
+    "queryName", "outputMode",  # Spark's own, which it gives to every sink
 )  # fmt: skip
 
 

@@ -15,15 +15,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.checkpoint import MicroBatch, read_micro_batch
+from pidlease.spark.sink.checkpoint import MicroBatch, query_id, read_micro_batch
 from pidlease.spark.sink.columns import Columns, find_columns
 from pidlease.spark.sink.encoding import Encoder
-from pidlease.spark.sink.granting import near_their_end
+from pidlease.spark.sink.granting import NoLeaseError, near_their_end
 from pidlease.spark.sink.rows import Numbering
 from pidlease.spark.sink.run_state import Place, RunState, RunStore
 from pidlease.spark.sink.runs import reached
 from pidlease.spark.sink.sending import Sending, Told
 from pidlease.spark.sink.settings import SinkSettings, read_settings
+from pidlease.spark.sink.tables import done
 
 _log = logging.getLogger(__name__)
 _NO_RUN = (
@@ -90,16 +91,33 @@ class _Driver:
         self.store = RunStore(self.settings.state)
         self.state = self.store.read(self.settings.run)
 
-    def grow(self, batch: MicroBatch) -> None:
-        """Lease for partitions of the source that are new."""
+    def prepare(self, batch: MicroBatch) -> None:
+        """Lease what a micro-batch needs, once, before anything of it is written.
 
-        async def grown() -> RunState:
-            async with reached(self.settings) as runs:
-                return await runs.grow(self.state, batch)
+        Raises:
+            SinkFencedError: another run has begun.
+            SinkError: it cannot be leased.
+        """
+        if batch.number <= self.state.prepared:
+            return  # it is made anew for the commit, too
+        self.store.check_newest(self.settings.run)
+        state = self.state
+        if batch.ends.keys() - state.sources.keys() or near_their_end(state.sources, _now_ms()):
+            state = asyncio.run(self._leased(batch))
+        query = query_id(self.settings.checkpoint)
+        # A restart must know of it.
+        self._save(replace(state, prepared=batch.number, query_id=query))
 
-        if batch.ends.keys() - self.state.sources.keys():
-            # Before anything is written: a restart must know of it.
-            self._save(asyncio.run(grown()))
+    async def _leased(self, batch: MicroBatch) -> RunState:
+        before = self.store.before(self.settings.run)
+        async with reached(self.settings) as runs:
+            state = await runs.grow(self.state, batch, before)
+            try:
+                return await runs.renew(state)
+            except NoLeaseError as error:
+                # What there is may last: the tasks are told if it does not.
+                _log.warning("the leases are not renewed yet: %s", error)
+                return state
 
     def committed(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         """Note what tasks have told.
@@ -120,14 +138,8 @@ class _Driver:
                     " new topic"
                 )
             seen.add(told.source)
-            state = _noted(state, told)
-        self._save(state)
-        if near_their_end(self.state.sources, int(time.time() * 1000)):
-            self._save(asyncio.run(self._renewed()))
-
-    async def _renewed(self) -> RunState:
-        async with reached(self.settings) as runs:
-            return await runs.renew(self.state)
+            state = _noted(state, told.source, told)
+        self._save(state if batch >= 0 else done(state))
 
     def _save(self, state: RunState) -> None:
         if state != self.state:
@@ -135,10 +147,12 @@ class _Driver:
             self.state = state
 
 
-def _noted(state: RunState, told: Told) -> RunState:
-    if told.source is None:
-        return state
-    known = state.sources[told.source]
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _noted(state: RunState, source: Place, told: Told) -> RunState:
+    known = state.sources[source]
     noted = replace(
         known,
         chains={**known.chains, **told.chains},
@@ -146,7 +160,7 @@ def _noted(state: RunState, told: Told) -> RunState:
         duplicates=known.duplicates + told.duplicates,
     )
     ends = {place: max(end, told.ends.get(place, 0)) for place, end in state.ends.items()}
-    return replace(state.with_source(told.source, noted), ends=ends)
+    return replace(state.with_source(source, noted), ends=ends)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -163,7 +177,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         batch = read_micro_batch(driver.settings.checkpoint)
         if batch is None:
             raise SinkError(f"there is no micro-batch in checkpoint {driver.settings.checkpoint}")
-        driver.grow(batch)
+        driver.prepare(batch)
         self._task = _Task(driver.settings, driver.columns, driver.state, batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -192,8 +206,14 @@ class BatchSink(DataSourceArrowWriter):
         self._options = dict(options)
         self._schema = schema
         driver = _Driver(options, schema)
-        whole = MicroBatch(-1, {}, dict.fromkeys(driver.state.sources, 2**63 - 1), -1)
-        self._task = _Task(driver.settings, driver.columns, driver.state, whole)
+        spans = {
+            place: source.spans[-1]
+            for place, source in driver.state.sources.items()
+            if source.spans and not source.spans[-1].whole
+        }
+        starts = {place: span.first for place, span in spans.items()}
+        table = MicroBatch(-1, starts, {place: span.end for place, span in spans.items()}, -1)
+        self._task = _Task(driver.settings, driver.columns, driver.state, table)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """See `DataSourceArrowWriter`; in a task."""

@@ -8,10 +8,14 @@ from importlib.util import find_spec
 import typer
 
 from proxy.cli.console import cannot_look
+from proxy.cli.spark.audit import audit
 from proxy.cli.spark.copy import copy
+from proxy.cli.spark.rebuild import rebuild
 
 spark_cli = typer.Typer(no_args_is_help=True, help="What needs Apache Spark.")
+spark_cli.command()(audit)
 spark_cli.command()(copy)
+spark_cli.command()(rebuild)
 
 
 @spark_cli.callback()

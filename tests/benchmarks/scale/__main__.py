@@ -20,7 +20,9 @@ from tests.benchmarks import metadata
 from tests.benchmarks.copying import turns
 from tests.benchmarks.scale import growth, in_front, leases, memory, replay, snapshot, verdicts
 from tests.benchmarks.scale.figure import Figure
-from tests.servers import kafka, zookeeper
+from tests.benchmarks.spark import figures as spark_figures
+from tests.benchmarks.spark import sink, source
+from tests.servers import kafka, spark, zookeeper
 
 _ROOT = Path(__file__).resolve().parents[3]
 _BUILD = _ROOT / "build"
@@ -56,6 +58,10 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "in-front": in_front.measure,
     "copy": turns.measure_embedded,
     "copy-in-front": turns.measure_in_front,
+    "spark-copy": sink.measure,
+    "spark-source": source.measure,
+    "spark-audit": spark_figures.measure_audit,
+    "spark-rebuild": spark_figures.measure_rebuild,
 }
 #: Why a measure cannot be taken on this machine, where it needs more than Python.
 _MISSING: dict[str, Callable[[], str | None]] = {
@@ -63,6 +69,10 @@ _MISSING: dict[str, Callable[[], str | None]] = {
     "in-front": kafka.unavailable_reason,
     "copy": kafka.unavailable_reason,
     "copy-in-front": kafka.unavailable_reason,
+    "spark-copy": lambda: kafka.unavailable_reason() or spark.spark_missing(),
+    "spark-source": spark.spark_missing,
+    "spark-audit": spark.spark_missing,
+    "spark-rebuild": spark.spark_missing,
 }
 
 

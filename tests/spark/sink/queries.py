@@ -102,9 +102,7 @@ class Copying:
         """What the sink has noted."""
         from pidlease.spark.sink.run_state import RunStore
 
-        newest = RunStore(self.checkpoint / "pidlease").newest()
-        assert newest is not None
-        return newest[1]
+        return RunStore(self.checkpoint / "pidlease").before()[0]
 
 
 def failing(marks: Path, offset: int, attempts: int) -> Transform:

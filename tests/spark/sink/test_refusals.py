@@ -70,6 +70,25 @@ TRANSFORMS: "dict[str, tuple[Callable[[DataFrame], DataFrame], str]]" = {
         lambda f: f.groupBy("topic", "partition", "offset").agg({"value": "max"}),
         "Aggregate stands between",
     ),
+    "a random part": (lambda frame: frame.where("rand() < 0.5"), "is not deterministic"),
+    "another query": (
+        lambda frame: frame.where("offset in (select id from range(9))"),
+        "asks another query",
+    ),
+    "a topic beside": (
+        lambda frame: frame.selectExpr(
+            "topic as source_topic",
+            "partition as source_partition",
+            "offset as source_offset",
+            "value",
+            "topic",
+        ),
+        "column topic is not used",
+    ),
+    "other headers": (
+        lambda frame: frame.drop("headers").selectExpr("*", "array('a') as headers"),
+        "it must be array<struct<key:string,value:binary>>",
+    ),
     "no coordinates": (lambda frame: frame.select("key", "value"), "no topic, partition, offset"),
     "half of them": (
         lambda frame: frame.selectExpr("value", "topic as source_topic"),
@@ -111,6 +130,45 @@ def test_a_table_whose_partitions_tasks_share(copying: Copying) -> None:
     text = refused(lambda: exactly_once_table(frame, copying.destination))
     assert "is read by" in text
     assert "minPartitions" in text
+
+
+def test_tables_that_would_hide_rows(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path,
+    filled: str,
+) -> None:  # fmt: skip
+    """A part that lies before what was written, and was none of it; also another kind of query."""
+    from pidlease.spark import exactly_once, exactly_once_table
+
+    server.start()
+    copying = Copying(spark, kafka_source, server, filled, tmp_path / "checkpoint")
+    read = {**copying.reading, "includeHeaders": "true"}
+    frame = spark.read.format("kafka").options(**read).load()
+    exactly_once_table(frame.where("offset >= 50"), copying.destination).save()
+    assert "50 rows of" in refused(
+        lambda: exactly_once_table(frame.where("offset < 60"), copying.destination)
+    )
+    exactly_once_table(frame.where("offset >= 50"), copying.destination).save()
+    assert server.metric("pidlease_appended_records_total") == COUNT // 2
+    stream = spark.readStream.format("kafka").options(**read).load()
+    assert "another query's (kind: 'table', now 'stream'" in refused(
+        lambda: exactly_once(stream, copying.destination)
+    )
+
+
+def test_a_copy_to_itself(copying: Copying) -> None:
+    """It would never end."""
+    copying.options = {"kafka.bootstrap.servers": copying.source.bootstrap, "topic": "{topic}"}
+    assert "are the same cluster" in refused(copying.start)
+
+
+def test_a_query_with_a_name(copying: Copying) -> None:
+    """Spark gives it to the sink as an option."""
+    from pidlease.spark import exactly_once
+
+    frame = copying.spark.readStream.format("kafka").options(**copying.reading).load()
+    writer = exactly_once(frame, copying.destination).queryName("named").outputMode("append")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert sum(source.sent for source in copying.state().sources.values()) == COUNT
 
 
 def test_another_source(copying: Copying) -> None:
@@ -226,9 +284,9 @@ def test_checkpoints_that_do_not_fit(
     shutil.copytree(tmp_path / "one", tmp_path / "bare")
     shutil.rmtree(tmp_path / "bare" / "pidlease")
     copying.checkpoint = tmp_path / "bare"
-    assert "the sink's state in" in refused(copying.start)
+    assert "is at micro-batch 0, and the sink's state at -1" in refused(copying.start)
     shutil.copytree(tmp_path / "one", tmp_path / "damaged")
-    for path in (tmp_path / "damaged" / "pidlease").iterdir():
+    for path in (tmp_path / "damaged" / "pidlease").glob("*/state"):
         path.write_bytes(path.read_bytes().replace(b'"sent":', b'"sant":'))
     copying.checkpoint = tmp_path / "damaged"
     assert "is damaged; take the file from a backup" in refused(copying.start)

@@ -7,65 +7,136 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.checkpoint import read_micro_batch
-from pidlease.spark.sink.run_state import Chain, Place, RunState, RunStore, Source
+from pidlease.spark.errors import SinkError, SinkFencedError
+from pidlease.spark.sink.checkpoint import MicroBatch, read_micro_batch
+from pidlease.spark.sink.run_state import Chain, Place, RunState, RunStore, Source, Span
+from pidlease.spark.sink.tables import begun as begun_table
+from pidlease.spark.sink.tables import done
 
 _STATE = RunState(
-    number=3, name="spark/abc", batch=7, query={"topic": "{topic}", "rows": 2}, spread=True,
-    places=(Place("a", 0), Place("a", 1)), ends={Place("a", 0): 12, Place("a", 1): 0},
+    name="spark/abc", batch=7, prepared=8, query_id="q", query={"topic": "{topic}", "rows": 2},
+    spread=True, places=(Place("a", 0), Place("a", 1)),
+    ends={Place("a", 0): 12, Place("a", 1): 0},
     sources={
-        Place("src", 4): Source(1 << 48 | 5, 2**40, 1, 2, {Place("a", 1): Chain(3, 9)}, 10, 2),
+        Place("src", 4): Source(
+            1 << 48 | 5, 2**40, 1, 2, {Place("a", 1): Chain(3, 9)}, 10, 2, (Span(1, 5, True),)
+        ),
         Place("src", 5): Source(1 << 48 | 6, 0, 1, -1),
     },
 )  # fmt: skip
 
 
+def begun(store: RunStore, state: RunState) -> str:
+    """A run's name, when its state is written."""
+    name = store.reserve()
+    store.write(name, state)
+    store.check_alone(name)
+    store.forget_old()
+    return name
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     """All of it."""
-    store = RunStore(tmp_path)
-    assert store.newest() is None
-    name = store.begin(_STATE)
-    assert store.newest() == (name, _STATE)
+    store = RunStore(tmp_path / "state")
+    assert store.before() == []
+    name = begun(store, _STATE)
+    assert store.before() == [_STATE]
+    assert store.before(name) == []
     later = replace(_STATE, batch=8)
     store.write(name, later)
-    assert store.newest() == (name, later)
+    assert store.read(name) == later
 
 
 def test_the_newest_run_counts(tmp_path: Path) -> None:
-    """Also when one before it writes again; and old ones go."""
+    """Also when one before it writes again, and is told; and old ones go."""
     store = RunStore(tmp_path)
-    names = [store.begin(replace(_STATE, number=number)) for number in range(1, 9)]
-    store.write(names[-3], replace(_STATE, number=6, batch=100))
-    newest = store.newest()
-    assert newest is not None
-    assert newest == (names[-1], replace(_STATE, number=8))
+    names = [begun(store, replace(_STATE, batch=number)) for number in range(8)]
+    store.write(names[-3], replace(_STATE, batch=100))
+    assert [each.batch for each in store.before()] == [7, 6, 100, 4, 3]
     assert len(list(tmp_path.iterdir())) == 5
+    store.check_newest(names[-1])
+    with pytest.raises(SinkFencedError, match="has taken over: run-000008"):
+        store.check_newest(names[-2])
+
+
+def test_of_two_that_begin_at_once_one_sees_the_other(tmp_path: Path) -> None:
+    """Whatever comes first: the one before finds that there is another, or that one finds it."""
+    one, two = RunStore(tmp_path), RunStore(tmp_path)
+    first = one.reserve()
+    second = two.reserve()
+    assert first != second
+    assert two.before(second) == []  # it would begin anew,
+    one.write(first, _STATE)
+    with pytest.raises(SinkFencedError, match="another run of this query begins"):
+        one.check_alone(first)  # so this one must not
+    one.release(first)
+    two.write(second, _STATE)
+    two.check_alone(second)
+    third = one.reserve()
+    assert one.before(third) == [_STATE]  # and who begins later sees it
+
+
+def test_who_is_refused_takes_over_from_nobody(tmp_path: Path) -> None:
+    """A number that is only taken says nothing to a run that goes on."""
+    store = RunStore(tmp_path)
+    name = begun(store, _STATE)
+    refused = store.reserve()
+    store.check_newest(name)
+    store.release(refused)
+    assert store.before() == [_STATE]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format":9,"x":1} 00000000\n'])
 def test_damage_is_told(tmp_path: Path, content: bytes) -> None:
     """Nothing is guessed."""
     store = RunStore(tmp_path)
-    name = store.begin(_STATE)
-    (tmp_path / name).write_bytes(content)
+    name = begun(store, _STATE)
+    (tmp_path / name / "state").write_bytes(content)
     with pytest.raises(SinkError, match=r"prepare the query again|take it from a backup"):
-        store.newest()
+        store.before()
 
 
-def test_each_bit_is_checked(tmp_path: Path) -> None:
+def test_each_byte_is_checked(tmp_path: Path) -> None:
     """A line that is not intact is damage."""
     store = RunStore(tmp_path)
-    name = store.begin(_STATE)
-    whole = (tmp_path / name).read_bytes()
+    path = tmp_path / begun(store, _STATE) / "state"
+    whole = path.read_bytes()
     for place in range(0, len(whole), 7):
         if whole[place : place + 1] == b"\n":
             continue
         changed = bytearray(whole)
         changed[place] ^= 0x10
-        (tmp_path / name).write_bytes(changed)
+        path.write_bytes(changed)
         with pytest.raises(SinkError):
-            store.newest()
+            store.before()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is told as the sink's."""
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(SinkError, match="cannot be kept"):
+        RunStore(tmp_path / "state").reserve()
+
+
+def test_tables_one_behind_the_other() -> None:
+    """One that was begun is written to its end before the next; those that touch become one."""
+    place = Place("t", 0)
+    state = replace(_STATE, sources={place: Source(1 << 48 | 5, 0, 1, -1)})
+
+    def table(first: int, end: int) -> MicroBatch:
+        return MicroBatch(-1, {place: first}, {place: end}, -1)
+
+    state = begun_table(state, table(10, 20))
+    assert state.sources[place].spans == (Span(10, 20, whole=False),)
+    for first, end in ((20, 30), (11, 20), (10, 19), (0, 30)):
+        with pytest.raises(SinkError, match="offsets 10 to 19 of t-0 were begun and not written"):
+            begun_table(state, table(first, end))
+    state = done(begun_table(state, table(10, 25)))
+    assert state.sources[place].spans == (Span(10, 25, whole=True),)
+    state = done(begun_table(state, table(25, 30)))
+    assert state.sources[place].spans == (Span(10, 30, whole=True),)
+    state = done(begun_table(state, table(40, 50)))
+    assert state.sources[place].spans == (Span(10, 30, whole=True), Span(40, 50, whole=True))
 
 
 def test_sparks_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,219 @@
+"""An audit as a whole: one pass over everything, a second look at who needs it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.storagelevel import StorageLevel
+
+from pidlease.spark.audit import columns, passes
+from pidlease.spark.audit.findings import (
+    DUPLICATE,
+    FENCED,
+    GAP,
+    LATE,
+    MALFORMED,
+    NOTICES,
+    OVERLAP,
+    VIOLATIONS,
+    Cuts,
+    cuts_of,
+)
+from pidlease.spark.audit.judged import SCHEMA, findings
+from pidlease.spark.audit.passes import WHO
+
+#: Up to as many partitions with suspects are named when these are read again.
+_NAMED_MAX: Final = 200
+#: Up to as many suspects are told to each task as they are.
+_BROADCAST_MAX: Final = 200_000
+#: Damaged places that are told to each task.
+DAMAGES_MAX: Final = 10_000
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How much was looked at, and what came of it.
+
+    Attributes:
+        partitions: how many have any record.
+        producers: producers, counted on each partition that they wrote to.
+        records: all of them,
+        sends: and in how many sends.
+        bytes: of batches, as they stand in the log.
+        suspects: producers whose sends were judged one by one.
+        violators: producers that have broken a rule.
+        violations: by kind, how many.
+        notices: by kind, how many.
+        damages: places that are damaged, or missing.
+    """
+
+    partitions: int
+    producers: int
+    records: int
+    sends: int
+    bytes: int
+    suspects: int
+    violators: int
+    violations: dict[str, int]
+    notices: dict[str, int]
+    damages: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.damages and not sum(self.violations.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The outcome. Spark keeps the tables, on its workers, for as long as they are referred to.
+
+    Attributes:
+        totals: all in numbers.
+        producers: a row for each producer and partition.
+        violations: a row for each send that breaks a rule.
+        notices: a row for each that is worth knowing.
+        damages: a row for each damaged place.
+        timeline: records, sends and bytes by topic, policy and minute of their timestamps.
+    """
+
+    totals: Totals
+    producers: DataFrame
+    violations: DataFrame
+    notices: DataFrame
+    damages: DataFrame
+    timeline: DataFrame
+
+
+def audit(sends: DataFrame, told: Told = lambda _: None) -> Audit:
+    """Look at all sends of a log, or of several partitions of one.
+
+    Parameters:
+        sends: as `spark.read.format("pidlease").option("rows", "sends")` gives them. They are read
+            twice where somebody is suspected of something, and once otherwise.
+        told: called with what is being done, for a person.
+    """
+    told("reading the log")
+    rows = passes.asked(sends)
+    found = _kept(passes.parts(rows))
+    of_producers, damages = passes.producer_parts(found), passes.damages(found)
+    starts = of_producers.groupBy("topic", "partition").agg(F.min("offset").alias("start"))
+    cuts = _cuts(starts, damages)
+    told("holding beginnings of segments against the ends before")
+    suspects = _kept(passes.suspects(of_producers, starts))
+    number = suspects.count()
+    if number:
+        told(f"judging what {number:,} producers have sent")
+    judged = _kept(_judged(rows, suspects, number, cuts))
+    kinds = _kinds(judged) if number else {}
+    told("adding up")
+    producers = _kept(_producers(of_producers, judged, any_wrong=bool(number)))
+    return Audit(
+        _totals(producers, kinds, number, damages.count()),
+        producers,
+        judged.where(F.col("kind").isin(*VIOLATIONS)),
+        judged.where(F.col("kind").isin(*NOTICES)),
+        damages,
+        passes.timeline(found),
+    )
+
+
+def _kept(table: DataFrame) -> DataFrame:
+    """A table that is computed now, and only now.
+
+    Not by `persist`: where a table is joined with another one made of it, Spark does not know it
+    again, and would read the whole log once more.
+    """
+    return table.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
+
+
+def _cuts(starts: DataFrame, damages: DataFrame) -> dict[tuple[str, int], Cuts]:
+    """What is known of each partition; places beyond `DAMAGES_MAX` are left out."""
+    firsts = {(row.topic, row.partition): row.start for row in starts.collect()}
+    damaged: dict[tuple[str, int], list[int]] = {}
+    for row in damages.select("topic", "partition", "offset").limit(DAMAGES_MAX).collect():
+        damaged.setdefault((row.topic, row.partition), []).append(row.offset)
+    return cuts_of(firsts, damaged)
+
+
+def _judged(
+    rows: DataFrame, suspects: DataFrame, number: int, cuts: dict[tuple[str, int], Cuts]
+) -> DataFrame:
+    """What is wrong with the sends of the suspects; without any, nothing is read again."""
+    if not number:
+        return _nothing(rows)
+    where = suspects.select("topic", "partition").distinct().limit(_NAMED_MAX + 1).collect()
+    if len(where) <= _NAMED_MAX:
+        # Told to the source, so that it leaves out all others.
+        rows = rows.where(F.col("topic").isin(sorted({each.topic for each in where})))
+        rows = rows.where(F.col("partition").isin(sorted({each.partition for each in where})))
+    if number <= _BROADCAST_MAX:
+        suspects = F.broadcast(suspects)
+    return findings(rows.join(suspects, list(WHO), "left_semi"), cuts)
+
+
+def _nothing(rows: DataFrame) -> DataFrame:
+    """No findings."""
+    named = (each.split() for each in SCHEMA.split(", "))
+    empty = [F.lit(None).cast(kind).alias(name) for name, kind in named]
+    return rows.sparkSession.range(0).select(*empty)
+
+
+def _kinds(judged: DataFrame) -> dict[str, int]:
+    """How many findings there are, by kind."""
+    return {each["kind"]: each["count"] for each in judged.groupBy("kind").count().collect()}
+
+
+def _producers(of_producers: DataFrame, judged: DataFrame, *, any_wrong: bool) -> DataFrame:
+    """A row for each producer and partition, with what was found."""
+    numbers = of_producers.groupBy(*WHO, columns.policy_name(F.col("policy")).alias("policy")).agg(
+        F.sum("records").alias("records"),
+        F.sum("sends").alias("sends"),
+        F.sum("bytes").alias("bytes"),
+        F.max("generation").alias("generation"),
+        F.min_by("first", "offset").alias("first_sequence"),
+        F.max_by("last", "offset").alias("last_sequence"),
+        F.min("offset").alias("first_offset"),
+        F.max("last_offset").alias("last_offset"),
+        F.min("first_ms").alias("first_ms"),
+        F.max("last_ms").alias("last_ms"),
+    )
+    wrong = judged.groupBy(*WHO).agg(
+        _numbers("duplicates", DUPLICATE, OVERLAP),
+        _numbers("gaps", GAP),
+        *(F.count_if(F.col("kind") == kind).alias(kind) for kind in (LATE, FENCED, MALFORMED)),
+        F.count_if(F.col("kind").isin(*VIOLATIONS)).alias("violations"),
+        F.count_if(F.col("kind").isin(*NOTICES)).alias("notices"),
+    )
+    told = [each for each in wrong.columns if each not in WHO]
+    if not any_wrong:
+        return numbers.select("*", *(F.lit(0).cast("long").alias(each) for each in told))
+    return numbers.join(wrong, list(WHO), "left").fillna(0, told)
+
+
+def _numbers(name: str, *kinds: str) -> Column:
+    mine = F.when(F.col("kind").isin(*kinds), F.col("numbers")).otherwise(0)
+    return F.sum(mine).alias(name)
+
+
+def _totals(producers: DataFrame, kinds: dict[str, int], suspects: int, damages: int) -> Totals:
+    has_pid = F.col("policy") != columns.NAMELESS
+    row = producers.agg(
+        F.count_distinct("topic", "partition").alias("partitions"),
+        F.count_if(has_pid).alias("producers"),
+        F.count_if(F.col("violations") > 0).alias("violators"),
+        *(F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in ("records", "sends", "bytes")),
+    ).first()
+    if row is None:
+        raise AssertionError("an aggregate is one row")
+    return Totals(
+        **row.asDict(),
+        suspects=suspects,
+        violations={kind: kinds[kind] for kind in VIOLATIONS if kind in kinds},
+        notices={kind: kinds[kind] for kind in NOTICES if kind in kinds},
+        damages=damages,
+    )

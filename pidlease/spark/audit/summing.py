@@ -1,0 +1,128 @@
+"""The few rows of an audit that are shown to a person, taken out of tables of any size."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from pidlease.spark.audit.auditing import Audit, Totals
+from pidlease.spark.audit.passes import MINUTE_MS
+
+#: Rows of a table on the console,
+SHOWN: Final = 20
+#: and in the report.
+REPORTED: Final = 500
+#: Columns of a chart over time, about.
+_BUCKETS: Final = 72
+_SPANS_MIN: Final = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440, 7 * 1440, 30 * 1440, 365 * 1440)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """A chart's numbers.
+
+    Attributes:
+        begin_ms: where the first column begins,
+        step_ms: and how much time each is.
+        series: by name, a number for each column.
+    """
+
+    begin_ms: int = 0
+    step_ms: int = MINUTE_MS
+    series: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is shown; of each table the first rows, the worst ones first.
+
+    Attributes:
+        log: what was looked at.
+        totals: all in numbers.
+        topics: sums by topic and policy,
+        producers: and producers.
+        violations: in the order of the log.
+        notices: what is worth knowing.
+        damages: places that are damaged, or missing.
+        records: over time, by policy.
+        wrong: violations over time, by kind.
+    """
+
+    log: str
+    totals: Totals
+    topics: list[Row]
+    producers: list[Row]
+    violations: list[Row]
+    notices: list[Row]
+    damages: list[Row]
+    records: OverTime
+    wrong: OverTime
+
+
+def summary(audit: Audit, log: str, rows: int = SHOWN) -> Summary:
+    """Take out what is shown.
+
+    Parameters:
+        audit: the outcome.
+        log: what was looked at, in words.
+        rows: of a table, at most.
+    """
+    place = ("topic", "partition", "offset")
+    records, wrong = _over_time(audit)
+    return Summary(
+        log=log,
+        totals=audit.totals,
+        topics=_rows(_topics(audit.producers), rows),
+        producers=_rows(
+            audit.producers.where(F.col("policy") != "none").orderBy(
+                F.desc("violations"), F.desc("notices"), F.desc("records"), *place[:2], "pid"
+            ),
+            rows,
+        ),
+        violations=_rows(audit.violations.orderBy(*place), rows),
+        notices=_rows(audit.notices.orderBy(*place), rows),
+        damages=_rows(audit.damages.orderBy(*place), rows),
+        records=records,
+        wrong=wrong,
+    )
+
+
+def _rows(table: DataFrame, limit: int) -> list[Row]:
+    return [row.asDict() for row in table.limit(limit).collect()]
+
+
+def _topics(producers: DataFrame) -> DataFrame:
+    sums = ("records", "sends", "bytes", "duplicates", "gaps", "fenced", "violations", "notices")
+    return (
+        producers.groupBy("topic", "policy")
+        .agg(F.count("*").alias("producers"), *(F.sum(each).alias(each) for each in sums))
+        .orderBy(F.desc("violations"), "topic", "policy")
+    )
+
+
+def _over_time(audit: Audit) -> tuple[OverTime, OverTime]:
+    """Records by policy and violations by kind, over the same columns."""
+    timeline = audit.timeline.where("minute > 0")  # who brings no time of its own has -1
+    row = timeline.agg(F.min("minute").alias("first"), F.max("minute").alias("last")).first()
+    if row is None or row["first"] is None:
+        return OverTime(), OverTime()
+    first, last = row["first"], row["last"]
+    step = next((each for each in _SPANS_MIN if (last - first) // each < _BUCKETS),
+                (last - first) // _BUCKETS + 1)  # fmt: skip
+    begin = first // step * step
+    count = (last - begin) // step + 1
+
+    def series(table: DataFrame, name: str, number: str) -> OverTime:
+        column = F.floor((F.col("minute") - begin) / step).cast("int").alias("column")
+        sums = table.where(F.col("minute").between(begin, last)).groupBy(name, column)
+        found: dict[str, list[int]] = {}
+        for each in sums.agg(F.sum(number).alias("number")).collect():
+            found.setdefault(each[name], [0] * count)[each["column"]] = each["number"]
+        return OverTime(begin * MINUTE_MS, step * MINUTE_MS, found)
+
+    minute = F.floor(F.col("timestamp") / MINUTE_MS).cast("long").alias("minute")
+    wrong = audit.violations.select("kind", minute, F.lit(1).alias("one"))
+    return series(timeline, "policy", "records"), series(wrong, "kind", "one")

@@ -1,0 +1,176 @@
+"""`pidlease spark audit`: a log of any size, held against the rules of its producers."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from proxy.cli.console import WRONG, cannot_look, pairs_table, plain_table, stdout
+from proxy.cli.spark.copy import is_spark
+from proxy.cli.spark.jobs import progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pidlease.spark.audit import Summary
+    from pidlease.spark.audit.auditing import Told
+
+_KAFKA: Final = "kafka:"
+_TOPICS: Final = ("topic", "policy", "producers", "records", "sends", "duplicates", "gaps",
+                  "fenced", "violations", "notices")  # fmt: skip
+_PRODUCERS: Final = ("records", "sends", "generation", "first_sequence", "last_sequence",
+                     "duplicates", "gaps", "fenced", "violations")  # fmt: skip
+
+
+def audit(
+    log: Annotated[
+        str, typer.Option(help="A data directory, or kafka:HOST:PORT,... of a Kafka port.")
+    ],
+    *,
+    topics: Annotated[str, typer.Option(help="Topics, with commas between; default: all.")] = "",
+    topics_regex: Annotated[str, typer.Option(help="Or those that this matches.")] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for report.html, producers.parquet and violations.parquet."),
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
+) -> None:
+    """Look at all that producers have sent. Exit code 0: sound; 1: violations, or damage; 2: could not look."""  # noqa: E501 - one line in the help
+    from pidlease.spark.errors import text_of  # noqa: PLC0415 - PySpark is an extra
+    from pidlease.spark.session import session  # noqa: PLC0415
+
+    options = _options(log, topics, topics_regex)
+    spark = session(f"pidlease audit of {log}", master=master or None)
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        with progress(spark.sparkContext) as told:
+            shown = look(spark, options, log, output, told)
+    except OSError as error:
+        raise cannot_look(f"{error}") from None
+    except Exception as error:
+        if not is_spark(error):
+            raise
+        raise cannot_look(text_of(error)) from None
+    finally:
+        spark.stop()
+    _show(stdout(), shown)
+    if output is not None:
+        stdout().print(f"written to {output / 'report.html'}", markup=False, soft_wrap=True)
+    if not shown.totals.sound:
+        raise typer.Exit(WRONG)
+
+
+def look(
+    spark: "SparkSession", options: dict[str, str], log: str, output: Path | None, told: "Told"
+) -> "Summary":
+    """Audit a log.
+
+    Parameters:
+        spark: the session.
+        options: of the source.
+        log: what is looked at, in words.
+        output: where files go.
+        told: called with what is being done.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    from pidlease.spark import audit as auditing  # noqa: PLC0415 - PySpark is an extra
+    from pidlease.spark.audit.summing import REPORTED, SHOWN  # noqa: PLC0415
+
+    sends = spark.read.format("pidlease").options(**options).load()
+    found = auditing.audit(sends, told)
+    shown = auditing.summary(found, log, SHOWN if output is None else REPORTED)
+    if output is not None:
+        told("writing the report")
+        auditing.write_audit(found, shown, output, int(time.time() * 1000))
+    return shown
+
+
+def _options(log: str, topics: str, regex: str) -> dict[str, str]:
+    """The source's options.
+
+    Raises:
+        typer.Exit: they make no sense.
+    """
+    if topics and regex:
+        raise cannot_look("either --topics, or --topics-regex")
+    options = {"rows": "sends", "failOnDataLoss": "false"}
+    options |= {"subscribe": topics} if topics else {"subscribePattern": regex or ".*"}
+    if log.startswith(_KAFKA):
+        return {**options, "kafka.bootstrap.servers": log.removeprefix(_KAFKA)}
+    return {**options, "path": str(Path(log).absolute())}
+
+
+# ---------------------------------------------------------------------- on the console
+
+
+def _show(console: Console, shown: "Summary") -> None:
+    totals = shown.totals
+    _table(console, "topics and policies", _TOPICS, shown.topics, 0)
+    wrong = [row for row in shown.producers if row["violations"]]
+    if wrong:
+        rows = [
+            {**row, "producer": _who(row), "on": f"{row['topic']}-{row['partition']}"}
+            for row in wrong
+        ]
+        columns = ("producer", "on", *_PRODUCERS)
+        _table(console, "producers with violations", columns, rows, totals.violators)
+    kinds = (*totals.violations.items(), *totals.notices.items())
+    _lines(console, shown.damages, totals.damages, "red")
+    _lines(console, shown.violations, sum(totals.violations.values()), "red")
+    _lines(console, shown.notices, sum(totals.notices.values()), "yellow")
+    table = pairs_table(shown.log)
+    for name in ("partitions", "producers", "records", "sends", "bytes"):
+        table.add_row(name, f"{getattr(totals, name):,}")
+    for kind, count in kinds:
+        table.add_row(kind, f"{count:,}")
+    table.add_row("damaged places", f"{totals.damages:,}")
+    verdict = Text("sound", style="green") if totals.sound else Text("not sound", style="red")
+    table.add_row("the log is", verdict)
+    console.print(table)
+
+
+def _table(
+    console: Console, title: str, names: tuple[str, ...], rows: list[dict[str, Any]], total: int
+) -> None:
+    from pidlease.spark.audit.summing import SHOWN  # noqa: PLC0415 - PySpark is an extra
+
+    table = plain_table(title, *(name.replace("_", " ") for name in names))
+    for row in rows[:SHOWN]:
+        table.add_row(*(_cell(row[name]) for name in names))
+    console.print(table)
+    if total > SHOWN:
+        console.print(f"and {total - SHOWN:,} more")
+
+
+def _cell(value: Any) -> str:  # noqa: ANN401 - whatever a table holds
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _lines(console: Console, rows: list[dict[str, Any]], total: int, style: str) -> None:
+    from pidlease.spark.audit.summing import SHOWN  # noqa: PLC0415 - PySpark is an extra
+
+    for row in rows[:SHOWN]:
+        console.print(Text(_line(row), style=style), soft_wrap=True)
+    if total > SHOWN:
+        console.print(f"and {total - SHOWN:,} more like these")
+
+
+def _line(row: dict[str, Any]) -> str:
+    """What was found, on one line: kind, place, what."""
+    place = f"{row['topic']}-{row['partition']} offset {row['offset']:,}"
+    if "damage" in row:
+        return f"damaged: {place}, {row['segment']} byte {row['position']}: {row['damage']}"
+    numbers = f"generation {row['generation']}, sequences {row['first']}..{row['last']}"
+    detail = f": {row['detail']}" if row["detail"] else ""
+    return f"{row['kind']}: {place}, {_who(row)}, {numbers}{detail}"
+
+
+def _who(row: dict[str, Any]) -> str:
+    if row["producer_id"]:
+        return f"{row['producer_id']!r}"
+    return str(row["pid"])

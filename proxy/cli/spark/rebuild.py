@@ -1,0 +1,52 @@
+"""`pidlease spark rebuild`: a snapshot made of a log of any size."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxy.cli.console import cannot_look, pairs_table, stdout
+from proxy.cli.spark.copy import is_spark
+from proxy.cli.spark.jobs import progress
+
+
+def rebuild(
+    log: Annotated[Path, typer.Option(help="The data directory.")],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the snapshot; default: into the directory, which no server may use."
+        ),
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
+) -> None:
+    """Write a snapshot of what is known of producers, from the log alone; a server loads it. Exit code 0: done; 2: it cannot be done."""  # noqa: E501 - one line in the help
+    from pidlease.spark.errors import SparkPieceError, text_of  # noqa: PLC0415 - an extra
+    from pidlease.spark.rebuild.directory import rebuild_directory  # noqa: PLC0415
+    from pidlease.spark.session import session  # noqa: PLC0415
+
+    path = log.absolute()
+    folder = None if output is None else output.absolute()
+    spark = session(f"pidlease rebuild of {path}", master=master or None)
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        with progress(spark.sparkContext) as told:
+            now_ms = int(time.time() * 1000)
+            rebuilt = rebuild_directory(spark, path, folder, now_ms, told)
+    except OSError as error:
+        raise cannot_look(f"the snapshot cannot be written: {error}") from None
+    except Exception as error:
+        if not isinstance(error, SparkPieceError) and not is_spark(error):
+            raise
+        raise cannot_look(text_of(error)) from None
+    finally:
+        spark.stop()
+    manifest = rebuilt.manifest
+    table = pairs_table(f"snapshot {manifest.number} of {path}")
+    table.add_row("written to", str(folder or path / "snapshots"))
+    table.add_row("partitions", f"{len(manifest.places):,}")
+    table.add_row("producers", f"{manifest.rows['producers.parquet']:,}")
+    table.add_row("leases", f"{rebuilt.leases:,}")
+    stdout().print(table)

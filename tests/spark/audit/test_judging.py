@@ -1,0 +1,40 @@
+"""The judging of one producer's sends, against a naive audit that remembers all numbers."""
+
+from random import Random
+
+import pytest
+
+from pidlease.core.pid import Policy
+from pidlease.core.state import Batch
+from pidlease.spark.audit.findings import Cuts, Sent
+from pidlease.spark.audit.judging import judge_all
+from tests.property.profile import SCALE
+from tests.spark.audit.histories import POLICIES, History, history
+from tests.spark.audit.oracle import Oracle, Told
+
+
+def judged(one: History, *, whole: bool, start: int = 0) -> list[Told]:
+    policy = int(Policy[one.policy.upper()])
+    sends, offset = [], start
+    for send in one.sends:
+        generation, first, last, records = send.wire(one.policy)
+        numbers = last - first + 1 if one.producer_id else records
+        batch = Batch(generation, first, last, numbers, 7)
+        sends.append(Sent(policy, offset, offset + records - 1, batch, records))
+        offset += records
+    places = {sent.offset: place for place, sent in enumerate(sends)}
+    found = judge_all(sends, Cuts(whole))
+    return [Told(places[each.sent.offset], each.kind, each.numbers) for each in found]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_it_tells_what_a_naive_audit_tells(policy: str, whole: bool) -> None:
+    kinds = set()
+    for seed in range(1500 * SCALE):
+        one = history(Random(seed), policy, 0, whole=whole)
+        expected = Oracle(policy, whole).audit(one.sends)
+        found = judged(one, whole=whole)
+        assert found == expected, f"seed {seed}: {one.sends}"
+        kinds |= {each.kind for each in found}
+    assert {"duplicate", "fenced", "overlap", "late"} <= kinds
