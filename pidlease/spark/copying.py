@@ -18,6 +18,7 @@ Transform = Callable[[DataFrame], DataFrame]
 
 _KAFKA: Final = "kafka"
 _SERVERS: Final = "kafka.bootstrap.servers"
+_ISOLATION: Final = "kafka.isolation.level"
 _NO_CONNECTOR: Final = "DATA_SOURCE_NOT_FOUND"
 
 
@@ -51,7 +52,9 @@ def copy(
     """
     _check_apart(source, destination)
     register(spark)
-    options = {"includeHeaders": "true", **source}
+    # Spark's own default is to read what is not committed, and what was aborted.
+    committed = {_ISOLATION: "read_committed"} if source_format == _KAFKA else {}
+    options = {"includeHeaders": "true", **committed, **source}
     try:
         frame = spark.readStream.format(source_format).options(**options).load()
     except AnalysisException as error:

@@ -25,13 +25,20 @@ class SinkFencedError(SinkError):
 
 def text_of(error: BaseException) -> str:
     """What is wrong, in a line: of an error of Spark's, what one of ours said in it."""
-    found = _OURS.findall(str(error))
+    found = _ours(error)
     if found:
-        return str(found[-1][1]).strip()
+        return found[-1][1].strip()
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def is_fenced(error: BaseException) -> bool:
     """Whether another run has taken over."""
-    return isinstance(error, SinkFencedError) or f"{_FENCED}: " in str(error)
+    return isinstance(error, SinkFencedError) or _FENCED in {name for name, _ in _ours(error)}
+
+
+def _ours(error: BaseException) -> list[tuple[str, str]]:
+    """Errors of ours that Spark tells of, by name and text."""
+    # Where its own text says nothing but that a job has failed, Java's stack trace says why.
+    found: list[tuple[str, str]] = _OURS.findall(str(error))
+    return found or _OURS.findall(str(getattr(error, "_stackTrace", "")))

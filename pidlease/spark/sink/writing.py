@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pidlease.spark.errors import SinkError
+from pidlease.spark.errors import SinkError, SinkFencedError
 from pidlease.spark.sink.checkpoint import MicroBatch, query_id, read_micro_batch
 from pidlease.spark.sink.columns import Columns, find_columns
 from pidlease.spark.sink.encoding import Encoder
@@ -166,26 +166,43 @@ def _noted(state: RunState, source: Place, told: Told) -> RunState:
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes micro-batches.
 
-    Raises:
-        SinkError: the query was not prepared, or its state cannot be read.
+    Where the query was not prepared, or its state cannot be read, `write` and `commit` raise
+    SinkError.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = dict(options)
         self._schema = schema
-        driver = _Driver(options, schema)
+        self._task: _Task | None = None
+        self._refused = ""
+        self._fenced = False
+        try:
+            self._task = self._prepared()
+        except SinkError as error:
+            # Told by the tasks: Spark makes a writer to abort a micro-batch, too, and where that
+            # fails, why the micro-batch had failed is not told any more.
+            self._refused, self._fenced = str(error), isinstance(error, SinkFencedError)
+
+    def _prepared(self) -> _Task:
+        driver = _Driver(self._options, self._schema)
         batch = read_micro_batch(driver.settings.checkpoint)
         if batch is None:
             raise SinkError(f"there is no micro-batch in checkpoint {driver.settings.checkpoint}")
         driver.prepare(batch)
-        self._task = _Task(driver.settings, driver.columns, driver.state, batch)
+        return _Task(driver.settings, driver.columns, driver.state, batch)
+
+    def _usable(self) -> _Task:
+        if self._task is None:
+            raise (SinkFencedError if self._fenced else SinkError)(self._refused)
+        return self._task
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """See `DataSourceStreamArrowWriter`; in a task."""
-        return self._task.write(iterator)
+        return self._usable().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """See `DataSourceStreamArrowWriter`; in the driver."""
+        self._usable()
         _Driver(self._options, self._schema).committed(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's

@@ -14,7 +14,7 @@ from tests.servers.waiting import until
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 400)]
 
 KILLS = 12 if SOAK else 3
-COUNT = 1_000_000 if SOAK else 120_000
+COUNT = 1_000_000 if SOAK else 80_000
 FENCED = 3
 
 
