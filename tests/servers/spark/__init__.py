@@ -48,13 +48,13 @@ def java_environment() -> dict[str, str]:
 
 
 def session_for_tests(
-    folder: Path, master: str = "local[2,4]", config: Mapping[str, str] | None = None
+    folder: Path, master: str = "local[2,2]", config: Mapping[str, str] | None = None
 ) -> "SparkSession":
     """A session of this process.
 
     Parameters:
         folder: for what Spark writes by itself.
-        master: by default two tasks at once, each tried four times.
+        master: by default two tasks at once, each tried twice.
         config: Spark's own settings, which win.
     """
     from pidlease.spark.session import session

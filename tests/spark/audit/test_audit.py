@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.spark.audit import Audit, audit, summary
@@ -112,6 +113,7 @@ def counted(sends: "DataFrame") -> "tuple[DataFrame, Accumulator[int]]":
     return sends.mapInArrow(count, sends.schema), read
 
 
+@pytest.mark.skipif(not SOAK, reason="in the soak")
 def test_a_sound_log_is_read_once_and_nothing_is_told(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_a_sound_log_is_read_once_and_nothing_is_told(
     assert over_time[0] == found.totals.records == sum(map(sum, shown.records.series.values()))
 
 
+@pytest.mark.skipif(not SOAK, reason="in the soak")
 def test_with_somebody_under_suspicion_it_is_read_twice_at_most(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

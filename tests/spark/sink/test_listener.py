@@ -49,7 +49,7 @@ def test_what_a_query_has_done(
     try:
         assert scraped(port)["pidlease_spark_micro_batches_total"] == 0
         with pytest.raises(Exception, match="a fault of the test"):
-            copying.run(failing(tmp_path / "marks", 700, attempts=4))
+            copying.run(failing(tmp_path / "marks", 700, attempts=2))
         until(lambda: scraped(port)["pidlease_spark_failures_total"] == 1, "the failure")
         copying.run()
         until(lambda: scraped(port)["pidlease_spark_micro_batches_total"] >= 2, "micro-batches")

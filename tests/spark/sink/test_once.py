@@ -33,20 +33,27 @@ LEASE_S = 12
 RESTARTS = 8
 
 
+@pytest.mark.parametrize("where", ["server", "in_front"])
 def test_tasks_that_fail_are_tried_again(
-    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
+    where: str,
+    request: pytest.FixtureRequest,
+    spark: "SparkSession",
+    kafka_source: KafkaServer,
+    tmp_path: Path,
 ) -> None:
     """What the first attempt had sent is there once; and over a restart what the query had."""
+    server: PidleaseServer = request.getfixturevalue(where)
     server.start()
-    fill(kafka_source, "attempts", COUNT)
-    copying = Copying(spark, kafka_source, server, "attempts", tmp_path / "checkpoint")
+    topic = f"attempts-{where}"
+    fill(kafka_source, topic, COUNT)
+    copying = Copying(spark, kafka_source, server, topic, tmp_path / "checkpoint")
     with pytest.raises(Exception, match="a fault of the test"):
-        copying.run(failing(tmp_path / "all", COUNT // 8, attempts=4))
+        copying.run(failing(tmp_path / "all", COUNT // 8, attempts=2))
     assert server.metric("pidlease_appended_records_total") >= COUNT // 16
     assert copying.state().batch == -1
     copying.run(failing(tmp_path / "first", COUNT // 6, attempts=1))
     assert len(list((tmp_path / "first").iterdir())) >= 1
-    assert check_same(kafka_source, "attempts", server, "attempts.copy") == COUNT
+    assert check_same(kafka_source, topic, server, f"{topic}.copy") == COUNT
     sources = copying.state().sources.values()
     assert sum(each.sent for each in sources) == COUNT
     assert sum(each.duplicates for each in sources) >= COUNT // 16
@@ -116,7 +123,7 @@ def test_rows_are_dropped_and_multiplied(
         )  # fmt: skip
 
     def broken(frame: "DataFrame") -> "DataFrame":
-        return changed(failing(tmp_path / "marks", COUNT // 7, attempts=4)(frame))
+        return changed(failing(tmp_path / "marks", COUNT // 7, attempts=2)(frame))
 
     with pytest.raises(Exception, match="a fault of the test"):
         copying.run(broken)
@@ -148,7 +155,7 @@ def test_a_lease_ends_while_nothing_runs(
         source_options={"maxOffsetsPerTrigger": "4000"},
     )  # fmt: skip
     with pytest.raises(Exception, match=r"a fault of the test|lease"):
-        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=4))
+        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=2))
     assert 0 < server.metric("pidlease_appended_records_total") < COUNT
     before = {source.pid for source in copying.state().sources.values()}
     until(lambda: server.metric("pidlease_lease_ring_used") == 0, "the leases to end")
@@ -208,7 +215,7 @@ def test_a_table_is_written_once(
     copying = Copying(spark, kafka_source, server, "table", tmp_path / "checkpoint")
     read = {**copying.reading, "includeHeaders": "true"}
     frame = spark.read.format("kafka").options(**read).load()
-    fails = failing(tmp_path / "marks", COUNT // 8, attempts=4)
+    fails = failing(tmp_path / "marks", COUNT // 8, attempts=2)
     with pytest.raises(Exception, match="a fault of the test"):
         exactly_once_table(fails(frame), copying.destination).save()
     assert list((tmp_path / "marks").iterdir())
@@ -228,7 +235,7 @@ def test_our_own_source(
         source_options={"maxOffsetsPerTrigger": "5000"},
     )  # fmt: skip
     with pytest.raises(Exception, match="a fault of the test"):
-        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=4))
+        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=2))
     more(kafka_source, "own", COUNT, 500)
     copying.run()
     assert copying.state().batch >= 1

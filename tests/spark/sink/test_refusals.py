@@ -226,6 +226,8 @@ def test_options(copying: Copying, name: str) -> None:
 
 def test_rows_that_do_not_fit(copying: Copying) -> None:
     """A task says what is wrong with its rows; nothing of them is there."""
+    copying.topic = "one-partition"
+    fill(copying.source, copying.topic, 100, partitions=1)
     wrong: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         "too many": (
             lambda frame: frame.selectExpr("*", "explode(array(1, 2)) as copy_number"),
@@ -259,7 +261,7 @@ def test_rows_that_do_not_fit(copying: Copying) -> None:
         with pytest.raises(Exception) as caught:  # noqa: PT011 - the text is looked at
             copying.run(transform)
         assert text in text_of(caught.value), name
-    assert not any(read_all(copying.server.bootstrap, "wrong-backwards").values())
+    assert not any(read_all(copying.server.bootstrap, "wrong-backwards", 1).values())
 
 
 def test_checkpoints_that_do_not_fit(

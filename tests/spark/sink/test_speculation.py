@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.copier.sides import check_same
+from tests.crash.seeds import SOAK
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.spark import java_environment
 from tests.servers.spark.cluster import SparkCluster
 from tests.spark.sink.queries import fill
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.timeout(300),
+    # A cluster takes a minute to do nothing: two workers, an executor each, a driver.
+    pytest.mark.skipif(not SOAK, reason="in the soak"),
+]
 
 COUNT = 6_000
 _ROOT = Path(__file__).resolve().parents[3]
