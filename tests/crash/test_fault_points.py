@@ -177,7 +177,7 @@ class Chain:
 
 
 def part_of(found: list[Point], random: Random) -> list[Point]:
-    """In the soak all; otherwise those of starts, and half of the others: not the same each time."""
+    """In the soak all; otherwise those of starts, and half of the others, by the seed."""
     if SOAK:
         return found
     return [point for point in found if point.trigger == "start" or random.random() < 1 / 2]
