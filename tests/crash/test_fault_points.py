@@ -176,20 +176,13 @@ class Chain:
             self.pids.remove(pid)
 
 
-def part_of(found: list[Point], random: Random) -> list[Point]:
-    """In the soak all; otherwise those of starts, and half of the others, by the seed."""
-    if SOAK:
-        return found
-    return [point for point in found if point.trigger == "start" or random.random() < 1 / 2]
-
-
 @pytest.mark.timeout(7200 if SOAK else 600)
 @pytest.mark.parametrize("fsync", ["batch", "interval", "never"] if SOAK else ["batch"])
 def test_a_kill_between_any_two_steps(tmp_path: Path, fsync: str) -> None:
     random = new_random(f"points-{fsync}")
     with server_in(tmp_path) as server:
         chain = Chain(server, fsync, random)
-        for point in part_of(points(random, all_sides=SOAK, durable=fsync != "never"), random):
+        for point in points(random, all_sides=SOAK, durable=fsync != "never"):
             try:
                 chain.die_at(point)
                 # It takes longer and longer: not after each life.

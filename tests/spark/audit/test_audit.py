@@ -6,7 +6,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.spark.audit import Audit, audit, summary
@@ -24,12 +23,13 @@ from tests.spark.audit.histories import (
 from tests.spark.audit.logs import Logs, Who, encoded
 from tests.spark.audit.oracle import Oracle, Send
 from tests.spark.audit.planting import PLANTS, Planted, grow
+from tests.spark.soak import in_the_soak
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
-RECORDS = 1_000_000 if SOAK else 200_000
+RECORDS = 1_000_000 if SOAK else 100_000
 
 
 def sends_of(spark: "SparkSession", path: Path) -> "DataFrame":
@@ -37,6 +37,7 @@ def sends_of(spark: "SparkSession", path: Path) -> "DataFrame":
     return source.option("subscribePattern", ".*").option("failOnDataLoss", "false").load(str(path))
 
 
+@in_the_soak
 def told(found: Audit) -> set[Planted]:
     return {
         Planted(row.topic, row.partition, Who(row.pid, row.producer_id), row.kind, row.offset,
@@ -113,7 +114,7 @@ def counted(sends: "DataFrame") -> "tuple[DataFrame, Accumulator[int]]":
     return sends.mapInArrow(count, sends.schema), read
 
 
-@pytest.mark.skipif(not SOAK, reason="in the soak")
+@in_the_soak
 def test_a_sound_log_is_read_once_and_nothing_is_told(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -134,7 +135,7 @@ def test_a_sound_log_is_read_once_and_nothing_is_told(
     assert over_time[0] == found.totals.records == sum(map(sum, shown.records.series.values()))
 
 
-@pytest.mark.skipif(not SOAK, reason="in the soak")
+@in_the_soak
 def test_with_somebody_under_suspicion_it_is_read_twice_at_most(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

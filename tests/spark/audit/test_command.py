@@ -17,6 +17,7 @@ from proxy.cli.spark.audit import audit
 from proxy.cli.spark.rebuild import rebuild
 from tests.servers.pidlease import PidleaseServer
 from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.soak import in_the_soak
 
 KAFKA = Who(make_pid(Policy.KAFKA, 7))
 NASTY = Who(-1, '<script>alert("x")</script>')
@@ -121,6 +122,7 @@ def test_what_is_wrong_is_told_and_written(command: CliRunner, tmp_path: Path) -
     }  # fmt: skip
 
 
+@in_the_soak
 def test_a_sound_log_is_exit_code_0(command: CliRunner, tmp_path: Path) -> None:
     path = fill(tmp_path / "data", wrong=False)
     result = run(command, "audit", "--log", str(path), "--topics", "t")

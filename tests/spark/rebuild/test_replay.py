@@ -22,6 +22,8 @@ from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogConfig
 from pidlease.storage.snapshots import Manifest, SnapshotStore
+from tests.golden import HISTORIES
+from tests.golden.appends import APPENDS
 from tests.property.profile import SCALE
 from tests.spark.audit.histories import POLICIES, history, interleaved
 from tests.spark.audit.logs import Logs, Who, encoded
@@ -101,6 +103,33 @@ def test_random_logs_of_all_policies(spark: "SparkSession", tmp_path: Path) -> N
                     if random.random() < 0.1:
                         logs.append(topic, number, [encoded(Who(), -1, -1, 1)])
     same(spark, path, tmp_path)
+
+
+def test_golden_histories(spark: "SparkSession", tmp_path: Path) -> None:
+    """What they admit, and what failed appends leave: each history is a producer."""
+    path = tmp_path / "data"
+    with Logs(path, 4_000) as logs:
+        logs.topic("golden", 2)
+        for number, one in enumerate(HISTORIES):
+            who = golden(one.policy, number)
+            for batch in [step.batch for step in one.steps if step.verdict.kind == "admit"]:
+                logs.append("golden", number % 2, [
+                    encoded(who, batch.generation, batch.first, batch.count, last=batch.last)
+                ])  # fmt: skip
+        for number, history_ in enumerate(APPENDS, len(HISTORIES)):
+            who = golden(history_.policy, number)
+            (holds,) = [step["holds"] for step in history_.steps if "holds" in step]
+            for first, last in holds:
+                sent = encoded(who, 0, first, last - first + 1)
+                logs.append("golden", number % 2, [sent])
+    assert same(spark, path, tmp_path).rows["producers.parquet"] > len(HISTORIES) // 2
+
+
+def golden(policy: str, number: int) -> Who:
+    """A history's producer."""
+    if policy == "epoch":
+        return Who(-1, f"golden-{number}")
+    return Who(make_pid(Policy[policy.upper()], 1 + number))
 
 
 def test_long_runs_epochs_and_the_wrap(spark: "SparkSession", tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Queries with the sink, in the tests' own session."""
 
-import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from tests.copier.sides import make_topic
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
 #: Between Spark's processes there are buffers of 64 KiB.
 _PADDING = b"x" * 400
-#: Until what was given on before has arrived.
-_ARRIVED_S = 0.4
+_APPENDED = "pidlease_appended_records_total"
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
@@ -105,8 +105,17 @@ class Copying:
         return RunStore(self.checkpoint / "pidlease").before()[0]
 
 
-def failing(marks: Path, offset: int, attempts: int) -> Transform:
-    """Fail the first attempts of tasks, where they have passed an offset; leaves marks of it."""
+def failing(marks: Path, offset: int, attempts: int, server: PidleaseServer) -> Transform:
+    """Fail the first attempts of tasks, where they have passed an offset; leaves marks of it.
+
+    Not before the destination has taken something of what came before.
+    """
+    url, before = f"{server.http_url}/metrics", server.metric(_APPENDED)
+
+    def arrived() -> bool:
+        with urllib.request.urlopen(url, timeout=30) as response:
+            lines = response.read().decode().splitlines()
+        return any(float(each.split()[1]) > before for each in lines if each.startswith(_APPENDED))
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -119,7 +128,7 @@ def failing(marks: Path, offset: int, attempts: int) -> Transform:
                 mark = marks / f"{context.taskAttemptId()}"
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
-                time.sleep(_ARRIVED_S)
+                until(arrived, "what came before to arrive", within_s=60)
                 raise RuntimeError("a fault of the test's")
             yield batch
 

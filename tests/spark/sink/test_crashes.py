@@ -18,7 +18,7 @@ FENCED = 3
 
 
 #: The kills of an application, and whether one is stopped, replaced and revived then.
-SCENES = {"server": (KILLS, True), "in_front": (KILLS, True)} if SOAK else {"server": (KILLS, True)}
+SCENES = {"server": (KILLS, True), "in_front": (KILLS, True)} if SOAK else {"server": (1, True)}
 
 
 @pytest.mark.parametrize("where", SCENES)

@@ -12,6 +12,7 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import free_ports
 from tests.servers.waiting import until
 from tests.spark.sink.queries import Copying, failing, fill, more
+from tests.spark.soak import in_the_soak
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 COUNT = 4_000
 
 
+@in_the_soak
 def scraped(port: int) -> dict[str, float]:
     """The sums of all samples by their name."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
@@ -49,7 +51,7 @@ def test_what_a_query_has_done(
     try:
         assert scraped(port)["pidlease_spark_micro_batches_total"] == 0
         with pytest.raises(Exception, match="a fault of the test"):
-            copying.run(failing(tmp_path / "marks", 700, attempts=2))
+            copying.run(failing(tmp_path / "marks", 700, attempts=2, server=server))
         until(lambda: scraped(port)["pidlease_spark_failures_total"] == 1, "the failure")
         copying.run()
         until(lambda: scraped(port)["pidlease_spark_micro_batches_total"] >= 2, "micro-batches")

@@ -16,11 +16,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs ex
 
 from tests.copier.sides import check_same, make_topic, read_all
 from tests.copier.test_once import has_holes, transactional
-from tests.crash.seeds import new_random
+from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import until
 from tests.spark.sink.queries import Copying, failing, fill, more
+from tests.spark.soak import in_the_soak
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +34,7 @@ LEASE_S = 12
 RESTARTS = 8
 
 
-@pytest.mark.parametrize("where", ["server", "in_front"])
+@pytest.mark.parametrize("where", ["server", "in_front"] if SOAK else ["in_front"])
 def test_tasks_that_fail_are_tried_again(
     where: str,
     request: pytest.FixtureRequest,
@@ -48,15 +49,15 @@ def test_tasks_that_fail_are_tried_again(
     fill(kafka_source, topic, COUNT)
     copying = Copying(spark, kafka_source, server, topic, tmp_path / "checkpoint")
     with pytest.raises(Exception, match="a fault of the test"):
-        copying.run(failing(tmp_path / "all", COUNT // 8, attempts=2))
-    assert server.metric("pidlease_appended_records_total") >= COUNT // 16
+        copying.run(failing(tmp_path / "all", COUNT // 8, attempts=2, server=server))
+    assert server.metric("pidlease_appended_records_total") > 0
     assert copying.state().batch == -1
-    copying.run(failing(tmp_path / "first", COUNT // 6, attempts=1))
+    copying.run(failing(tmp_path / "first", COUNT // 6, attempts=1, server=server))
     assert len(list((tmp_path / "first").iterdir())) >= 1
     assert check_same(kafka_source, topic, server, f"{topic}.copy") == COUNT
     sources = copying.state().sources.values()
     assert sum(each.sent for each in sources) == COUNT
-    assert sum(each.duplicates for each in sources) >= COUNT // 16
+    assert sum(each.duplicates for each in sources) > 0
 
 
 def test_what_compaction_and_transactions_leave(
@@ -102,6 +103,7 @@ def compact_no_more(source: KafkaServer, topic: str) -> None:
     until(rests, "the end of compaction")
 
 
+@in_the_soak
 def test_rows_are_dropped_and_multiplied(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
@@ -123,7 +125,7 @@ def test_rows_are_dropped_and_multiplied(
         )  # fmt: skip
 
     def broken(frame: "DataFrame") -> "DataFrame":
-        return changed(failing(tmp_path / "marks", COUNT // 7, attempts=2)(frame))
+        return changed(failing(tmp_path / "marks", COUNT // 7, attempts=2, server=server)(frame))
 
     with pytest.raises(Exception, match="a fault of the test"):
         copying.run(broken)
@@ -155,7 +157,7 @@ def test_a_lease_ends_while_nothing_runs(
         source_options={"maxOffsetsPerTrigger": "4000"},
     )  # fmt: skip
     with pytest.raises(Exception, match=r"a fault of the test|lease"):
-        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=2))
+        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=2, server=server))
     assert 0 < server.metric("pidlease_appended_records_total") < COUNT
     before = {source.pid for source in copying.state().sources.values()}
     until(lambda: server.metric("pidlease_lease_ring_used") == 0, "the leases to end")
@@ -204,6 +206,8 @@ def test_a_lease_is_about_to_end(
     assert check_same(kafka_source, "renewed", server, "renewed.copy") == COUNT + 1000
 
 
+@in_the_soak
+@in_the_soak
 def test_a_table_is_written_once(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
@@ -215,7 +219,7 @@ def test_a_table_is_written_once(
     copying = Copying(spark, kafka_source, server, "table", tmp_path / "checkpoint")
     read = {**copying.reading, "includeHeaders": "true"}
     frame = spark.read.format("kafka").options(**read).load()
-    fails = failing(tmp_path / "marks", COUNT // 8, attempts=2)
+    fails = failing(tmp_path / "marks", COUNT // 8, attempts=2, server=server)
     with pytest.raises(Exception, match="a fault of the test"):
         exactly_once_table(fails(frame), copying.destination).save()
     assert list((tmp_path / "marks").iterdir())
@@ -235,7 +239,7 @@ def test_our_own_source(
         source_options={"maxOffsetsPerTrigger": "5000"},
     )  # fmt: skip
     with pytest.raises(Exception, match="a fault of the test"):
-        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=2))
+        copying.run(failing(tmp_path / "marks", COUNT // 6, attempts=2, server=server))
     more(kafka_source, "own", COUNT, 500)
     copying.run()
     assert copying.state().batch >= 1

@@ -13,6 +13,7 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import until
 from tests.spark.sink.queries import Copying, fill
+from tests.spark.soak import in_the_soak
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -212,6 +213,7 @@ OPTIONS = {
 }
 
 
+@in_the_soak
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options(copying: Copying, name: str) -> None:
     """Each with what is right."""

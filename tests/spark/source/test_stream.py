@@ -19,6 +19,7 @@ from pidlease.storage.log.log_start import write_log_start
 from tests.copier.sides import make_topic
 from tests.servers.pidlease import PidleaseServer
 from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.soak import in_the_soak
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,6 +108,8 @@ def test_a_query_reads_in_bounded_steps_and_goes_on_behind_its_checkpoint(
     assert stream(spark, tmp_path / "checkpoint", options) == []
 
 
+@in_the_soak
+@in_the_soak
 @pytest.mark.parametrize("way", ["files", "port"])
 def test_a_server_at_work_is_read_through_its_crash(
     spark: "SparkSession", tmp_path: Path, way: str
