@@ -37,7 +37,6 @@ def sends_of(spark: "SparkSession", path: Path) -> "DataFrame":
     return source.option("subscribePattern", ".*").option("failOnDataLoss", "false").load(str(path))
 
 
-@in_the_soak
 def told(found: Audit) -> set[Planted]:
     return {
         Planted(row.topic, row.partition, Who(row.pid, row.producer_id), row.kind, row.offset,
@@ -46,6 +45,7 @@ def told(found: Audit) -> set[Planted]:
     }  # fmt: skip
 
 
+@in_the_soak
 def test_random_histories_are_told_as_a_naive_audit_tells_them(spark: "SparkSession") -> None:
     """Duplicates and gaps that cancel out, zombies, wraps and duplicates at segments' ends."""
     seed = Random().randrange(10**6)

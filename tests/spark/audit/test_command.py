@@ -122,7 +122,6 @@ def test_what_is_wrong_is_told_and_written(command: CliRunner, tmp_path: Path) -
     }  # fmt: skip
 
 
-@in_the_soak
 def test_a_sound_log_is_exit_code_0(command: CliRunner, tmp_path: Path) -> None:
     path = fill(tmp_path / "data", wrong=False)
     result = run(command, "audit", "--log", str(path), "--topics", "t")
@@ -131,6 +130,7 @@ def test_a_sound_log_is_exit_code_0(command: CliRunner, tmp_path: Path) -> None:
     assert "other" not in result.output
 
 
+@in_the_soak
 def test_a_log_is_looked_at_over_the_kafka_protocol(
     command: CliRunner, server: PidleaseServer
 ) -> None:

@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 COUNT = 4_000
 
 
-@in_the_soak
 def scraped(port: int) -> dict[str, float]:
     """The sums of all samples by their name."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
@@ -34,6 +33,7 @@ def scraped(port: int) -> dict[str, float]:
     return sums
 
 
+@in_the_soak
 def test_what_a_query_has_done(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
@@ -67,6 +67,7 @@ def test_what_a_query_has_done(
         spark.streams.removeListener(listener)
 
 
+@in_the_soak
 def test_a_run_that_was_replaced(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:

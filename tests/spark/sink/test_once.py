@@ -52,7 +52,7 @@ def test_tasks_that_fail_are_tried_again(
         copying.run(failing(tmp_path / "all", COUNT // 8, attempts=2, server=server))
     assert server.metric("pidlease_appended_records_total") > 0
     assert copying.state().batch == -1
-    copying.run(failing(tmp_path / "first", COUNT // 6, attempts=1, server=server))
+    copying.run(failing(tmp_path / "first", COUNT // 5, attempts=1, server=server))
     assert len(list((tmp_path / "first").iterdir())) >= 1
     assert check_same(kafka_source, topic, server, f"{topic}.copy") == COUNT
     sources = copying.state().sources.values()
@@ -103,7 +103,6 @@ def compact_no_more(source: KafkaServer, topic: str) -> None:
     until(rests, "the end of compaction")
 
 
-@in_the_soak
 def test_rows_are_dropped_and_multiplied(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
@@ -143,6 +142,7 @@ def test_rows_are_dropped_and_multiplied(
     assert all(found.values())
 
 
+@in_the_soak
 def test_a_lease_ends_while_nothing_runs(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
@@ -207,7 +207,6 @@ def test_a_lease_is_about_to_end(
 
 
 @in_the_soak
-@in_the_soak
 def test_a_table_is_written_once(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
@@ -228,6 +227,7 @@ def test_a_table_is_written_once(
     assert check_same(kafka_source, "table", server, "table.copy") == COUNT
 
 
+@in_the_soak
 def test_our_own_source(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:

@@ -213,7 +213,6 @@ OPTIONS = {
 }
 
 
-@in_the_soak
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options(copying: Copying, name: str) -> None:
     """Each with what is right."""
@@ -226,6 +225,7 @@ def test_options(copying: Copying, name: str) -> None:
     assert text in refused(run)
 
 
+@in_the_soak
 def test_rows_that_do_not_fit(copying: Copying) -> None:
     """A task says what is wrong with its rows; nothing of them is there."""
     copying.topic = "one-partition"

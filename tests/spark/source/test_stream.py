@@ -108,9 +108,8 @@ def test_a_query_reads_in_bounded_steps_and_goes_on_behind_its_checkpoint(
     assert stream(spark, tmp_path / "checkpoint", options) == []
 
 
-@in_the_soak
-@in_the_soak
 @pytest.mark.parametrize("way", ["files", "port"])
+@in_the_soak
 def test_a_server_at_work_is_read_through_its_crash(
     spark: "SparkSession", tmp_path: Path, way: str
 ) -> None:
@@ -137,6 +136,7 @@ def test_a_server_at_work_is_read_through_its_crash(
         assert [offsets(found, "t", n) for n in range(2)] == [list(range(400))] * 2
 
 
+@in_the_soak
 def test_what_was_deleted_before_it_was_read_ends_the_query(
     spark: "SparkSession", logs: Logs, tmp_path: Path
 ) -> None:
