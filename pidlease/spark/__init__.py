@@ -2,7 +2,7 @@
 
 from pidlease.spark.errors import SinkError, SinkFencedError, SparkPieceError
 from pidlease.spark.session import register, session
-from pidlease.spark.sink.prepare import exactly_once, exactly_once_table
+from pidlease.spark.sink.driver.prepare import exactly_once, exactly_once_table
 
 __all__ = [
     "SinkError",

@@ -8,7 +8,8 @@ _OURS: Final = re.compile(
     r"pidlease\.spark\.(?:\w+\.)*(SparkPieceError|SinkError|SinkFencedError|NoLeaseError|OptionError"
     r"|ReadError): (.+)"
 )
-_FENCED: Final = "SinkFencedError"
+#: What stands in Spark's text where a run was fenced.
+FENCED: Final = "SinkFencedError"
 
 
 class SparkPieceError(Exception):
@@ -34,7 +35,7 @@ def text_of(error: BaseException) -> str:
 
 def is_fenced(error: BaseException) -> bool:
     """Whether another run has taken over."""
-    return isinstance(error, SinkFencedError) or _FENCED in {name for name, _ in _ours(error)}
+    return isinstance(error, SinkFencedError) or FENCED in {name for name, _ in _ours(error)}
 
 
 def _ours(error: BaseException) -> list[tuple[str, str]]:

@@ -21,13 +21,12 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pidlease.metrics import counter, gauge, labelled_counter, labelled_gauge
-from pidlease.spark.errors import SparkPieceError
-from pidlease.spark.sink.checkpoint import query_id
+from pidlease.spark.errors import FENCED, SparkPieceError
+from pidlease.spark.sink.driver.checkpoint import query_id
 from pidlease.spark.sink.run_state import Place, RunState, RunStore, Source
 from pidlease.spark.sink.settings import read_settings
 
 _LABELS: Final = ("topic", "partition")
-_FENCED: Final = "SinkFencedError"
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ class SinkListener(StreamingQueryListener):
         """See Spark."""
         if self._is_ours(str(event.id)) and event.exception:
             self.progress.failed += 1
-            self.progress.fenced += _FENCED in event.exception
+            self.progress.fenced += FENCED in event.exception
 
     def _is_ours(self, found: str) -> bool:
         self._id = self._id or query_id(self._checkpoint)
@@ -151,17 +150,12 @@ class SinkCollector(Collector):
 def _of_sources(sources: Mapping[Place, Source]) -> Iterable[Metric]:
     sent = [(_label(place), float(each.sent)) for place, each in sources.items()]
     known = [(_label(place), float(each.duplicates)) for place, each in sources.items()]
-    highs = [(_label(place), float(high_of(each))) for place, each in sources.items()]
+    highs = [(_label(place), float(each.high)) for place, each in sources.items()]
     yield labelled_counter("pidlease_spark_sent", "rows at the destination, duplicates included",
                            _LABELS, sent)  # fmt: skip
     yield labelled_counter("pidlease_spark_duplicates", "rows that had been there before",
                            _LABELS, known)  # fmt: skip
     yield labelled_gauge("pidlease_spark_high", "H: the last number that is there", _LABELS, highs)
-
-
-def high_of(source: Source) -> int:
-    """The last number of a source partition that is there; -1: none."""
-    return max((chain.stored for chain in source.chains.values()), default=0) - 1
 
 
 def _label(place: Place) -> tuple[str, str]:

@@ -54,11 +54,13 @@ def truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     return _TRUTH[text.strip().lower()]
 
 
-def number(options: Mapping[str, str], name: str, *, least: int) -> int | None:
+def number(
+    options: Mapping[str, str], name: str, *, least: int = 1, most: int = 2**63 - 1
+) -> int | None:
     """An option that is a whole number; None: it is not given.
 
     Raises:
-        OptionError: it is none, or less than the least.
+        OptionError: it is none, less than the least, or more than the most.
     """
     text = options.get(name)
     if text is None:
@@ -69,4 +71,6 @@ def number(options: Mapping[str, str], name: str, *, least: int) -> int | None:
         raise OptionError(f"{name} is a whole number, not {text!r}") from None
     if found < least:
         raise OptionError(f"{name} is {least} or more, not {found}")
+    if found > most:
+        raise OptionError(f"{name} is {most} or less, not {found}")
     return found

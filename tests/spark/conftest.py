@@ -8,7 +8,7 @@ import pytest
 
 from tests.servers.kafka import KafkaServer
 from tests.servers.kafka.install import unavailable_reason
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of, not_started
 from tests.servers.spark import spark_missing
 
 if TYPE_CHECKING:
@@ -43,20 +43,12 @@ def kafka_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServ
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PidleaseServer]:
     """A destination on the embedded log; it is not started yet."""
-    found = PidleaseServer(tmp_path / "server")
-    try:
+    with not_started(tmp_path / "server") as found:
         yield found
-    finally:
-        found.kill9()
 
 
 @pytest.fixture
 def in_front(tmp_path: Path, kafka_source: KafkaServer) -> Iterator[PidleaseServer]:
     """A destination in front of the source's own Kafka; it is not started yet."""
-    found = PidleaseServer(
-        tmp_path / "in-front", settings={"log": "kafka", "upstream": kafka_source.bootstrap}
-    )
-    try:
+    with in_front_of(kafka_source, tmp_path / "in-front") as found:
         yield found
-    finally:
-        found.kill9()

@@ -86,6 +86,11 @@ class Source:
     duplicates: int = 0
     spans: tuple[Span, ...] = ()
 
+    @property
+    def high(self) -> int:
+        """H: the last number of it that is there; -1: none."""
+        return max((chain.stored for chain in self.chains.values()), default=0) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class RunState:
@@ -98,8 +103,7 @@ class RunState:
         query_id: Spark's, of the checkpoint; empty: not known yet.
         query: what it does: a checkpoint is never used for another one.
         spread: whether rows say which partition they go to.
-        places: the destination's partitions.
-        ends: from where each of them is searched, should a lease end.
+        ends: the destination's partitions, and from where each is searched should a lease end.
         sources: by the source's partition.
     """
 
@@ -109,7 +113,6 @@ class RunState:
     query_id: str
     query: Mapping[str, Any]
     spread: bool
-    places: tuple[Place, ...]
     ends: Mapping[Place, int]
     sources: Mapping[Place, Source]
 
@@ -123,7 +126,6 @@ class RunState:
             "query_id": self.query_id,
             "query": dict(self.query),
             "spread": self.spread,
-            "places": list(self.places),
             "who": f"{socket.gethostname()}/{os.getpid()}",
         }
         ends = [{"end": place, "offset": offset} for place, offset in self.ends.items()]
@@ -158,10 +160,9 @@ class RunState:
             for row in rest
             if "source" in row
         }  # fmt: skip
-        places = tuple(Place(*each) for each in head["places"])
         return cls(
             head["name"], head["batch"], head["prepared"], head["query_id"], head["query"],
-            head["spread"], places, ends, sources,
+            head["spread"], ends, sources,
         )  # fmt: skip
 
     def with_source(self, place: Place, source: Source) -> Self:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pidlease.client.batch import CODECS
 from pidlease.client.settings import Codec, Settings
 from pidlease.spark.errors import SinkError
-from pidlease.spark.options import OptionError, check_names
+from pidlease.spark.options import OptionError, check_names, number, truth
 
 #: Where in `topic` the source's name stands.
 NAME: Final = "{topic}"
@@ -17,6 +17,9 @@ _CLIENT_ID: Final = "pidlease-spark"
 #: What a source's offset is multiplied by fits 63 bits up to offset 2^43.
 _ROWS_MAX: Final = 1 << 20
 _ROWS: Final = "maxRowsPerRecord"
+_BATCH_BYTES: Final = 256 << 10
+_DELIVERY_MS: Final = 120_000
+_REQUEST_MS: Final = 30_000
 
 KNOWN: Final = (
     "kafka.bootstrap.servers", "leases", "topic", "checkpointLocation", "stateLocation", _ROWS,
@@ -53,9 +56,9 @@ class SinkSettings:
     state: Path
     rows_max: int = 1
     compression: Codec | None = None
-    batch_bytes: int = 256 << 10
-    delivery_timeout_ms: int = 120_000
-    request_timeout_ms: int = 30_000
+    batch_bytes: int = _BATCH_BYTES
+    delivery_timeout_ms: int = _DELIVERY_MS
+    request_timeout_ms: int = _REQUEST_MS
     append: bool = False
     trust: bool = False
     security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
@@ -99,10 +102,16 @@ def read_settings(options: Mapping[str, str]) -> SinkSettings:
         SinkError: one is missing, unknown, or makes no sense; it says which.
     """
     try:
-        check_names(options, KNOWN)
+        return _read(options)
     except OptionError as error:
         raise SinkError(str(error)) from None
-    given = {name.lower(): value for name, value in options.items()}
+
+
+def _read(options: Mapping[str, str]) -> SinkSettings:
+    check_names(options, KNOWN)
+    # By the names that they have here: in tasks and in writers Spark's are of lower case.
+    known = {name.lower(): name for name in KNOWN}
+    given = {known[name.lower()]: value for name, value in options.items()}
     missing = [n for n in ("kafka.bootstrap.servers", "leases") if not given.get(n)]
     if missing:
         raise SinkError(
@@ -117,20 +126,20 @@ def read_settings(options: Mapping[str, str]) -> SinkSettings:
     protocol = given.get("kafka.security.protocol", "PLAINTEXT")
     if protocol not in ("PLAINTEXT", "SSL"):
         raise SinkError(f"kafka.security.protocol {protocol!r} is neither PLAINTEXT nor SSL")
-    checkpoint = given.get("checkpointlocation", "")
+    checkpoint = given.get("checkpointLocation", "")
     return SinkSettings(
         bootstrap_servers=given["kafka.bootstrap.servers"],
         leases=given["leases"],
         topic=given.get("topic", NAME),
         checkpoint=checkpoint,
-        state=_state(checkpoint, given.get("statelocation", "")),
-        rows_max=_number(given, _ROWS, 1, _ROWS_MAX),
+        state=_state(checkpoint, given.get("stateLocation", "")),
+        rows_max=number(given, _ROWS, most=_ROWS_MAX) or 1,
         compression=compression,  # type: ignore[arg-type] # one of CODECS
-        batch_bytes=_number(given, "batchBytes", 256 << 10, 1 << 30),
-        delivery_timeout_ms=_number(given, "deliveryTimeoutMs", 120_000, 2**31),
-        request_timeout_ms=_number(given, "requestTimeoutMs", 30_000, 2**31),
-        append=_flag(given, "append"),
-        trust=_flag(given, "trustCheckpoint"),
+        batch_bytes=number(given, "batchBytes", most=1 << 30) or _BATCH_BYTES,
+        delivery_timeout_ms=number(given, "deliveryTimeoutMs", most=2**31) or _DELIVERY_MS,
+        request_timeout_ms=number(given, "requestTimeoutMs", most=2**31) or _REQUEST_MS,
+        append=truth(given, "append", default=False),
+        trust=truth(given, "trustCheckpoint", default=False),
         security_protocol=protocol,  # type: ignore[arg-type] # one of both
         ca=given.get("kafka.ssl.ca.location"),
         run=given.get("run", ""),
@@ -154,21 +163,3 @@ def _state(checkpoint: str, state: str) -> Path:
             " elsewhere finds again"
         )
     return Path(found).absolute()
-
-
-def _number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
-    text = given.get(name.lower(), str(default))
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if not 1 <= value <= most:
-        raise SinkError(f"option {name}: {text!r} is not a number from 1 to {most}")
-    return value
-
-
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name.lower(), "false").lower()
-    if text not in ("true", "false"):
-        raise SinkError(f"option {name}: {text!r} is neither true nor false")
-    return text == "true"

@@ -14,8 +14,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs ex
     ResourceType,
 )
 
+from tests.copier.holes import topic_with_holes
 from tests.copier.sides import check_same, make_topic, read_all
-from tests.copier.test_once import has_holes, transactional
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
@@ -65,12 +65,7 @@ def test_what_compaction_and_transactions_leave(
 ) -> None:
     """Offsets with holes, in several micro-batches."""
     topic = "spark-holes"
-    make_topic(
-        kafka_source.bootstrap, topic, cleanup_policy="compact", segment_ms="300",
-        min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="300",
-    )  # fmt: skip
-    transactional(kafka_source, topic, new_random("holes"))
-    until(lambda: has_holes(kafka_source, topic), "compaction")
+    topic_with_holes(kafka_source, topic, new_random("holes"))
     compact_no_more(kafka_source, topic)
     server.start()
     limit = {"maxOffsetsPerTrigger": "700"}

@@ -197,9 +197,9 @@ def test_a_query_that_was_not_prepared(copying: Copying) -> None:
 
 OPTIONS = {
     "a typo": ({"checkpointLocatoin": "x"}, "is checkpointLocation meant?"),
-    "a number": ({"maxRowsPerRecord": "0"}, "option maxRowsPerRecord: '0' is not a number from 1"),
+    "a number": ({"maxRowsPerRecord": "0"}, "maxRowsPerRecord is 1 or more, not 0"),
     "a codec": ({"kafka.compression.type": "rar"}, "'rar' is none of none, gzip"),
-    "a flag": ({"append": "yes"}, "option append: 'yes' is neither true nor false"),
+    "a flag": ({"append": "yes"}, "append is true or false, not 'yes'"),
     "leases": ({"leases": "localhost:1"}, "leases is the URL of the HTTP port"),
     "elsewhere": ({"checkpointLocation": "s3://bucket/x"}, "give stateLocation"),
     "nobody there": (

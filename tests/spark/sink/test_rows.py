@@ -9,8 +9,8 @@ pytest.importorskip("pyspark")
 
 from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.columns import Columns
-from pidlease.spark.sink.rows import Numbering
 from pidlease.spark.sink.run_state import Place
+from pidlease.spark.sink.task.rows import Numbering
 
 _COLUMNS = Columns(
     source=("topic", "partition", "offset"),

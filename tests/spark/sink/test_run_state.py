@@ -8,14 +8,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.spark.sink.checkpoint import MicroBatch, read_micro_batch
+from pidlease.spark.sink.driver.checkpoint import MicroBatch, read_micro_batch
+from pidlease.spark.sink.driver.tables import begun as begun_table
+from pidlease.spark.sink.driver.tables import done
 from pidlease.spark.sink.run_state import Chain, Place, RunState, RunStore, Source, Span
-from pidlease.spark.sink.tables import begun as begun_table
-from pidlease.spark.sink.tables import done
 
 _STATE = RunState(
     name="spark/abc", batch=7, prepared=8, query_id="q", query={"topic": "{topic}", "rows": 2},
-    spread=True, places=(Place("a", 0), Place("a", 1)),
+    spread=True,
     ends={Place("a", 0): 12, Place("a", 1): 0},
     sources={
         Place("src", 4): Source(

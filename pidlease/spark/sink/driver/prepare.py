@@ -12,13 +12,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pidlease.spark.data_source import NAME
 from pidlease.spark.errors import SinkError
 from pidlease.spark.session import register
-from pidlease.spark.sink.checkpoint import MicroBatch, query_id, read_micro_batch
 from pidlease.spark.sink.columns import Columns, find_columns
-from pidlease.spark.sink.plan import check_plan
+from pidlease.spark.sink.driver.checkpoint import MicroBatch, query_id, read_micro_batch
+from pidlease.spark.sink.driver.plan import check_plan
+from pidlease.spark.sink.driver.runs import reached
+from pidlease.spark.sink.driver.tables import begun, look_at
 from pidlease.spark.sink.run_state import RunState, RunStore
-from pidlease.spark.sink.runs import reached
 from pidlease.spark.sink.settings import SinkSettings, read_settings
-from pidlease.spark.sink.tables import begun, look_at
 
 Result = TypeVar("Result")
 

@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.checkpoint import MicroBatch
 from pidlease.spark.sink.columns import Columns
+from pidlease.spark.sink.driver.checkpoint import MicroBatch
 from pidlease.spark.sink.run_state import Place, RunState, Source, Span
 
 
@@ -68,12 +68,11 @@ def _hidden(sources: Mapping[Place, Source], rows_max: int) -> Column:
     found = sf.lit(False)  # noqa: FBT003 - a value
     offset = sf.col("offset")
     for place, source in sources.items():
-        stored = max((chain.stored for chain in source.chains.values()), default=0)
         here = (sf.col("topic") == place.topic) & (sf.col("partition") == place.partition)
         known = sf.lit(False)  # noqa: FBT003 - a value
         for span in source.spans:
             known |= offset.between(span.first, span.end - 1)
-        found |= here & (offset < stored // rows_max) & ~known
+        found |= here & (offset < (source.high + 1) // rows_max) & ~known
     return found
 
 

@@ -15,9 +15,9 @@ from pidlease.client.copier.channel import Channel, Destination
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.settings import Settings
 from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.spark.sink.encoding import Encoder
-from pidlease.spark.sink.rows import Numbering, Rows
 from pidlease.spark.sink.run_state import Chain, Place, Source
+from pidlease.spark.sink.task.encoding import Encoder
+from pidlease.spark.sink.task.rows import Numbering, Rows
 
 #: What is on its way, and not answered.
 _PENDING_BYTES: Final = 16 << 20

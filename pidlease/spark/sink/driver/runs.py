@@ -1,6 +1,5 @@
 """A run of a query: what is granted before it starts, and as the source grows."""
 
-import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -10,25 +9,20 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.asking import EARLIEST, LATEST
-from pidlease.client.copier.carrying import last_in_log
+from pidlease.client.copier.asking import LATEST
 from pidlease.client.copier.clusters import Cluster
 from pidlease.client.copier.errors import CopyError
 from pidlease.client.lease_client import LeaseClient
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.checkpoint import MicroBatch
-from pidlease.spark.sink.granting import Grant, Granting, near_their_end
+from pidlease.spark.sink.driver.checkpoint import MicroBatch
+from pidlease.spark.sink.driver.granting import Grant, Granting, near_their_end
+from pidlease.spark.sink.driver.log_ends import RESTORE, LogEnds
 from pidlease.spark.sink.run_state import Chain, Place, RunState, Source
 from pidlease.spark.sink.settings import SinkSettings
 
-_log = logging.getLogger(__name__)
 _NOTHING: Final = Chain(0, 0)
 #: There is time left: the next micro-batch asks again.
 _RENEWAL_S: Final = 5.0
-_RESTORE: Final = (
-    "It was cut, made anew, or lost records: restore it, or write to a new topic with a new"
-    " checkpoint"
-)
 
 
 class _Patience(NamedTuple):
@@ -51,6 +45,7 @@ class Runs:
         self._settings: Final = settings
         self._cluster: Final = cluster
         self._leases: Final = leases
+        self._ends: Final = LogEnds(settings, cluster)
 
     # ------------------------------------------------------------------ before the start
 
@@ -70,23 +65,23 @@ class Runs:
         query = {**query, "cluster": self._cluster.cluster_id}
         if before is None:
             name = f"spark/{secrets.token_hex(8)}"
-            return RunState(name, -1, -1, "", query, spread, (), {}, {})
+            return RunState(name, -1, -1, "", query, spread, {}, {})
         self._check_same(before, query, spread=spread)
         state = replace(before, prepared=-1)
-        topics = {each.topic for each in state.places}
+        topics = {each.topic for each in state.ends}
         if missing := topics - await self._cluster.topics():
             raise SinkError(
                 f"the checkpoint is ahead of the destination, which has no topic {min(missing)} any"
-                f" more. {_RESTORE}"
+                f" more. {RESTORE}"
             )
         for topic in topics:
             await self._cluster.check_judged(topic)
         if spread:
             state = await self._with_places(state, topics)
-        logs = await self._logs(state)
+        logs = await self._ends.of(state)
         wanted = {source: self._places(state, source) for source in state.sources}
         grants = await self._granting(state).grant(wanted)
-        found = await self._ended_highs(state, grants, logs)
+        found = await self._ends.behind(state, grants, logs)
         for place, grant in grants.items():
             known = state.sources[place]
             chains = {
@@ -109,82 +104,6 @@ class Runs:
                 f"the checkpoint is another query's ({'; '.join(different)}); choose a new"
                 " checkpointLocation, and a new topic"
             )
-
-    async def _logs(self, state: RunState) -> dict[Place, tuple[int, int]]:
-        """The first offset of each partition of the destination, and the first behind it.
-
-        Raises:
-            SinkError: one is shorter than it was.
-        """
-        found: dict[Place, tuple[int, int]] = {}
-        for place, offset in state.ends.items():
-            there = TopicPartition(*place)
-            begin = await self._cluster.asked.offset(there, EARLIEST)
-            end = await self._cluster.asked.offset(there, LATEST)
-            if end < offset:
-                raise SinkError(
-                    f"the checkpoint is ahead of the destination: {place} ends at {end}, and was"
-                    f" written up to {offset}. {_RESTORE}"
-                )
-            found[place] = begin, end
-        return found
-
-    async def _ended_highs(
-        self,
-        state: RunState,
-        grants: Mapping[Place, Grant],
-        logs: Mapping[Place, tuple[int, int]],
-    ) -> dict[tuple[Place, int], int]:
-        """Of sources whose PID is another one now: what the destination has by the one before.
-
-        Nothing is written any more under a PID that its name has lost, so what the log says is so
-        for good.
-
-        Raises:
-            SinkError: the log does not reach back far enough to tell; or others have written since,
-                who may be later runs of which this state does not know.
-        """
-        changed = {p: state.sources[p] for p, g in grants.items() if state.sources[p].pid != g.pid}
-        gone = {each.pid for each in changed.values()}
-        found: dict[tuple[Place, int], int] = {}
-        if not gone:
-            return found
-        # A name's generations rise by one for each grant, and by two with a new PID.
-        known = all(grants[p].generation == each.generation + 2 for p, each in changed.items())
-        ours = {each.pid for each in grants.values()}
-        ours |= {each.pid for each in state.sources.values()}
-        for place, (begin, end) in logs.items():
-            offset = state.ends[place]
-            if begin > offset:
-                self._doubt(
-                    f"the lease of PID {min(gone)} has ended, and {place} of the destination"
-                    f" begins at {begin}, behind {offset}: nothing tells whether the last rows that"
-                    " were sent were there"
-                )
-            there, span = TopicPartition(*place), (max(begin, offset), end)
-            highs = await last_in_log(self._cluster.asked, there, span)
-            if not known and (others := {pid for pid in highs if pid > 0} - ours):
-                self._doubt(
-                    f"the lease of PID {min(gone)} has ended, and its name was granted to others"
-                    f" since, of which this checkpoint does not know; {place} has rows of PID"
-                    f" {min(others)}, which may be one of them: was the checkpoint restored from a"
-                    " backup?"
-                )
-            found |= {(place, pid): high for pid, high in highs.items()}
-        return found
-
-    def _doubt(self, problem: str) -> None:
-        """Refuse, unless the checkpoint is to be trusted.
-
-        Raises:
-            SinkError: it is not.
-        """
-        if not self._settings.trust:
-            raise SinkError(
-                f"{problem}. Compare both sides, and give option trustCheckpoint to go on from what"
-                " the checkpoint says"
-            )
-        _log.warning("%s; the checkpoint is trusted", problem)
 
     # ------------------------------------------------------------------ as the source grows
 
@@ -236,7 +155,7 @@ class Runs:
         Raises:
             SinkError: one has records that this query did not write.
         """
-        places, ends = list(state.places), dict(state.ends)
+        ends = dict(state.ends)
         for topic in topics:
             for number in range(await self._cluster.partitions(topic)):
                 place = Place(topic, number)
@@ -250,16 +169,15 @@ class Runs:
                         " was deleted; then every row would be there twice. Choose a new topic, or"
                         " give option append to write everything behind them"
                     )
-                places.append(place)
                 ends[place] = end
-        return replace(state, places=tuple(places), ends=ends)
+        return replace(state, ends=ends)
 
     def _places(self, state: RunState, source: Place) -> list[Place]:
         """Where rows of a source partition may go."""
         topic = self._settings.renamed(source.topic)
         if not state.spread:
             return [Place(topic, source.partition)]
-        return [place for place in state.places if place.topic == topic]
+        return [place for place in state.ends if place.topic == topic]
 
     # ------------------------------------------------------------------ as leases end
 
@@ -321,7 +239,7 @@ def _resumed(source: Place, there: Place, known: Source, grant: Grant, found: in
         raise SinkError(
             f"the checkpoint is ahead of the destination: of {source} of the source everything up"
             f" to number {saved.stored - 1} was written to {there}, which has only what comes"
-            f" before {stored}. {_RESTORE}"
+            f" before {stored}. {RESTORE}"
         )
     return Chain(first, stored)
 

@@ -12,7 +12,7 @@ from pidlease.client.copier.batches import CopiedBatch, Writer
 from pidlease.client.settings import Codec
 from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.columns import Columns
-from pidlease.spark.sink.rows import Rows
+from pidlease.spark.sink.task.rows import Rows
 
 #: What a record takes beside its bytes, about.
 _RECORD_BYTES: Final = 16
