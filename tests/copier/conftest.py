@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of, not_started
 
 
 @pytest.fixture(scope="package")
@@ -21,11 +21,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PidleaseServer]:
     """A destination on the embedded log; it is not started yet."""
-    found = PidleaseServer(tmp_path / "server", settings={"snapshot_seconds": "2"})
-    try:
+    with not_started(tmp_path / "server", snapshot_seconds="2") as found:
         yield found
-    finally:
-        found.kill9()
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +35,5 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]:
 @pytest.fixture
 def in_front(tmp_path: Path, source: KafkaServer) -> Iterator[PidleaseServer]:
     """A destination in front of the source's own Kafka; it is not started yet."""
-    found = PidleaseServer(
-        tmp_path / "in-front", settings={"log": "kafka", "upstream": source.bootstrap}
-    )
-    try:
+    with in_front_of(source, tmp_path / "in-front") as found:
         yield found
-    finally:
-        found.kill9()

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.copier.holes import topic_with_holes
 from tests.copier.sides import (
     PARTITIONS,
     CopyProcess,
@@ -84,57 +85,12 @@ def test_what_compaction_and_transactions_leave(
     """Holes, markers, and what was aborted: a copy has what a consumer sees."""
     server.start()
     topic = "holes"
-    make_topic(
-        source.bootstrap, topic, cleanup_policy="compact", segment_ms="300",
-        min_cleanable_dirty_ratio="0.01", delete_retention_ms="100",
-    )  # fmt: skip
-    transactional(source, topic, new_random("holes"))
-    until(lambda: has_holes(source, topic), "compaction")
+    topic_with_holes(source, topic, new_random("holes"))
     copying = copier(tmp_path / "1", source, server, topic, "--once")
     assert copying.run() == 0, copying.text
     assert check_same(source, topic, server, f"{topic}.copy") > 0
     compared = copier(tmp_path / "2", source, server, topic, "--verify")
     assert compared.run() == 0, compared.text
-
-
-def transactional(source: KafkaServer, topic: str, random: Random) -> None:
-    """Transactions, of which a third is aborted, on few keys, so that most can be compacted."""
-    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(30)
-    for turn in range(60):
-        producer.begin_transaction()
-        for number in range(random.choice((1, 30, 200))):
-            producer.produce(
-                topic, b"%d %d " % (turn, number) + b"x" * random.randrange(200),
-                b"%d" % random.randrange(40), number % PARTITIONS,
-            )  # fmt: skip
-        producer.flush()
-        if turn % 3 == 1:
-            producer.abort_transaction(30)
-        else:
-            producer.commit_transaction(30)
-        time.sleep(0.02)  # a segment is rolled by the time
-
-
-def has_holes(source: KafkaServer, topic: str) -> bool:
-    """Whether compaction has removed something, which is beyond what markers take."""
-    rolled = Producer({"bootstrap.servers": source.bootstrap})
-    for number in range(PARTITIONS):
-        # The segment that is written to is not compacted; it is closed when a record comes late.
-        rolled.produce(topic, b"rolls", b"0", number)
-    assert not rolled.flush(30)
-    consumer = Consumer({
-        "bootstrap.servers": source.bootstrap, "group.id": "holes", "enable.auto.commit": False,
-        "isolation.level": "read_uncommitted", "enable.partition.eof": True,
-    })  # fmt: skip
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        offsets = []
-        while (message := consumer.poll(5)) is not None and message.error() is None:
-            offsets.append(message.offset() or 0)
-        return bool(offsets) and len(offsets) < max(offsets) // 2
-    finally:
-        consumer.close()
 
 
 def test_the_log_s_own_timestamps(

