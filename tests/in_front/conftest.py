@@ -1,25 +1,11 @@
 """A real Kafka, and a server in front of it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.servers.kafka import KafkaCluster, KafkaServer
-from tests.servers.pidlease import PidleaseServer
-
-
-@contextmanager
-def in_front_of(kafka: KafkaServer, folder: Path, **settings: str) -> Iterator[PidleaseServer]:
-    """A server in front of a Kafka; it is killed, should it still run at the end."""
-    server = PidleaseServer(
-        folder, settings={"log": "kafka", "upstream": kafka.bootstrap, **settings}
-    )
-    try:
-        yield server
-    finally:
-        server.kill9()
+from tests.servers.pidlease import PidleaseServer, in_front_of
 
 
 @pytest.fixture(scope="package")

@@ -6,11 +6,10 @@ from random import Random
 
 import pytest
 
-from tests.in_front.conftest import in_front_of
 from tests.in_front.spoiling import Answer, Spoiler, Wire, framed
 from tests.in_front.test_clients import new_topic, read, write
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.wire.batches import batch
 from tests.wire.client import WireClient

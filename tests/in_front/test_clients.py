@@ -13,9 +13,8 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from tests.in_front.conftest import in_front_of
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.wire.client import INIT, WireClient, fetched
 from tests.wire.messages import API_VERSIONS, FETCH, FIND_COORDINATOR, INIT_PRODUCER_ID, METADATA

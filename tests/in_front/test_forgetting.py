@@ -12,11 +12,10 @@ from confluent_kafka import Producer
 
 from pidlease.client import LeasedProducer
 from tests.crash.readback import consume
-from tests.in_front.conftest import in_front_of
 from tests.in_front.test_clients import new_topic
 from tests.in_front.test_writer import post
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]

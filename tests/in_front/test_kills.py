@@ -17,8 +17,8 @@ from tests.crash.clients import Load
 from tests.crash.lives import Retries, loads_for
 from tests.crash.readback import Stored, consume
 from tests.crash.seeds import SOAK, new_random
-from tests.in_front.conftest import in_front_of
 from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]

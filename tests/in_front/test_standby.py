@@ -12,10 +12,9 @@ import pytest
 
 from pidlease.client import LeasedProducer, ProducerError
 from tests.crash.readback import consume
-from tests.in_front.conftest import in_front_of
 from tests.in_front.test_clients import new_topic
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer

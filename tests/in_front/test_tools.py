@@ -27,9 +27,9 @@ from tests.clients.judge import Acked, Read, check_exactly_once
 from tests.clients.report import api_name
 from tests.clients.tools import run_tool, table
 from tests.crash.readback import consume
-from tests.in_front.conftest import in_front_of
 from tests.in_front.watching import WatchingRelay, addresses
 from tests.servers.kafka import KafkaServer, dump_log_segments
+from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.wire.client import WireClient, fetched
 from tests.wire.messages import FETCH

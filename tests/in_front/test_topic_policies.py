@@ -7,12 +7,11 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.in_front.conftest import in_front_of
 from tests.in_front.test_clients import new_topic
 from tests.in_front.test_writer import post
 from tests.integration.test_topic_policies import patch, shown, topics
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper

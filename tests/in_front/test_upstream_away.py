@@ -15,12 +15,11 @@ from tests.crash.lives import Retries, wait_for
 from tests.crash.seeds import SOAK, new_random
 from tests.http_door.appending import RAW, path_of, producer
 from tests.http_door.lives import ask
-from tests.in_front.conftest import in_front_of
 from tests.in_front.loads import HttpLoad
 from tests.in_front.test_clients import new_topic
 from tests.in_front.test_kills import get_on, read_back
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 
 pytestmark = [

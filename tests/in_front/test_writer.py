@@ -19,10 +19,9 @@ from pidlease.storage.record_batch import BatchHeader, read_header
 from tests.crash.readback import consume
 from tests.http_door.appending import RAW, path_of, producer
 from tests.http_door.lives import ask
-from tests.in_front.conftest import in_front_of
 from tests.in_front.test_clients import new_topic
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 from tests.sim.batches import make_batch

@@ -9,7 +9,9 @@ from tests.servers.pidlease import PidleaseServer
 
 def test_told_to_stop_while_it_recovers(tmp_path: Path) -> None:
     """It goes at once, and the next start finds everything."""
-    with PidleaseServer(tmp_path) as server:
+    server = PidleaseServer(tmp_path)
+    server.process.forks = False
+    with server:
         producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
         for n in range(100):
             producer.produce("t", str(n).encode(), partition=0)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import http.client
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.servers.kafka import KafkaServer
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerProcess
 
@@ -25,6 +27,23 @@ def _sample_key(sample: Sample) -> str:
         return sample.name
     labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
     return f"{sample.name}{{{labels}}}"
+
+
+@contextmanager
+def not_started(folder: Path, **settings: str) -> Iterator[PidleaseServer]:
+    """A server that its test starts; it is killed in the end at the latest."""
+    server = PidleaseServer(folder, settings=settings)
+    try:
+        yield server
+    finally:
+        server.kill9()
+
+
+def in_front_of(
+    kafka: KafkaServer, folder: Path, **settings: str
+) -> AbstractContextManager[PidleaseServer]:
+    """The same, in front of a Kafka."""
+    return not_started(folder, **{"log": "kafka", "upstream": kafka.bootstrap, **settings})
 
 
 class PidleaseServer:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.crash.seeds import SOAK
+from tests.servers.forked import Forked
 from tests.servers.waiting import until
 
 _POLL_S = 0.05
 _LOG_TAIL_BYTES = 4000
+_PIDLEASE = (sys.executable, "-m", "proxy")
 
 
 class ServerError(RuntimeError):
@@ -23,18 +27,27 @@ class ServerError(RuntimeError):
 
 @dataclass
 class ServerProcess:
-    """A server's operating system process; can be started again after it ended."""
+    """A server's operating system process; can be started again after it ended.
+
+    Attributes:
+        forks: whether `pidlease` may be forked from a process that has imported it; see `forked`.
+    """
 
     name: str
     log_path: Path
     cwd: Path
-    _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    forks: bool = True
+    _child: subprocess.Popen[bytes] | Forked | None = field(default=None, init=False)
 
     def start(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start `command`; its output is appended to the log, so that restarts stay readable."""
         if self.alive:
             raise ServerError(f"{self.name} runs already as pid {self.pid}")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        if self.forks and _may_fork(command):
+            arguments = command[len(_PIDLEASE) :]
+            self._child = Forked(arguments, env, self.cwd, self.log_path)
+            return
         with self.log_path.open("ab") as log:
             self._child = subprocess.Popen(
                 list(command),
@@ -126,6 +139,12 @@ class ServerProcess:
         except OSError:
             return ""
         return f"; the end of {self.log_path}:\n{text}"
+
+
+def _may_fork(command: Sequence[str]) -> bool:
+    in_a_test = "PYTEST_CURRENT_TEST" in os.environ and not SOAK
+    own, what = tuple(command[: len(_PIDLEASE)]), command[len(_PIDLEASE) :]
+    return in_a_test and own == _PIDLEASE and what[:1] in (["serve"], ["copy"])
 
 
 def _stands_still(task: Path) -> bool:

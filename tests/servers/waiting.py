@@ -19,7 +19,20 @@ def until(
         poll_s: between two looks.
         within_s: at most.
     """
+    assert happens(happened, within_s, poll_s), f"waited {within_s} s for {what}"
+
+
+def happens(happened: Callable[[], bool], within_s: float, poll_s: float = 0.05) -> bool:
+    """Wait until something happened; whether it did.
+
+    Parameters:
+        happened: looks.
+        within_s: at most.
+        poll_s: between two looks.
+    """
     deadline = time.monotonic() + within_s
     while not happened():
-        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(poll_s)
+    return True

@@ -1,0 +1,94 @@
+"""Processes of `pidlease` that are forked from one which has imported it already.
+
+Importing takes most of a second of a core, and the tests start pidlease some six hundred times.
+What runs is the same, in a process of its own: it leads a session, and a kill -9 kills it. The
+soak, and tests of the start itself, run the interpreter anew each time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+_CONTEXT: Final = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["proxy.__main__", "uvloop", __name__])
+_POLL_S: Final = 0.005
+
+
+class Forked:
+    """A process; it has what is used here of `subprocess.Popen`.
+
+    Parameters:
+        arguments: of `pidlease`.
+        env: its whole environment.
+        cwd: its directory.
+        log: its output is appended to this file.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path
+    ) -> None:
+        given = (list(arguments), dict(env), str(cwd), str(log))
+        self._process: Final = _CONTEXT.Process(target=_run, args=given, daemon=True)
+        # It is read once from a pipe, and several threads may ask.
+        self._looking: Final = threading.Lock()
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        with self._looking:
+            return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it ends.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on after so many seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("pidlease", timeout or 0)
+            time.sleep(_POLL_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, should it still run."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill -9, should it still run."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(arguments: list[str], env: dict[str, str], cwd: str, log: str) -> None:
+    os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for opened, standard in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(opened, standard)
+    os.close(output)
+    os.close(nothing)
+    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr] # a text file, not a test's
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    from proxy.__main__ import cli
+
+    sys.argv = ["pidlease", *arguments]
+    cli()
