@@ -349,6 +349,8 @@ class World:
         self.gates: deque[asyncio.Event] = deque()
         self.wrong: list[str] = []
         self.happened: dict[str, int] = {}
+        #: Faults that came when nothing was on its way to Kafka, and never yet when something was.
+        self._owed: deque[Callable[[], None]] = deque()
         self.kafka = SimKafka()
         self.late: deque[tuple[int, bytes]] = deque()
         #: Epochs whose markers are on their way.
@@ -411,6 +413,8 @@ class World:
                 self._snapshot, self.kafka.restart, self.kafka.foreign, self._forget,
                 self.partition.settle, self._plain]  # fmt: skip
         event = self.random.choice([*common, *(rare if self.faults else [])])
+        if self._owed and self.faults and any(self.log.out.values()):
+            event = self._owed.popleft()
         event()
         await settle()
 
@@ -452,6 +456,13 @@ class World:
         ready = sorted(pid for pid, queue in queues.items() if queue)
         return self.random.choice(ready) if ready else None
 
+    def _meets(self, kind: str, fault: Callable[[], None]) -> int | None:
+        """What is on its way that a fault hits. Each kind is to happen once at least."""
+        pid = self._some(self.log.out)
+        if pid is None and kind not in self.happened and fault not in self._owed:
+            self._owed.append(fault)
+        return pid
+
     def _arrive(self) -> None:
         log = self.random.choice([self.log, self.log, *self.zombie_logs])
         pid = self._some(log.out)
@@ -475,7 +486,7 @@ class World:
 
     def _refuse(self) -> None:
         """Too few replicas: nothing was stored, for certain."""
-        pid = self._some(self.log.out)
+        pid = self._meets("refused", self._refuse)
         if pid is not None:
             _, told = self.log.out[pid].popleft()
             self._note("refused")
@@ -483,7 +494,7 @@ class World:
 
     def _time_out(self) -> None:
         """Stored, and the other replicas were late: nobody knows."""
-        pid = self._some(self.log.out)
+        pid = self._meets("timed out", self._time_out)
         if pid is not None:
             new, told = self.log.out[pid].popleft()
             code, offset = self.kafka.take(bytes(new.data))
@@ -494,7 +505,7 @@ class World:
 
     def _cut(self) -> None:
         """A connection ends: answers are lost, and so are requests, but for the first ones."""
-        pid = self._some(self.log.out)
+        pid = self._meets("cut", self._cut)
         if pid is not None:
             self._note("cut")
             self._lose(pid)
