@@ -36,6 +36,7 @@ class Forked:
     def __init__(
         self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path
     ) -> None:
+        log.touch()  # who started it may read it at once
         given = (list(arguments), dict(env), str(cwd), str(log))
         self._process: Final = _CONTEXT.Process(target=_run, args=given, daemon=True)
         # It is read once from a pipe, and several threads may ask.
