@@ -12,8 +12,9 @@ TESTS_IN_PARALLEL ?= 2
 
 .PHONY: demo demo-kafka demo-spark test check bench mutants soak compatibility lock clean
 
+# With KEEP=1 a server stays up in the end, until Ctrl-C.
 demo: $(VENV)/.demo
-	$(BIN)/python -m deploy.demo
+	$(BIN)/python -m deploy.demo $(if $(KEEP),--keep)
 
 # The same with a real Kafka behind the proxy, and a real ZooKeeper; needs mvn and java.
 demo-kafka: $(VENV)/.demo

@@ -1,12 +1,9 @@
 """The command line: `pidlease serve`, `copy`, `spark`, `status`, `topics`, `verify`."""
 
 import inspect
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import structlog
 import typer
 from rich.console import Console
 
@@ -18,6 +15,7 @@ from proxy.cli.spark import spark_cli
 from proxy.cli.status import status
 from proxy.cli.topics import topics_cli
 from proxy.cli.verify import verify
+from proxy.logs import configure_logs
 from proxy.settings import Settings, SettingsError, load_settings
 
 #: Exit codes: 0 all is well; 1 what was looked for is wrong; 2 it could not be looked at.
@@ -31,8 +29,8 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
     """Run the server. Each option is also PIDLEASE_..., or a line of the TOML file."""
     try:
         settings = load_settings(config, given)
-        _configure_logs(settings)
-        run_server(settings)
+        configure_logs(settings)
+        run_server(settings, lambda: load_settings(config, given))
     except (SettingsError, StartError) as error:
         _errors.print(f"pidlease: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(USAGE_ERROR) from None
@@ -78,29 +76,6 @@ cli.add_typer(spark_cli, name="spark")
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
-
-
-def _configure_logs(settings: Settings) -> None:
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    renderer: Any = structlog.processors.JSONRenderer()
-    if settings.log_format == "console":
-        renderer = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(),
-            # Never the values of variables: they hold clients' records.
-            exception_formatter=structlog.dev.plain_traceback,
-        )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            *([] if settings.log_format == "console" else [structlog.processors.format_exc_info]),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 
 
 def main() -> None:

@@ -2,24 +2,23 @@
 
 import asyncio
 import gc
+import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from socket import socket
 
 import structlog
 import uvicorn
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
 
 from pidlease import __version__
 from pidlease.coordination.names import NamesError
 from pidlease.coordination.ports import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
-from pidlease.engine.metrics_source import engine_metrics
-from pidlease.metrics import PidleaseCollector
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
@@ -29,11 +28,12 @@ from proxy.http.door import add_http_door
 from proxy.in_front_of_kafka import InFrontOfKafka
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.door import KafkaDoor
-from proxy.kafka.metrics_source import door_metrics
 from proxy.listening import bound_sockets
 from proxy.log_side import EmbeddedLog, LogSide
+from proxy.measuring import Measuring
 from proxy.ops.http import ops_app
 from proxy.ops.status import replay_of
+from proxy.reloading import apply, read_again
 from proxy.settings import Settings
 
 #: How long a stop waits for HTTP requests whose bodies are still coming; by then none that came
@@ -45,6 +45,9 @@ _PROGRESS_SECONDS = 5
 
 #: Threads that wait for the coordinator.
 _ASKING_THREADS = 4
+
+#: The exit code of a stop that did not come to its end in time.
+_NOT_IN_TIME = 3
 
 _log = structlog.get_logger(__name__)
 
@@ -58,12 +61,17 @@ class App:
 
     Parameters:
         settings: all of it.
+        load: reads the settings again.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         self._settings = settings
+        self._load = load
+        self._reloads: set[asyncio.Task[None]] = set()
         self._started_ms = wall_clock_ms()
-        self._files: Files = RealFiles()
+        real = RealFiles()
+        self._files: Files = real
+        self._measuring = Measuring(settings.log, Path(settings.data_dir), real.fsyncs)
         if settings.faults:
             _log.warning("faults are on: this server will fail on purpose", plan=settings.faults)
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
@@ -87,6 +95,7 @@ class App:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         told = asyncio.create_task(stop.wait())
         start = asyncio.create_task(self._start())
         await asyncio.wait({told, start}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,6 +111,7 @@ class App:
             await self._abandon()
             raise StartError(str(error)) from error
         stepped_down = await self._until_told(told)
+        end_at_the_latest(self._settings.stop_delay_seconds + self._settings.stop_seconds)
         await self._stop()
         if stepped_down:
             raise StartError(
@@ -128,13 +138,14 @@ class App:
 
     async def _start(self) -> None:
         check_exposure(self._settings)
+        self._measuring.lag.start()
         self._listeners = bound_sockets(self._settings.kafka_listen, "--kafka-listen")
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._asking = IoPool(asyncio.get_running_loop(), _ASKING_THREADS)
         kind = InFrontOfKafka if self._settings.log == "kafka" else EmbeddedLog
         side: LogSide = kind(self._settings, self._files, self._pool)
-        self._side = side
+        self._side = self._measuring.side = side
         await side.open()
         self._engine = Engine(
             side.store,
@@ -144,6 +155,7 @@ class App:
             engine_config(self._settings),
             appends=side.appends,
         )
+        self._measuring.engine = self._engine
         await self._recover(self._engine)
         await side.follow(self._engine)
         gc.freeze()
@@ -169,6 +181,7 @@ class App:
         config = door_config(self._settings, side.cluster_id)
         budget = MemoryBudget(config.memory_bytes_max)
         self._door = KafkaDoor(config, budget, side.apis(engine, config, budget))
+        self._measuring.door = self._door
         try:
             await self._door.listen(self._listeners)
         except OSError as error:
@@ -178,9 +191,7 @@ class App:
 
     async def _start_http(self) -> None:
         listeners = bound_sockets(self._settings.http_listen, "--http-listen")
-        registry = CollectorRegistry()
-        registry.register(PidleaseCollector([self._metrics]))
-        app = ops_app(lambda: self._engine, self._started_ms, registry)
+        app = ops_app(lambda: self._engine, self._started_ms, self._measuring)
         self._end_reads = add_http_door(app, lambda: self._engine, record_limits(self._settings))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
@@ -190,17 +201,22 @@ class App:
         # Its signal handling is ours; the server as a whole stops in its own order.
         self._http_task = asyncio.create_task(self._http._serve(listeners))
 
-    def _metrics(self) -> Iterable[Metric]:
-        if self._engine is not None:
-            yield from engine_metrics(self._engine)
-        if self._door is not None:
-            yield from door_metrics(self._door)
+    def _reload(self) -> None:
+        """SIGHUP: read the settings again, beside the event loop."""
+        task = asyncio.create_task(self._read_again())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _read_again(self) -> None:
+        self._settings = await asyncio.to_thread(read_again, self._settings, self._load)
+        apply(self._settings, self._engine, self._door)
 
     async def _stop(self) -> None:
         """Readiness first, then the door, then what is in flight, the snapshot and the log."""
         _log.info("stopping")
         if self._engine is not None:
             self._engine.ready = False
+        await asyncio.sleep(self._settings.stop_delay_seconds)
         if self._end_reads is not None:
             self._end_reads()
         if self._door is not None:
@@ -215,6 +231,7 @@ class App:
             if pool is not None:
                 pool.close()
         await self._stop_http()
+        await self._measuring.lag.stop()
         _log.info("stopped")
 
     async def _stop_http(self) -> None:
@@ -224,6 +241,23 @@ class App:
                 await self._http_task
 
 
+def end_at_the_latest(seconds: float) -> None:
+    """End the process after so long, should it still be there: a disk, or Kafka, may hang for ever.
+
+    Nothing is lost by it that a crash would not lose. A thread does it, for the event loop may be
+    what hangs.
+    """
+
+    def end() -> None:
+        _log.critical("the stop took too long; the process ends as by a crash", seconds=seconds)
+        sys.stderr.flush()
+        os._exit(_NOT_IN_TIME)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
 def _raise_open_files() -> None:
     """Ask for as many open files as the system allows: partitions and clients take some each."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -231,8 +265,12 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, load: Callable[[], Settings]) -> None:
     """Run a server until it is told to stop.
+
+    Parameters:
+        settings: all of them.
+        load: reads them again, for what may change while it runs.
 
     Raises:
         StartError: it cannot start.
@@ -245,8 +283,8 @@ def serve(settings: Settings) -> None:
     gc.set_threshold(100_000, 50, 1000)
     gc.disable()
     if sys.platform == "win32":
-        asyncio.run(App(settings).run())
+        asyncio.run(App(settings, load).run())
         return
     import uvloop  # noqa: PLC0415 - not there on Windows
 
-    uvloop.run(App(settings).run())
+    uvloop.run(App(settings, load).run())

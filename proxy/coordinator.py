@@ -147,6 +147,13 @@ class Coordinator:
     def _read_mark(self, mark: Path) -> str:
         return read_file(self._files, mark).decode() if self._files.exists(mark) else ""
 
+    @property
+    def state(self) -> tuple[str, bool]:
+        """What it is, and whether it can be asked now."""
+        if self._zookeeper is None:
+            return "file", True
+        return "zookeeper", self._zookeeper.state == "connected"
+
     def close(self) -> None:
         """Blocks."""
         if self._zookeeper is not None:

@@ -237,6 +237,10 @@ class InFrontOfKafka:
             with suppress(asyncio.CancelledError):
                 await task
 
+    def coordinator_state(self) -> tuple[str, bool] | None:
+        """See `LogSide`."""
+        return None if self._coordinator is None else self._coordinator.state
+
     def release(self) -> None:
         """See `LogSide`."""
         if self._coordinator is not None:

@@ -61,6 +61,9 @@ class LogSide(Protocol):
     async def close(self) -> None:
         """The door is closed, the engine not yet: take nothing new."""
 
+    def coordinator_state(self) -> tuple[str, bool] | None:
+        """What coordinates, and whether it can be asked now; None: it is not known yet."""
+
     def release(self) -> None:
         """The engine is closed, or never came to be. Blocks."""
 
@@ -125,6 +128,10 @@ class EmbeddedLog:
         """See `LogSide`."""
         if self._offsets is not None:
             await self._offsets.close()
+
+    def coordinator_state(self) -> tuple[str, bool] | None:
+        """See `LogSide`."""
+        return None if self._coordinator is None else self._coordinator.state
 
     def release(self) -> None:
         """See `LogSide`."""

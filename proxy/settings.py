@@ -153,6 +153,14 @@ class Settings(BaseSettings):
     idle_seconds: Seconds = Field(600.0, description="an idle connection is closed after this")
     io_threads: int = Field(8, gt=0, le=256, description="threads for reading and writing files")
 
+    stop_delay_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=3600,
+        description="a stop is told by /readyz for so long before the doors close",
+    )
+    stop_seconds: Seconds = Field(60.0, description="a stop takes at most, then the process ends")
+
     log_format: Literal["console", "json"] = Field("console", description="how events are told")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="which")
     faults: Annotated[str, AfterValidator(_is_fault_plan)] = Field(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from deploy.demo.behind import behind
 from deploy.demo.copied.story import run_copied
+from deploy.demo.kept import keep_up, name_metrics
 from deploy.demo.leased.story import run_leased
 from deploy.demo.proxy_process import DemoError
 from deploy.demo.story import run_demo
@@ -30,6 +31,9 @@ def main(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="With a real Kafka behind, that is killed as well.")
     ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave a server up in the end, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Send 20,894 real rows through a server that is killed six times, and count them all.
 
@@ -40,6 +44,8 @@ def main(
     code = 1
     try:
         code = asyncio.run(_until_stopped(console, directory.resolve(), seconds, kafka=kafka))
+        if keep and not kafka:
+            asyncio.run(_kept(console, directory.resolve()))
     except* DemoError as group:
         for error in group.exceptions:
             console.print(f"demo: failed: {error}", style="red", markup=False, highlight=False)
@@ -48,11 +54,20 @@ def main(
     raise typer.Exit(code)
 
 
-async def _until_stopped(console: Console, directory: Path, seconds: float, *, kafka: bool) -> int:
+async def _kept(console: Console, directory: Path) -> None:
+    _cancel_at_sigterm()
+    await keep_up(console, directory)
+
+
+def _cancel_at_sigterm() -> None:
     """SIGTERM ends it as Ctrl-C does: the proxy must not be left behind."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+async def _until_stopped(console: Console, directory: Path, seconds: float, *, kafka: bool) -> int:
+    _cancel_at_sigterm()
     if kafka:
         return await _in_front(console, directory / "in-front", seconds)
     codes = [
@@ -60,6 +75,7 @@ async def _until_stopped(console: Console, directory: Path, seconds: float, *, k
         await run_leased(console, directory / "leased"),
         await run_copied(console, directory / "copied"),
     ]
+    name_metrics(console, directory)
     return max(codes)
 
 

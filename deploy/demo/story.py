@@ -15,6 +15,7 @@ from deploy.demo.behind import Behind
 from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient, log_into
 from deploy.demo.crashes import BROKER, PLAN, PLAN_IN_FRONT, Crasher
 from deploy.demo.duplicates import DuplicateCounter
+from deploy.demo.kept import save_metrics
 from deploy.demo.ledger import Ledger
 from deploy.demo.outcome import Outcome
 from deploy.demo.pace import Pace, send_all
@@ -62,6 +63,7 @@ async def run_demo(
                 whose = "from Kafka itself" if behind else "from the proxy"
                 screen.tell(f"all acknowledged; reading everything back, {whose}")
                 stored = await asyncio.to_thread(read_back, source)
+                await save_metrics(proxy, directory)
                 await proxy.stop()
         except TimeoutError:
             raise DemoError(f"not done within {_ALL_S:.0f} s; {proxy.tail()}") from None

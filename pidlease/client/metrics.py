@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from pidlease.metrics import counter, gauge, labelled_counter
+from pidlease.metrics import CLIENT, CLIENT_BUFFERED, CLIENT_ERRORS, CLIENT_REFUSALS
 
 
 @dataclass(slots=True)
@@ -47,19 +47,6 @@ class ProducerMetrics:
         self.errors[type(error).__name__] += records
 
 
-_TEXTS = {
-    "records": "records acknowledged, duplicates included",
-    "batches": "batches acknowledged",
-    "bytes": "bytes of acknowledged batches",
-    "duplicates": "records that had been in the log before",
-    "retries": "batches sent again",
-    "requests": "Produce requests",
-    "reconnects": "connections made anew",
-    "leases": "leases granted",
-    "switches": "PIDs replaced before their lease ended",
-}
-
-
 class ProducerCollector(Collector):
     """Tells a producer's metrics when it is scraped.
 
@@ -73,18 +60,9 @@ class ProducerCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """See prometheus_client."""
         numbers = self._read()
-        for name, text in _TEXTS.items():
-            yield counter(f"pidlease_client_{name}", text, getattr(numbers, name))
-        yield gauge("pidlease_client_buffered_bytes", "bytes that wait", numbers.buffered_bytes)
-        yield labelled_counter(
-            "pidlease_client_errors",
-            "records that failed",
-            ("kind",),
-            [((kind,), count) for kind, count in sorted(numbers.errors.items())],
-        )
-        yield labelled_counter(
-            "pidlease_client_refusals",
-            "batches refused by the server",
-            ("code",),
-            [((str(code),), count) for code, count in sorted(numbers.refusals.items())],
-        )
+        for name, definition in CLIENT.items():
+            yield definition.of(getattr(numbers, name))
+        yield CLIENT_BUFFERED.of(numbers.buffered_bytes)
+        errors, refusals = sorted(numbers.errors.items()), sorted(numbers.refusals.items())
+        yield CLIENT_ERRORS.rows([((kind,), count) for kind, count in errors])
+        yield CLIENT_REFUSALS.rows([((str(code),), count) for code, count in refusals])

@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Final, NamedTuple
 
+from pidlease.core.pid import Policy, policy_of
 from pidlease.core.state import Batch
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import Done, Outcome
@@ -68,8 +69,12 @@ class AppendService:
         check_intact(header, data)
         check_from_client(header)
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        policy = None
+        if identity is not None and partition.judging:
+            policy = Policy.EPOCH if identity.name else policy_of(identity.pid)
 
         def done(outcome: Outcome) -> None:
+            partition.counts.by_http[policy, outcome.status] += 1
             if not told.done():  # who asked has gone away
                 told.set_result(outcome)
 

@@ -4,12 +4,14 @@ What came while the one before was under way goes into the next one (group commi
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
+from pidlease.engine.counts import Counts
 from pidlease.engine.flight import Pending, next_group
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.rereading import Rereadable, Rereading, Takeable
@@ -24,6 +26,10 @@ Applied = list[tuple[Pending, Outcome]]
 
 class Appending(Rereadable, Takeable, Protocol):
     """What is asked of the partition."""
+
+    @property
+    def totals(self) -> Counts:
+        """What is counted over all partitions."""
 
     @property
     def next_offset(self) -> int:
@@ -104,6 +110,7 @@ class GroupAppends:
         self._partition: Final = partition
         self._queue: deque[Pending] = deque()
         self._writing: list[Pending] = []
+        self._began = 0.0
         self._start_scheduled = False
         self._loop = asyncio.get_running_loop()
 
@@ -154,10 +161,12 @@ class GroupAppends:
         group = next_group(self._queue)
         if group:
             self._writing = group
+            self._began = time.monotonic()
             self._log.append([pending.new for pending in group], self._appended)
 
     def _appended(self, result: list[int] | Exception) -> None:
         group, self._writing = self._writing, []
+        self._partition.totals.append_seconds.observe(time.monotonic() - self._began)
         if isinstance(result, Exception):
             self._fail(group, result)
             self._start()

@@ -16,9 +16,10 @@ from pidlease.engine.following import Following
 from pidlease.engine.keeper import Keeper, KeeperConfig
 from pidlease.engine.leasing import Leases
 from pidlease.engine.naming import NamedLeases
-from pidlease.engine.partition import Partition, Surroundings
+from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import Recovery
 from pidlease.engine.replay import Replay
+from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.topics import (
     PartitionCountError,
     TooManyPartitionsError,

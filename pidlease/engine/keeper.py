@@ -11,7 +11,9 @@ from typing import Any, Final
 import structlog
 
 from pidlease.engine.leasing import Leases
-from pidlease.engine.partition import Partition, Surroundings
+from pidlease.engine.loop_lag import LoopLag
+from pidlease.engine.partition import Partition
+from pidlease.engine.surroundings import Surroundings
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import Manifest, SnapshotError, SnapshotStore
@@ -24,6 +26,8 @@ _SNAPSHOT_POLL_SECONDS: Final = 0.5
 _SETTLE_SECONDS: Final = 15.0
 #: Of so many partitions at once: the log is asked for each.
 _SETTLED_AT_ONCE: Final = 500
+#: How often it is looked how long anything waits for a snapshot.
+_DELAY_LOOK_SECONDS: Final = 0.005
 #: How long to wait after a failure.
 _FAILURE_SECONDS: Final = 5.0
 
@@ -83,17 +87,24 @@ class Keeper:
         self._granted_at_snapshot = 0
         self.newest: Manifest | None = None
         self.snapshot_seconds = 0.0
+        #: The longest that anything waited while the last one was made.
+        self.snapshot_delay_seconds = 0.0
+        self.snapshots_taken = 0
         self.snapshot_failures = 0
 
     def start(self) -> None:
         """Begin."""
         self._tasks = [
             asyncio.create_task(self._snapshot_loop()),
-            asyncio.create_task(self._repeat(self._config.flush_seconds, self._flush)),
-            asyncio.create_task(self._repeat(self._config.retention_seconds, self.retain)),
-            asyncio.create_task(self._repeat(_EXPIRY_SECONDS, self._expire)),
-            asyncio.create_task(self._repeat(_SETTLE_SECONDS, self._settle)),
+            asyncio.create_task(self._repeat(lambda: self._config.flush_seconds, self._flush)),
+            asyncio.create_task(self._repeat(lambda: self._config.retention_seconds, self.retain)),
+            asyncio.create_task(self._repeat(lambda: _EXPIRY_SECONDS, self._expire)),
+            asyncio.create_task(self._repeat(lambda: _SETTLE_SECONDS, self._settle)),
         ]
+
+    def reconfigure(self, config: KeeperConfig) -> None:
+        """Do things at other times, each from its next time on."""
+        self._config = config
 
     async def stop(self) -> None:
         """End, behind what is under way: a thread that writes a snapshot cannot be cancelled."""
@@ -115,7 +126,7 @@ class Keeper:
             OSError: it could not be written.
             LogError: what it would speak of may not be on the disk.
         """
-        async with self._snapshot_lock:
+        async with self._snapshot_lock, LoopLag(_DELAY_LOOK_SECONDS) as delay:
             started = time.monotonic()
             self._batches_at_snapshot = self._counts.batches
             self._granted_at_snapshot = self._leases.granted
@@ -132,7 +143,9 @@ class Keeper:
             work = partial(self._snapshots.write, now_ms, rows, leases)
             manifest = await self._pool.run(work)
             self.newest = manifest
+            self.snapshots_taken += 1
             self.snapshot_seconds = time.monotonic() - started
+            self.snapshot_delay_seconds = delay.longest
             _log.info("snapshot", number=manifest.number, rows=manifest.rows,
                       seconds=round(self.snapshot_seconds, 3))  # fmt: skip
             return manifest
@@ -200,8 +213,10 @@ class Keeper:
         # A bounded part at a time, so that the loop stays free; the next part comes in a second.
         self._leases.expire()
 
-    async def _repeat(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while await self._pause(seconds):
+    async def _repeat(
+        self, seconds: Callable[[], float], work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        while await self._pause(seconds()):
             try:
                 await work()
             except Exception:  # noqa: BLE001 - what goes wrong once is to be tried again

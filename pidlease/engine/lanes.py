@@ -7,6 +7,7 @@ have come before. So the first batch of a producer goes alone, and the next ones
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -169,9 +170,11 @@ class Lanes:
             pending = lane.waiting.popleft()
             lane.flying.append(pending)
             self._frontier.sent(pending)
-            self._log.send(pid, pending.new, partial(self._answered, lane, pending))
+            began = time.monotonic()
+            self._log.send(pid, pending.new, partial(self._answered, lane, pending, began))
 
-    def _answered(self, lane: _Lane, pending: Pending, answer: Forwarded) -> None:
+    def _answered(self, lane: _Lane, pending: Pending, began: float, answer: Forwarded) -> None:
+        self._partition.totals.forwarded(began, answer.code, answer.offset)
         pid = pending.pid
         if pending not in lane.flying:
             # It failed with one before it, and was answered so. Its retry settles it.

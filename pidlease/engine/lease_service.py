@@ -141,6 +141,13 @@ class LeaseService:
             NamesError: bindings of names cannot be read or changed now; try again.
             NoPidError: there is none to be had now; try again.
         """
+        began = time.monotonic()
+        try:
+            return await self._lease(ask)
+        finally:
+            self._engine.counts.lease_seconds["http"].observe(time.monotonic() - began)
+
+    async def _lease(self, ask: Ask) -> Granted:
         partition = partition_of(self._engine, ask.topic, ask.partition)
         name = self._name(ask)
         if ask.pid >= 0 and not (name and ask.renew):

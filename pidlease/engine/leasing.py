@@ -6,6 +6,7 @@ of which nothing is known starts at 0. The ring only bounds how much is known at
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -26,6 +27,9 @@ from pidlease.storage.snapshots import LeaseRow, LeaseRows
 _NUMBERS_MAX: Final = 1 << (POLICY_SHIFT - 1)
 #: PIDs that are looked at before others get their turn.
 _AT_ONCE: Final = 500
+#: Why leases are refused.
+_NO_BLOCK: Final = "no block"
+_RING_FULL: Final = "ring full"
 
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +65,7 @@ class Leases:
         self.blocks: Final = PidBlocks(sequence, pool, clock_ms, lease_ms)
         self._clock_ms = clock_ms
         self._names = ProducerNames() if names is None else names
-        #: See `partition.LeaseBook`.
+        #: See `surroundings.LeaseBook`.
         self.fences: dict[int, int] = {}
         self.formers: dict[int, int] = {}
         #: Called with each PID whose lease has ended.
@@ -70,8 +74,10 @@ class Leases:
         #: Of blocks taken up to then, PIDs were let go: an unknown one may have written, also when
         #: the clock is put back and the block seems young again.
         self._forgotten_ms = -1
-        self.granted = 0
-        self.refused: dict[str, int] = {"no block": 0, "ring full": 0}
+        #: How many PIDs were leased, by policy.
+        self.granted_by: Final[Counter[Policy]] = Counter()
+        #: How many leases were refused, by reason and policy; None: a PID of none.
+        self.refused_by: Final[Counter[tuple[str, Policy | None]]] = Counter()
         self.expired = 0
 
     def first_block(self) -> None:
@@ -84,6 +90,19 @@ class Leases:
         # What no sequence comes to was never handed out, whoever let it into the log.
         self.blocks.first(max((n for n in leased if n < _NUMBERS_MAX), default=0))
 
+    @property
+    def granted(self) -> int:
+        """PIDs leased."""
+        return self.granted_by.total()
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Leases refused, by reason."""
+        found = dict.fromkeys((_NO_BLOCK, _RING_FULL), 0)
+        for (reason, _), count in self.refused_by.items():
+            found[reason] += count
+        return found
+
     # ------------------------------------------------------------------ leasing
 
     def lease(self, policy: Policy) -> int:
@@ -95,15 +114,15 @@ class Leases:
         now_ms = self._clock_ms()
         self.expire()
         if not self.blocks.prepare():
-            self.refused["no block"] += 1
+            self.refused_by[_NO_BLOCK, policy] += 1
             raise NoPidError("the next block of PIDs is not there yet; try again")
         if len(self.ring) >= self.ring.capacity:
-            self.refused["ring full"] += 1
+            self.refused_by[_RING_FULL, policy] += 1
             raise NoPidError(f"all {self.ring.capacity} lease slots are taken; try again later")
         pid = make_pid(policy, self.blocks.take())
         self.ring.grant(pid, now_ms + self.lease_ms)
         self._table.put(pid, now_ms)
-        self.granted += 1
+        self.granted_by[policy] += 1
         return pid
 
     def expire_ms(self, pid: int) -> int:
@@ -113,7 +132,7 @@ class Leases:
         return (begun_ms if begun_ms >= 0 else self.blocks.ages.taken_ms(pid)) + self.lease_ms
 
     def age(self, pid: int, hole_ms: int) -> Age:
-        """See `partition.LeaseBook`.
+        """See `surroundings.LeaseBook`.
 
         A lease that is kept here since it was granted is as good as a young block: its state has
         never expired. So a PID that was leased late from its block, or is in long use, may still
@@ -132,7 +151,7 @@ class Leases:
         return self.blocks.ages.age(pid, young_after_ms)
 
     def unsure(self, pid: int) -> bool:
-        """See `partition.LeaseBook`."""
+        """See `surroundings.LeaseBook`."""
         return self.blocks.unsure(pid)
 
     def now_ms(self) -> int:
@@ -155,14 +174,14 @@ class Leases:
             self._table.put(pid, granted_ms, lease.first_ms)
 
     def adopt(self, pid: int, partition: LeasedPartition) -> bool:
-        """See `partition.LeaseBook`."""
+        """See `surroundings.LeaseBook`."""
         now_ms = self._clock_ms()
         lease = self._table.get(pid)
         if lease is None:
             try:
                 self._adopt_unknown(pid, now_ms)
             except RingFullError:
-                self.refused["ring full"] += 1
+                self.refused_by[_RING_FULL, policy_of(pid)] += 1
                 return False
             self._table.put(pid, -1, now_ms)
         elif lease.first_ms < 0:
@@ -256,7 +275,7 @@ class Leases:
                 self.ring.restore(pid, max(granted_ms, first_ms) + self.lease_ms)
 
     def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:
-        """See `partition.LeaseBook`. A PID that only the log knows has its full lease again."""
+        """See `surroundings.LeaseBook`. A PID that only the log knows has its full lease again."""
         now_ms = self._clock_ms()
         # Every entry has its full lease again: while the server was away, nobody could write.
         for pid in self._table.restore(pids, partition, now_ms):

@@ -1,102 +1,124 @@
 """The engine's numbers as metrics."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
+from pidlease import metrics
 from pidlease.core.pid import Policy
+from pidlease.engine.counts import Became, Counts, TopicCounts
 from pidlease.engine.engine import Engine, wall_clock_ms
-from pidlease.metrics import counter, gauge, labelled_counter
+from pidlease.engine.keeper import Keeper
+from pidlease.engine.leasing import Leases
+from pidlease.engine.replay import Replay
 
-_POLICY_NAMES: Final = ("none", *(policy.name.lower() for policy in Policy))
+_HTTP, _KAFKA = "http", "kafka"
 
 
 def engine_metrics(engine: Engine) -> Iterable[Metric]:
     """All metrics of the engine, as they are now."""
-    yield from _traffic(engine)
-    yield from _leases(engine)
-    yield from _snapshots(engine)
+    yield metrics.READY.of(engine.ready)
+    yield from _partitions(engine)
+    yield from _topics(engine.counts)
+    yield from _ways_into_the_log(engine.counts)
+    yield from _leases(engine.leases)
+    yield metrics.LEASE_SECONDS.histograms(
+        {(door,): each for door, each in engine.counts.lease_seconds.items()}
+    )
+    yield from _snapshots(engine.keeper)
+    yield from _replay(engine.replay)
+
+
+def _partitions(engine: Engine) -> Iterator[Metric]:
     partitions = engine.partitions()
-    yield gauge("pidlease_ready", "1 when requests are taken.", float(engine.ready))
-    yield from _replay(engine)
-    yield gauge("pidlease_topics", "Topics.", len(engine.topics))
-    yield gauge("pidlease_partitions", "Partitions.", len(partitions))
-    stopped = sum(1 for partition in partitions if partition.log.stopped)
-    yield gauge("pidlease_partitions_stopped", "Partitions that take no appends.", stopped)
-    producers = sum(len(partition.producers) for partition in partitions)
-    yield gauge("pidlease_producers", "Producers known, over all partitions.", producers)
     in_flight = sum(partition.in_flight for partition in partitions)
-    yield gauge("pidlease_in_flight_batches", "Batches on their way to the log.", in_flight)
+    counts = [each for _, each in engine.counts.topics()]
+    persisted, failed = sum(c.batches for c in counts), sum(c.failed for c in counts)
+    yield metrics.TOPICS.of(len(engine.topics))
+    yield metrics.PARTITIONS.of(len(partitions))
+    yield metrics.PARTITIONS_STOPPED.of(sum(1 for each in partitions if each.log.stopped))
+    yield metrics.PRODUCERS.of(sum(len(each.producers) for each in partitions))
+    yield metrics.IN_FLIGHT.of(in_flight)
+    yield metrics.PUSHED.of(persisted + failed + in_flight)
+    yield metrics.PERSISTED.of(persisted)
+    yield metrics.FAILED.of(failed)
 
 
-def _replay(engine: Engine) -> Iterable[Metric]:
-    replay = engine.replay
-    yield gauge("pidlease_replay_partitions", "Partitions that the start replays.", replay.total)
-    yield gauge("pidlease_replay_partitions_done", "Those that it has replayed.", replay.done)
-    yield gauge(
-        "pidlease_replay_offsets_left",
-        "Offsets that the start has still to replay.",
-        replay.offsets_left,
+def _topics(counts: Counts) -> Iterator[Metric]:
+    topics = list(counts.topics())
+    yield metrics.JUDGED.rows([row for name, each in topics for row in _judged(name, each)])
+    of_each = {
+        metrics.APPENDED_BATCHES: "batches",
+        metrics.APPENDED_RECORDS: "records",
+        metrics.APPENDED_BYTES: "bytes",
+        metrics.READ_BATCHES: "read_batches",
+        metrics.READ_RECORDS: "read_records",
+        metrics.READ_BYTES: "read_bytes",
+    }
+    for definition, field in of_each.items():
+        yield definition.rows([((name,), getattr(each, field)) for name, each in topics])
+
+
+def _judged(topic: str, counts: TopicCounts) -> Iterator[tuple[tuple[str, ...], float]]:
+    for became, total in counts.judged().items():
+        by_http = counts.by_http.get(became, 0)
+        for door, count in ((_HTTP, by_http), (_KAFKA, total - by_http)):
+            if count > 0:
+                yield (door, topic, *_told(became)), count
+
+
+def _told(became: Became) -> tuple[str, str]:
+    policy, status = became
+    return _policy(policy), status.value.replace(" ", "_")
+
+
+def _policy(policy: Policy | None) -> str:
+    return "none" if policy is None else policy.name.lower()
+
+
+def _ways_into_the_log(counts: Counts) -> Iterator[Metric]:
+    yield metrics.APPENDS.of(counts.appends)
+    yield metrics.JOINED.of(counts.joined)
+    yield metrics.DIFFERING.of(counts.differing)
+    yield metrics.APPEND_SECONDS.histogram(counts.append_seconds)
+    yield metrics.FORWARD_SECONDS.histogram(counts.forward_seconds)
+    yield metrics.WRITERS_TAKEN.of(counts.writers_taken)
+    yield metrics.WRITERS_FENCED.of(counts.writers_fenced)
+
+
+def _leases(leases: Leases) -> Iterator[Metric]:
+    yield metrics.LEASES_GRANTED.rows(
+        [((_policy(policy),), count) for policy, count in leases.granted_by.items()]
     )
+    yield metrics.LEASES_REFUSED.rows(
+        [
+            ((reason.replace(" ", "_"), _policy(policy)), count)
+            for (reason, policy), count in leases.refused_by.items()
+        ]
+    )
+    yield metrics.LEASES_EXPIRED.of(leases.expired)
+    yield metrics.LEASES.of(len(leases))
+    yield metrics.LEASE_LENGTH.of(leases.lease_ms / 1000)
+    yield metrics.RING_USED.of(len(leases.ring))
+    yield metrics.RING_CAPACITY.of(leases.ring.capacity)
+    yield metrics.BLOCK_LEFT.of(leases.blocks.left)
+    yield metrics.PREFETCH_SECONDS.of(leases.blocks.prefetch_seconds)
+    yield metrics.PREFETCH_FAILURES.of(leases.blocks.prefetch_failures)
 
 
-def _traffic(engine: Engine) -> Iterable[Metric]:
-    counts = engine.counts
-    verdicts = [
-        ((policy.name.lower() if policy else "none", status.value.replace(" ", "_")), float(n))
-        for (policy, status), n in counts.verdicts.items()
-    ]
-    appended = [((_POLICY_NAMES[i], "appended"), float(n)) for i, n in enumerate(counts.appended)]
-    verdicts += [row for row in appended if row[1]]
-    yield labelled_counter(
-        "pidlease_batches_judged",
-        "Batches by what became of them.",
-        ("policy", "outcome"),
-        verdicts,
-    )
-    yield counter("pidlease_appended_batches", "Batches appended.", counts.batches)
-    yield counter("pidlease_appended_records", "Records appended.", counts.records)
-    yield counter("pidlease_appended_bytes", "Bytes appended.", counts.bytes)
-    yield counter("pidlease_appends", "Appends, each of one batch or more.", counts.appends)
-    yield counter(
-        "pidlease_joined_retries", "Retries that waited for their original.", counts.joined
-    )
-    yield counter(
-        "pidlease_differing_duplicates",
-        "Duplicates by their numbers, with other bytes.",
-        counts.differing,
-    )
+def _snapshots(keeper: Keeper) -> Iterator[Metric]:
+    yield metrics.SNAPSHOTS.of(keeper.snapshots_taken)
+    yield metrics.SNAPSHOT_FAILURES.of(keeper.snapshot_failures)
+    yield metrics.SNAPSHOT_SECONDS.of(keeper.snapshot_seconds)
+    yield metrics.SNAPSHOT_DELAY.of(keeper.snapshot_delay_seconds)
+    newest = keeper.newest
+    if newest is not None:
+        yield metrics.SNAPSHOT_AGE.of((wall_clock_ms() - newest.created_ms) / 1000)
+        yield metrics.SNAPSHOT_ROWS.of(sum(newest.rows.values()))
+        yield metrics.SNAPSHOT_BYTES.of(sum(size for size, _ in newest.checksums.values()))
 
 
-def _leases(engine: Engine) -> Iterable[Metric]:
-    leases = engine.leases
-    yield counter("pidlease_leases_granted", "PIDs leased.", leases.granted)
-    yield labelled_counter(
-        "pidlease_leases_refused",
-        "Leases refused.",
-        ("reason",),
-        [((reason.replace(" ", "_"),), float(n)) for reason, n in leases.refused.items()],
-    )
-    yield counter("pidlease_leases_expired", "PIDs whose lease ended.", leases.expired)
-    yield gauge("pidlease_lease_ring_used", "Slots taken.", len(leases.ring))
-    yield gauge("pidlease_lease_ring_capacity", "Slots there are.", leases.ring.capacity)
-    yield gauge("pidlease_pid_block_left", "PIDs to lease before a new block.", leases.blocks.left)
-    yield gauge(
-        "pidlease_pid_prefetch_seconds",
-        "How long the last block took.",
-        leases.blocks.prefetch_seconds,
-    )
-
-
-def _snapshots(engine: Engine) -> Iterable[Metric]:
-    keeper = engine.keeper
-    yield counter("pidlease_snapshot_failures", "Snapshots that failed.", keeper.snapshot_failures)
-    yield gauge(
-        "pidlease_snapshot_seconds", "How long the last snapshot took.", keeper.snapshot_seconds
-    )
-    if keeper.newest is not None:
-        age = (wall_clock_ms() - keeper.newest.created_ms) / 1000
-        yield gauge("pidlease_snapshot_age_seconds", "Age of the newest snapshot.", age)
-        rows = sum(keeper.newest.rows.values())
-        yield gauge("pidlease_snapshot_rows", "Rows of the newest snapshot.", rows)
+def _replay(replay: Replay) -> Iterator[Metric]:
+    yield metrics.REPLAY_PARTITIONS.of(replay.total)
+    yield metrics.REPLAY_DONE.of(replay.done)
+    yield metrics.REPLAY_LEFT.of(replay.offsets_left)

@@ -8,27 +8,26 @@ this runs on the event loop; only the append itself is elsewhere (`appends.py`).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, malformed
 from pidlease.core.packed import Packed, fold_packed, judge_packed, offset_of
 from pidlease.core.pid import Policy, policy_of
-from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch
 from pidlease.core.topic_policy import TopicPolicy
-from pidlease.engine.appends import AppendsMaker, Applied, GroupAppends
-from pidlease.engine.counts import Counts
+from pidlease.engine.appends import Applied
+from pidlease.engine.counts import Counts, TopicCounts
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.flight import Pending, behind_failed, original, tell
 from pidlease.engine.known import KnownProducers
 from pidlease.engine.outcome import Done, Outcome, Status, told_as
 from pidlease.engine.rereading import LOST, Parked, Rereading
+from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import no_policy
 from pidlease.storage.errors import OffsetRangeError
 from pidlease.storage.ports import ForwardingLog, NewBatch, PartitionLog
@@ -41,55 +40,6 @@ from pidlease.storage.writer import Writer, is_marker_of
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
 
 _log = structlog.get_logger(__name__)
-
-
-class LeaseBook(Protocol):
-    """What a partition asks of the leases.
-
-    Attributes:
-        fences: of PIDs that a name is bound to, the last generation granted: lower ones are
-            fenced, wherever they are seen.
-        formers: the PID that the name of a PID had before.
-    """
-
-    fences: dict[int, int]
-    formers: dict[int, int]
-
-    def age(self, pid: int, hole_ms: int) -> Age:
-        """How old the PID's block is; blocks taken before `hole_ms` count as old."""
-
-    def adopt(self, pid: int, partition: "Partition") -> bool:
-        """Take note that a PID writes to a partition for the first time; False: no slot is free."""
-
-    def unsure(self, pid: int) -> bool:
-        """Whether a PID of no block on record may be one that another server leased since.
-
-        Then it is being looked up, and will be known soon.
-        """
-
-    def restore(self, pids: Iterable[int], partition: "Partition") -> None:
-        """Take note that the log holds batches of PIDs on a partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all partitions share.
-
-    Attributes:
-        leases: where new producers are noted.
-        counts: where outcomes are counted.
-        clock_ms: the time, in ms since 1970.
-        judging: off lets every batch through as if it had no PID.
-        names: the producer ids of policy epoch.
-        appends: how admitted batches come into the log.
-    """
-
-    leases: LeaseBook
-    counts: Counts
-    clock_ms: Callable[[], int]
-    judging: bool = True
-    names: ProducerNames = field(default_factory=ProducerNames)
-    appends: AppendsMaker = GroupAppends
 
 
 class Partition(KnownProducers):
@@ -113,9 +63,13 @@ class Partition(KnownProducers):
         self._leases = around.leases
         self._fences = around.leases.fences
         self._formers = around.leases.formers
-        self._counts = around.counts
+        #: What is counted over all partitions, and of its topic.
+        self.totals: Final[Counts] = around.counts
+        self.counts: Final[TopicCounts] = around.counts.of(name.topic)
         self._clock_ms = around.clock_ms
-        self._judging = around.judging
+        self._events: Final = around.events
+        #: Whether anything is judged here.
+        self.judging: Final = around.judging
         self._pushed: dict[int, Packed] = {}
         self._flying: dict[int, deque[Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
@@ -156,7 +110,8 @@ class Partition(KnownProducers):
             sure: whether the log was read again before.
         """
         if self.log.stopped:
-            done(self._stopped())
+            reason = self.log.stopped
+            done(self._outcome(policy_of(pid), Outcome(Status.STOPPED, reason=reason)))
             return
         if self._shared and self._appends.lost:
             done(self._outcome(policy_of(pid), LOST))
@@ -164,7 +119,7 @@ class Partition(KnownProducers):
         if not self._takes_all and (reason := self._policy.refusal(pid)):
             done(self._outcome(policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason)))
             return
-        if pid <= 0 or not self._judging:
+        if pid <= 0 or not self.judging:
             self._appends.push(Pending(0, batch, NewBatch(data, header), done))
             return
         rules = rules_of(pid)
@@ -312,7 +267,7 @@ class Partition(KnownProducers):
             verdict = judge_packed(rules, durable, batch) if durable is not None else verdict
             if durable is None or verdict.kind is not Kind.DUPLICATE:
                 # What it repeats, or straddles, is not acknowledged yet: wait for that answer.
-                self._counts.joined += 1
+                self.totals.joined += 1
                 original(flying, batch).retries.append((batch, done))
                 return
         if kind is Kind.UNKNOWN and self._leases.unsure(pid):
@@ -321,26 +276,33 @@ class Partition(KnownProducers):
             done(self._outcome(rules.policy, Outcome(Status.FAILED, reason=reason)))
             return
         if verdict.differs:
-            self._counts.differing += 1
+            self.totals.differing += 1
             _log.warning("a duplicate by its numbers has other bytes", pid=pid, batch=batch,
                          partition=str(self.name))  # fmt: skip
+        if kind is not Kind.DUPLICATE:
+            self._tell_refusal(pid, rules, batch, verdict)
         outcome = told_as(verdict)
         done(self._outcome(rules.policy, outcome))
 
-    def _outcome(self, policy: Policy | None, outcome: Outcome) -> Outcome:
-        self._counts.count(policy, outcome.status)
-        return outcome
+    def _tell_refusal(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict) -> None:
+        self._events.tell(
+            f"a batch was refused: {verdict.kind.value}", topic=self.name.topic,
+            partition=self.name.partition, pid=pid, policy=rules.policy.name.lower(),
+            generation=batch.generation, known_generation=verdict.generation, first=batch.first,
+            expected=verdict.expected, reason=verdict.reason,
+        )  # fmt: skip
 
-    def _stopped(self) -> Outcome:
-        return self._outcome(None, Outcome(Status.STOPPED, reason=self.log.stopped))
+    def _outcome(self, policy: Policy | None, outcome: Outcome) -> Outcome:
+        self.counts.count(policy, outcome.status)
+        return outcome
 
     # ------------------------------------------------------------------ appending
 
     def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
         """Move persisted, in the order of the log (see `appends.Appending`)."""
         now_ms = self._clock_ms()
-        counts = self._counts
-        counts.appends += 1
+        counts = self.counts
+        self.totals.appends += 1
         applied = []
         for pending, offset in zip(group, offsets, strict=True):
             pid, header = pending.pid, pending.new.header
@@ -382,7 +344,8 @@ class Partition(KnownProducers):
         if rules is None or verdict.kind is Kind.ADMIT:
             # Cannot be: it repeats or straddles what was just applied. If it is, a retry is safe.
             _log.critical("a joined retry would be admitted", pid=pid, batch=batch, state=state)
-            tell(done, self._outcome(None, Outcome(Status.FAILED, reason="send it again")))
+            outcome = Outcome(Status.FAILED, reason="send it again")
+            tell(done, self._outcome(policy_of(pid), outcome))
             return
         self._refuse(pid, rules, batch, verdict, partial(tell, done))
 
@@ -390,7 +353,8 @@ class Partition(KnownProducers):
 
     def fail(self, failed: Applied) -> None:
         """See `appends.Appending`."""
-        self._counts.appends += 1
+        self.totals.appends += 1
+        self.counts.failed += len(failed)
         for pending, _ in failed:
             if pending.pid:
                 self._fall_back(pending.pid, pending.batch)

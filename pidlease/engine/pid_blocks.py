@@ -52,6 +52,7 @@ class PidBlocks:
         self._looked_at = float("-inf")
         self.prefetch_seconds = 0.0
         self.prefetch_error = ""
+        self.prefetch_failures = 0
 
     def load(self) -> None:
         """Read the blocks on record. Blocks; before anything is judged.
@@ -132,6 +133,7 @@ class PidBlocks:
             self.prefetch_seconds = time.monotonic() - started
             if isinstance(result, Exception):
                 self.prefetch_error = str(result)
+                self.prefetch_failures += 1
                 _log.error("no PID block; leases go on to the end of the last", error=str(result))
                 return
             self.prefetch_error = ""
@@ -142,7 +144,7 @@ class PidBlocks:
     # ------------------------------------------------------------------ other servers' blocks
 
     def unsure(self, pid: int) -> bool:
-        """See `partition.LeaseBook`."""
+        """See `surroundings.LeaseBook`."""
         if not self._sequence.shared or self.ages.taken_ms(pid) >= 0:
             return False
         if time.monotonic() < self._looked_at + _LOOKED_SECONDS:

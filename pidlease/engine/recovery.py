@@ -8,8 +8,9 @@ from functools import partial
 import structlog
 
 from pidlease.engine.leasing import Leases
-from pidlease.engine.partition import Partition, Surroundings
+from pidlease.engine.partition import Partition
 from pidlease.engine.replay import Replay
+from pidlease.engine.surroundings import Surroundings
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore

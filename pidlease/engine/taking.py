@@ -59,7 +59,7 @@ class Taking:
         try:
             await self._make_sure(log, lane)
         except NotOwnerError as error:
-            lane.fenced = True
+            lane.fence()
             lane.lose(str(error))
             raise
         except Exception as error:

@@ -10,8 +10,9 @@ from typing import Any, Final
 import structlog
 
 from pidlease.engine.leasing import Leases
-from pidlease.engine.partition import Partition, Surroundings
+from pidlease.engine.partition import Partition
 from pidlease.engine.policies import TopicPolicies
+from pidlease.engine.surroundings import Surroundings
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore

@@ -9,6 +9,7 @@ After anything else nobody knows what stands in the log. Then all of it fails, t
 again, and the log read up to the marker before the next batch is judged (`taking.py`).
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -43,12 +44,14 @@ _log = structlog.get_logger(__name__)
 class _Flight:
     """A batch on its way, and what was joined to make it."""
 
-    __slots__ = ("first", "new", "parts")
+    __slots__ = ("began", "first", "new", "parts")
 
     def __init__(self, parts: list[Pending], new: NewBatch, first: int) -> None:
         self.parts = parts
         self.new = new
         self.first = first
+        #: When it was sent, as time.monotonic tells it.
+        self.began = time.monotonic()
 
 
 class WriterLane:
@@ -113,12 +116,18 @@ class WriterLane:
 
     def begin(self, writer: Writer) -> None:
         """The log is read up to the writer's marker."""
+        self._partition.totals.writers_taken += 1
         self.writer = writer
         self._taken_ms = self._clock_ms()
         self._known_until_ms = self._taken_ms + self._log.producers_kept_ms // 2
         self._sequence = 0
         self._frontier.settled(WRITER)
         self._pump()
+
+    def fence(self) -> None:
+        """Another server has taken the writer."""
+        self._partition.totals.writers_fenced += not self.fenced
+        self.fenced = True
 
     # ------------------------------------------------------------------ sending
 
@@ -180,11 +189,12 @@ class WriterLane:
     # ------------------------------------------------------------------ answers
 
     def _answered(self, flight: _Flight, answer: Forwarded) -> None:
+        self._partition.totals.forwarded(flight.began, answer.code, answer.offset)
         if flight not in self._flying:
             return  # it failed with one before it; the log up to the next marker settles it
         refused = answer.definite or (answer.code == _OUT_OF_ORDER and bool(self._refused))
         if answer.code in _FENCED:
-            self.fenced = True
+            self.fence()
         if self._flying[0] is flight and refused:
             self._flying.popleft()
             self._frontier.refused(flight)

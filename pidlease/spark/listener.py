@@ -20,13 +20,11 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pidlease.metrics import counter, gauge, labelled_counter, labelled_gauge
+from pidlease import metrics
 from pidlease.spark.errors import FENCED, SparkPieceError
 from pidlease.spark.sink.driver.checkpoint import query_id
-from pidlease.spark.sink.run_state import Place, RunState, RunStore, Source
+from pidlease.spark.sink.run_state import Place, RunState, RunStore
 from pidlease.spark.sink.settings import read_settings
-
-_LABELS: Final = ("topic", "partition")
 
 
 @dataclass(slots=True)
@@ -132,30 +130,17 @@ class SinkCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """See prometheus_client."""
         progress, state = self._listener.progress, self._listener.state()
-        yield counter("pidlease_spark_micro_batches", "micro-batches done", progress.batches)
-        yield counter("pidlease_spark_failures", "ends by an error", progress.failed)
-        yield counter("pidlease_spark_fenced", "ends because another run took over",
-                      progress.fenced)  # fmt: skip
-        yield gauge("pidlease_spark_micro_batch_seconds", "how long the last one took",
-                    progress.seconds)  # fmt: skip
-        yield gauge("pidlease_spark_rows_per_second", "rows of the last one by second",
-                    progress.rate)  # fmt: skip
+        yield metrics.SPARK_BATCHES.of(progress.batches)
+        yield metrics.SPARK_FAILURES.of(progress.failed)
+        yield metrics.SPARK_FENCED.of(progress.fenced)
+        yield metrics.SPARK_SECONDS.of(progress.seconds)
+        yield metrics.SPARK_RATE.of(progress.rate)
         lags = progress.lag or {}
-        yield labelled_gauge("pidlease_spark_lag", "records of the source that are not read yet",
-                             _LABELS, [(_label(p), lag) for p, lag in lags.items()])  # fmt: skip
-        sources = {} if state is None else state.sources
-        yield from _of_sources(sources)
-
-
-def _of_sources(sources: Mapping[Place, Source]) -> Iterable[Metric]:
-    sent = [(_label(place), float(each.sent)) for place, each in sources.items()]
-    known = [(_label(place), float(each.duplicates)) for place, each in sources.items()]
-    highs = [(_label(place), float(each.high)) for place, each in sources.items()]
-    yield labelled_counter("pidlease_spark_sent", "rows at the destination, duplicates included",
-                           _LABELS, sent)  # fmt: skip
-    yield labelled_counter("pidlease_spark_duplicates", "rows that had been there before",
-                           _LABELS, known)  # fmt: skip
-    yield labelled_gauge("pidlease_spark_high", "H: the last number that is there", _LABELS, highs)
+        yield metrics.SPARK_LAG.rows([(_label(place), lag) for place, lag in lags.items()])
+        rows = [] if state is None else [(_label(p), each) for p, each in state.sources.items()]
+        yield metrics.SPARK_SENT.rows([(label, each.sent) for label, each in rows])
+        yield metrics.SPARK_DUPLICATES.rows([(label, each.duplicates) for label, each in rows])
+        yield metrics.SPARK_HIGH.rows([(label, each.high) for label, each in rows])
 
 
 def _label(place: Place) -> tuple[str, str]:

@@ -9,10 +9,14 @@ import fcntl
 import itertools
 import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
+
+from pidlease.core.histogram import Histogram
+from pidlease.storage.shared_histogram import SharedHistogram
 
 Buffer = bytes | bytearray | memoryview
 
@@ -120,10 +124,16 @@ class Files(Protocol):
 
 
 class RealFile:
-    """An operating system's file."""
+    """An operating system's file.
 
-    def __init__(self, descriptor: int) -> None:
+    Parameters:
+        descriptor: it is open.
+        fsyncs: how long they take.
+    """
+
+    def __init__(self, descriptor: int, fsyncs: Histogram) -> None:
         self._descriptor = descriptor
+        self._fsyncs: Final = fsyncs
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
         """See `OpenFile`."""
@@ -167,7 +177,11 @@ class RealFile:
 
     def fsync(self) -> None:
         """See `OpenFile`. The length is metadata that fdatasync keeps, too."""
-        os.fdatasync(self._descriptor)
+        began = time.monotonic()
+        try:
+            os.fdatasync(self._descriptor)
+        finally:
+            self._fsyncs.observe(time.monotonic() - began)
 
     def close(self) -> None:
         """See `OpenFile`."""
@@ -190,16 +204,23 @@ class RealLock:
 
 
 class RealFiles:
-    """The operating system's file system."""
+    """The operating system's file system.
+
+    Attributes:
+        fsyncs: how long those of files took; not those of folders.
+    """
+
+    def __init__(self) -> None:
+        self.fsyncs: Final = SharedHistogram()
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
         """See `Files`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags, 0o644))
+        return RealFile(os.open(path, flags, 0o644), self.fsyncs)
 
     def open_readonly(self, path: Path) -> RealFile:
         """See `Files`."""
-        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self.fsyncs)
 
     def exists(self, path: Path) -> bool:
         """See `Files`."""

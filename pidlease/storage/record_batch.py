@@ -5,6 +5,7 @@ base offset and the leader epoch may be written over without a new one.
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -14,6 +15,7 @@ from pidlease.storage.files import Buffer
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PLACE: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
+_LENGTH: Final = struct.Struct(">i")
 
 HEADER_BYTES: Final = _HEADER.size  # 61
 #: Bytes in front of what `batch_length` counts: the base offset and the length itself.
@@ -25,6 +27,7 @@ CRC_AT: Final = 17
 PRODUCER_AT: Final = 43
 #: Where begins what the CRC covers: at the attributes.
 CRC_FROM: Final = 21
+_RECORDS_AT: Final = HEADER_BYTES - 4
 ATTRIBUTES_AT: Final = CRC_FROM
 MAGIC: Final = 2
 #: Compression types by the low three attribute bits.
@@ -105,6 +108,21 @@ def read_header(data: Buffer, at: int = 0) -> BatchHeader:
         raise CorruptBatchError(
             f"{len(data) - at} bytes are too few for a batch header of {HEADER_BYTES}"
         ) from None
+
+
+def records_of_batches(data: Buffer) -> Iterator[int]:
+    """How many records each batch of a part of a log says that it has; nothing is checked.
+
+    What is cut short at its end is left out.
+    """
+    at, end = 0, len(data) - HEADER_BYTES
+    while at <= end:
+        (length,) = _LENGTH.unpack_from(data, at + LENGTH_AT)
+        (records,) = _LENGTH.unpack_from(data, at + _RECORDS_AT)
+        at += max(length, 0) + LENGTH_PREFIX_BYTES
+        if at > len(data):
+            return
+        yield records
 
 
 def write_header(header: BatchHeader) -> bytes:

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.requests import Request
 
 from pidlease.contract_records import ReadQuery
+from pidlease.engine.counts import count_read
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
 from pidlease.storage.errors import LogError
@@ -65,6 +66,7 @@ class Reads:
             except OSError as error:
                 raise LogError(str(error)) from error
             _check_there(partition)
+            await count_read(partition.counts, data)
             tell = partial(page_of, data, offset, query.max_bytes)
             return tell() if _is_small(data) else await pool.run(tell)
 

@@ -16,6 +16,7 @@ import structlog
 
 from pidlease.wire.primitives import INT32, MalformedError, RequestHeader, read_request_header
 from proxy.kafka.budget import MemoryBudget
+from proxy.kafka.counts import DoorCounts
 
 _SMALL_BUFFER_BYTES: Final = 64 << 10
 #: Incomplete frames larger than this get a buffer of their own.
@@ -36,8 +37,11 @@ class Slot:
 
     __slots__ = (
         "answer",
+        "api_key",
+        "began",
         "connection",
         "correlation_id",
+        "counts",
         "parked",
         "ready",
         "request_size",
@@ -49,6 +53,10 @@ class Slot:
         self.connection = connection
         self.correlation_id = correlation_id
         self.request_size = size
+        #: Where it is counted; None: it is no request yet.
+        self.counts: DoorCounts | None = None
+        self.api_key = -1
+        self.began = 0.0
         #: Bytes held for the answer.
         self.reserved = 0
         #: Whether it waits for other clients, for as long as they like.
@@ -57,6 +65,17 @@ class Slot:
         self.answer: tuple[bytes, ...] = ()
         #: Set when its turn has come, for a task that waits for that.
         self.waiting: asyncio.Event | None = None
+
+    def measure(self, counts: DoorCounts, api_key: int) -> None:
+        """It is a request: from now on it is counted how long its answer takes."""
+        self.counts = counts
+        self.api_key = api_key
+        self.began = time.monotonic()
+
+    def tell_error(self, code: int) -> None:
+        """Count an error code of the answer."""
+        if self.counts is not None:
+            self.counts.errors[self.api_key, code] += 1
 
     async def turn(self) -> None:
         """Return when all answers before this one are out, and the client takes more.
@@ -121,6 +140,8 @@ class Slot:
             return  # what went wrong behind the answer does not change it
         self.answer = parts
         self.ready = True
+        if self.counts is not None:
+            self.counts.answered(self.api_key, time.monotonic() - self.began)
         if self.connection.is_next(self):
             self.connection.flush_soon()
         else:
@@ -249,6 +270,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         size = len(self._frame) if self._frame is not None else self._end - self._start
         allowed = STALLED_SECONDS + size / _ARRIVING_BYTES_A_SECOND
         return size > 0 and now - self.frame_began > allowed
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is not read from: its own answers, or memory, are to be waited for."""
+        return self._paused
 
     @property
     def idle(self) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from socket import socket
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from proxy.kafka.apis import API_VERSIONS, PRODUCE, Apis
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.config import KafkaDoorConfig
 from proxy.kafka.connection import KafkaConnection, Slot
+from proxy.kafka.counts import DoorCounts
 from proxy.kafka.ordered import Answered
 
 #: The largest request that is no Produce: it is read on the event loop, by Python.
@@ -26,15 +27,6 @@ _CLOSE_SECONDS: Final = 10.0
 _SWEEP_SECONDS: Final = 5.0
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class DoorCounts:
-    """What came through the door since the start."""
-
-    requests: dict[int, int] = field(default_factory=dict)
-    malformed: int = 0
-    refused_connections: int = 0
 
 
 class KafkaDoor:
@@ -55,6 +47,12 @@ class KafkaDoor:
         self._apis = apis
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
+
+    def reconfigure(self, config: KafkaDoorConfig) -> None:
+        """Take another bound for connections, and for idle ones."""
+        self._config = replace(
+            self._config, connections_max=config.connections_max, idle_seconds=config.idle_seconds
+        )
 
     # ------------------------------------------------------------------ listening
 
@@ -132,19 +130,20 @@ class KafkaDoor:
         key = header.api_key
         if key == PRODUCE:
             self._check_version(header)
-            self.counts.requests[key] = self.counts.requests.get(key, 0) + 1
+            slot.measure(self.counts, key)
             self._apis.produce(slot, header, frame)
             return
         if key == API_VERSIONS:
+            slot.measure(self.counts, key)
             slot.fill(self._apis.api_versions(header))
         else:
             self._check_version(header)
+            slot.measure(self.counts, key)
             if len(frame) > _ADMIN_BYTES_MAX:
                 raise MalformedError(
                     f"API {header.api_key}: {len(frame)} bytes; at most {_ADMIN_BYTES_MAX}"
                 )
             self._fill(slot, header, self._apis.answer(slot, header, frame))
-        self.counts.requests[key] = self.counts.requests.get(key, 0) + 1
 
     def _check_version(self, header: RequestHeader) -> None:
         lowest, highest = self._apis.versions.get(header.api_key, (0, -1))

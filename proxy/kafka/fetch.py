@@ -57,6 +57,7 @@ class FetchApi:
             if not await self._read(slot, poll):
                 await self._read_later(slot, poll)
             parts = await write_fetch(slot.correlation_id, header.version, poll)
+            await poll.count(slot.tell_error)
         slot.fill(*parts)
 
     async def _begin(self, header: RequestHeader, frame: bytearray) -> Poll:

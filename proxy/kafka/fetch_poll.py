@@ -1,11 +1,13 @@
 """What one Fetch asks for, and what was found for it; a request may name very many partitions."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.engine.counts import count_read
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
@@ -126,6 +128,18 @@ class Poll:
         if partition.gone:  # its topic was deleted while it was read
             row.data = b""
             self._fail(row, ErrorCode.unknown_topic_or_partition)
+
+    async def count(self, tell_error: Callable[[int], None]) -> None:
+        """Count what is answered.
+
+        Parameters:
+            tell_error: told each error code.
+        """
+        for row in self.rows:
+            if row.code is not ErrorCode.none:
+                tell_error(row.code.value)
+            if row.data and row.partition is not None:
+                await count_read(row.partition.counts, row.data)
 
     def _fail(self, row: Wanted, code: ErrorCode) -> None:
         row.code = code

@@ -70,6 +70,8 @@ class _Reply:
     def put(self, place: int, result: PartitionResult) -> None:
         """Fill in a partition's result."""
         self._results[place] = result
+        if result.code:
+            self._slot.tell_error(result.code)
         self._missing -= 1
         if not self._missing:
             self._send()

@@ -4,6 +4,7 @@ Never one that another client had: after a fence, a Kafka client raises its epoc
 so two clients under one PID would both believe to be the right one.
 """
 
+import time
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -31,11 +32,13 @@ def init_producer_id(engine: Engine, header: RequestHeader, frame: bytearray) ->
     elif (given[0] == -1) != (given[1] == -1):
         code = ErrorCode.invalid_request
     else:
+        began = time.monotonic()
         try:
             pid, epoch = engine.leases.lease(Policy.KAFKA), 0
             code = ErrorCode.none
         except NoPidError:
             code = ErrorCode.coordinator_load_in_progress
+        engine.counts.lease_seconds["kafka"].observe(time.monotonic() - began)
     return Response(_INIT_PRODUCER_ID, header.version).encode(
         header.correlation_id, error_code=code, producer_id=pid, producer_epoch=epoch
     )

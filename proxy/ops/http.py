@@ -1,27 +1,64 @@
 """The HTTP port for operators: /healthz, /readyz, /metrics, /v1/status."""
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine
+from proxy.ops.measured import HttpCounts, Measured
 from proxy.ops.status import replay_of, status_of
 
 
-def ops_app(
-    engine: Callable[[], Engine | None], started_ms: int, registry: CollectorRegistry
-) -> FastAPI:
+class Scraped(Protocol):
+    """What can be scraped."""
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Its metrics."""
+
+    @property
+    def http(self) -> HttpCounts:
+        """Where requests of this port are counted."""
+
+    def look_at_disk(self) -> None:
+        """See how full it is. May block."""
+
+
+class _Collected(Collector):
+    """Metrics as they were at one time, for a thread to write down."""
+
+    def __init__(self, found: list[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> list[Metric]:
+        """See prometheus_client."""
+        return self._found
+
+
+async def _scrape(scraped: Scraped) -> bytes:
+    """The metrics, of one moment. What takes long is done beside the event loop."""
+    await asyncio.to_thread(scraped.look_at_disk)
+    once = CollectorRegistry(auto_describe=False)
+    once.register(_Collected(list(scraped.registry.collect())))
+    return await asyncio.to_thread(generate_latest, once)
+
+
+def ops_app(engine: Callable[[], Engine | None], started_ms: int, scraped: Scraped) -> FastAPI:
     """The HTTP application.
 
     Parameters:
         engine: the engine; None while there is none yet.
         started_ms: when the process started, in ms since 1970.
-        registry: the metrics.
+        scraped: the metrics.
     """
     app = FastAPI(title="pidlease", version=__version__)
+    app.add_middleware(Measured, counts=scraped.http)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -43,7 +80,7 @@ def ops_app(
     @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus's text format."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(await _scrape(scraped), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/status")
     async def status(response: Response) -> dict[str, Any]:

@@ -6,9 +6,12 @@ Where clients are compared, both use the same server.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from http.client import HTTPException
 from pathlib import Path
 
 from tests.servers.kafka import KafkaServer
@@ -32,11 +35,15 @@ class Contender:
     judging: bool = True
     twin: str = ""  # tells two servers of the same settings apart
     client: str = "librdkafka"  # "Java"; "aiokafka" or "LeasedProducer": see python_producer
+    scraped: bool = False  # once a second
+    measured: bool = True  # see `unmeasured`
 
     def __str__(self) -> str:
         """The name in tables and folders."""
         judging = "" if self.judging else ", judging off"
-        server = f"{self.kind}{self.twin} (fsync {self.fsync.value}{judging})"
+        measured = "" if self.measured else ", nothing measured"
+        scraped = ", scraped" if self.scraped else ""
+        server = f"{self.kind}{self.twin} (fsync {self.fsync.value}{judging}{measured}{scraped})"
         return server if self.client == "librdkafka" else f"{self.client}, {server}"
 
     @property
@@ -46,6 +53,38 @@ class Contender:
 
 
 Server = KafkaServer | PidleaseServer
+
+
+class _Scraped(PidleaseServer):
+    """A server whose metrics are asked for once a second."""
+
+    _last: threading.Event | None = None
+
+    def start(self) -> None:
+        """See `PidleaseServer`."""
+        super().start()
+        self._last = threading.Event()
+        threading.Thread(target=self._scrape, args=(self._last,), daemon=True).start()
+
+    def stop(self, timeout_s: float = 30) -> int | None:
+        """See `PidleaseServer`."""
+        if self._last is not None:
+            self._last.set()
+        return super().stop(timeout_s)
+
+    def _scrape(self, last: threading.Event) -> None:
+        while not last.wait(1):
+            with suppress(OSError, HTTPException):  # it may be stopping
+                self.get("/metrics")
+
+
+class _Unmeasured(PidleaseServer):
+    """See `unmeasured`."""
+
+    def command(self) -> list[str]:
+        """See `PidleaseServer`."""
+        python, _, _, *arguments = super().command()
+        return [python, "-m", "tests.benchmarks.unmeasured", *arguments]
 
 
 class Servers:
@@ -105,9 +144,10 @@ class Servers:
             upstream = self.get(_behind(contender)).bootstrap
             return PidleaseServer(directory, settings={"log": "kafka", "upstream": upstream})
         judging = "on" if contender.judging else "off"
-        return PidleaseServer(
-            directory, settings={"fsync": contender.fsync.value, "judging": judging}
-        )
+        kind = _Scraped if contender.scraped else PidleaseServer
+        if not contender.measured:
+            kind = _Unmeasured
+        return kind(directory, settings={"fsync": contender.fsync.value, "judging": judging})
 
 
 def _behind(contender: Contender) -> Contender:

@@ -30,6 +30,8 @@ _PYTHON_100 = Load(records=30_000, record_bytes=100, bursts=8, settings=_PYTHON)
 _OURS = Contender("pidlease", Fsync.NEVER)
 _OURS_BATCH = Contender("pidlease", Fsync.BATCH)
 _OURS_UNJUDGED = Contender("pidlease", Fsync.NEVER, judging=False)
+_OURS_SCRAPED = Contender("pidlease", Fsync.NEVER, scraped=True)
+_OURS_UNMEASURED = Contender("pidlease", Fsync.NEVER, measured=False)
 _OUR_CLIENT = Contender("pidlease", Fsync.NEVER, client="LeasedProducer")
 _AIOKAFKA = Contender("pidlease", Fsync.NEVER, client="aiokafka")
 _KAFKA = Contender("kafka", Fsync.NEVER)
@@ -70,6 +72,16 @@ SUITE = (
     Comparison("judging-1k", _OURS, _OURS_UNJUDGED, _BULK, "MB/s", 0.98, rounds_factor=2),
     Comparison(
         "judging-single", _OURS, _OURS_UNJUDGED, _SINGLE, "records/s", 0.98, rounds_factor=2
+    ),
+    Comparison("metrics-1k", _OURS_SCRAPED, _OURS_UNMEASURED, _BULK, "MB/s", 0.98, rounds_factor=2),
+    Comparison(
+        "metrics-single",
+        _OURS_SCRAPED,
+        _OURS_UNMEASURED,
+        _SINGLE,
+        "records/s",
+        0.98,
+        rounds_factor=2,
     ),
     Comparison("client-1k", _OUR_CLIENT, _AIOKAFKA, _PYTHON_1K, "MB/s", 1.0),
     Comparison("client-100b", _OUR_CLIENT, _AIOKAFKA, _PYTHON_100, "records/s", 1.0),

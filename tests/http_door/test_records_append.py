@@ -430,5 +430,5 @@ async def test_the_policy_of_what_is_stored(tmp_path: Path) -> None:
         await here.raw(b"a", producer("p", 0, 0))
         lease = await here.lease()
         await here.append({**values("a"), **lease, "first_sequence": 0})
-        appended = here.server.engine.counts.appended
+        appended = here.partition.counts.appended
         assert [appended[each] for each in (0, Policy.EPOCH, Policy.STRICT)] == [1, 1, 1]

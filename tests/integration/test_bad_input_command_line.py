@@ -25,7 +25,7 @@ def _quiet_shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("PIDLEASE_")]:
         monkeypatch.delenv(name)
     # Loggers are kept for good once they are used: not with the runner's own stderr behind them.
-    monkeypatch.setattr("proxy.__main__._configure_logs", lambda _: None)
+    monkeypatch.setattr("proxy.__main__.configure_logs", lambda _: None)
     before = sys.getswitchinterval()
     yield
     sys.setswitchinterval(before)

@@ -1,10 +1,21 @@
 """Starting and stopping the real process."""
 
+import json
+import os
+import signal
+import socket
+import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.ports import LOOPBACK
+from tests.servers.waiting import until
+
+#: See `proxy.app`.
+NOT_IN_TIME = 3
 
 
 def test_told_to_stop_while_it_recovers(tmp_path: Path) -> None:
@@ -26,3 +37,94 @@ def test_told_to_stop_while_it_recovers(tmp_path: Path) -> None:
         server.settings.pop("faults")
         server.restart()
         assert server.metric("pidlease_producers") == 1
+
+
+def connects(server: PidleaseServer) -> bool:
+    """Whether a Kafka client comes in."""
+    try:
+        socket.create_connection((LOOPBACK, server.kafka_port), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_it_is_not_ready_before_its_doors_close(tmp_path: Path) -> None:
+    """Who balances load sees it in time."""
+    with PidleaseServer(tmp_path, settings={"stop_delay_seconds": "2"}) as server:
+        os.kill(server.pid, signal.SIGTERM)
+        until(lambda: server.get("/readyz")[0] == 503, "the end of readiness")
+        assert connects(server)
+        assert server.get("/metrics")[0] == 200
+        producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
+        producer.produce("t", b"late, and taken")
+        assert producer.flush(20) == 0
+        assert server.wait_exit() == 0
+    with PidleaseServer(tmp_path) as server:
+        assert server.metric("pidlease_producers") == 1
+
+
+def test_a_stop_that_hangs_ends(tmp_path: Path) -> None:
+    """A disk that does not answer: it ends within the bound, and what was acknowledged is there."""
+    with PidleaseServer(tmp_path) as server:
+        producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
+        producer.produce("t", b"acknowledged")
+        assert producer.flush(20) == 0
+        server.restart({"faults": "slow=60 before rename */snapshots/* 1", "stop_seconds": "2"})
+        producer.produce("t", b"another")
+        assert producer.flush(20) == 0
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait_exit(30) == NOT_IN_TIME
+        assert time.monotonic() - began < 30
+        assert "the stop took too long" in server.log_text()
+        server.restart({})
+        assert server.metric("pidlease_producers") == 1
+        assert end_offset(server) == 2
+
+
+def end_offset(server: PidleaseServer) -> int:
+    """Of the one partition."""
+    partitions = json.loads(server.get("/v1/status")[1])["partitions"]
+    return int(partitions[0]["end_offset"])
+
+
+def test_settings_are_read_again(tmp_path: Path) -> None:
+    """At SIGHUP; what makes no sense leaves those before, what needs a restart is told."""
+    config = tmp_path / "pidlease.toml"
+    config.write_text('log-level = "warning"\n')
+    server = PidleaseServer(tmp_path / "server", settings={"log_format": "json"})
+    command = [*server.command(), "--config", str(config)]
+    server.command = lambda: command  # type: ignore[method-assign]
+
+    def events() -> list[dict[str, object]]:
+        lines = server.log_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def told(event: str) -> dict[str, object] | None:
+        return next((each for each in events() if each["event"] == event), None)
+
+    with server:
+        assert told("serving") is None
+        config.write_text('log-level = "debug"\nsnapshot-seconds = 0.5\nring-capacity = 10\n')
+        os.kill(server.pid, signal.SIGHUP)
+        until(lambda: told("these settings take effect at the next start") is not None, "SIGHUP")
+        assert told("these settings take effect at the next start")["settings"] == ["ring_capacity"]  # type: ignore[index]
+        # It is told before it takes effect, at the level of before.
+        producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
+        producer.produce("t", b"changes something")
+        assert producer.flush(20) == 0
+        until(lambda: told("snapshot") is not None, "a snapshot, told at the new level")
+        config.write_text('log-level = "loud"\n')
+        os.kill(server.pid, signal.SIGHUP)
+        event = "the settings make no sense; those before go on"
+        until(lambda: told(event) is not None, "the refusal")
+        assert "log_level" in str(told(event))
+        assert server.get("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize("name", ["stop_seconds", "stop_delay_seconds"])
+def test_a_bound_that_makes_no_sense(tmp_path: Path, name: str) -> None:
+    server = PidleaseServer(tmp_path, settings={name: "-1"})
+    server.launch()
+    assert server.wait_exit() == 2
+    assert name in server.log_text()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from pidlease.metrics import counter, labelled_gauge
+from pidlease.metrics import COPY, COPY_LAG, COPY_OFFSET
 
 
 @dataclass(slots=True)
@@ -63,18 +63,6 @@ class CopyMetrics:
         return sum(each.lag for each in self.partitions)
 
 
-_TEXTS = {
-    "records": "records at the destination, duplicates included",
-    "bytes": "bytes of the source copied",
-    "batches": "batches acknowledged",
-    "duplicates": "records that had been at the destination before",
-    "commits": "checkpoints saved",
-    "commit_failures": "checkpoints that could not be saved",
-    "carried": "PIDs replaced after their lease had ended",
-    "assigned": "partitions that came to this copier",
-}
-
-
 class CopyCollector(Collector):
     """Tells a copier's metrics when it is scraped.
 
@@ -88,11 +76,8 @@ class CopyCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """See prometheus_client."""
         numbers = self._read()
-        for name, text in _TEXTS.items():
-            yield counter(f"pidlease_copy_{name}", text, getattr(numbers, name))
+        for name, definition in COPY.items():
+            yield definition.of(getattr(numbers, name))
         rows = [((each.topic, str(each.partition)), each) for each in numbers.partitions]
-        labels = ("topic", "partition")
-        yield labelled_gauge("pidlease_copy_lag", "records of the source that are not copied yet",
-                             labels, [(label, each.lag) for label, each in rows])  # fmt: skip
-        yield labelled_gauge("pidlease_copy_offset", "the source's next record", labels,
-                             [(label, each.offset) for label, each in rows])  # fmt: skip
+        yield COPY_LAG.rows([(labels, each.lag) for labels, each in rows])
+        yield COPY_OFFSET.rows([(labels, each.offset) for labels, each in rows])

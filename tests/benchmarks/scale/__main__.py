@@ -94,7 +94,7 @@ def _show(console: Console, figures: list[Figure]) -> None:
         target = ""
         if figure.target is not None:
             met = "met" if figure.met else "missed"
-            target = f"{met} ({figure.wanted} {figure.target:,.0f})"
+            target = f"{met} ({figure.wanted} {figure.target:,g})"
         digits = 0 if abs(figure.value) >= 1000 else 2 if figure.unit == "times" else 1
         table.add_row(figure.name, f"{figure.value:,.{digits}f}", figure.unit, target)
     console.print(table)

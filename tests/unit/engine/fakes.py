@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.counts import Counts
+from pidlease.engine.lease_table import LeasedPartition
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.partition import Partition, Surroundings
+from pidlease.engine.partition import Partition
+from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import batch_of
 from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
 from pidlease.storage.ports import AppendDone, NewBatch, TimedOffset
@@ -88,7 +90,7 @@ class FakeLog:
 
 @dataclass
 class FakeLeases:
-    """See `partition.LeaseBook`."""
+    """See `surroundings.LeaseBook`."""
 
     ages: dict[int, Age] = field(default_factory=dict)
     full: bool = False
@@ -99,7 +101,7 @@ class FakeLeases:
     def age(self, pid: int, hole_ms: int) -> Age:
         return self.ages.get(pid, Age.YOUNG)
 
-    def adopt(self, pid: int, partition: Partition) -> bool:
+    def adopt(self, pid: int, partition: LeasedPartition) -> bool:
         if not self.full:
             self.adopted.append(pid)
         return not self.full
@@ -107,7 +109,7 @@ class FakeLeases:
     def unsure(self, pid: int) -> bool:
         return False
 
-    def restore(self, pids: Iterable[int], partition: Partition) -> None:
+    def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:
         self.adopted += pids
 
 
@@ -118,7 +120,7 @@ class Bench:
         self.log = FakeLog()
         self.leases = FakeLeases()
         self.now_ms = 1000
-        self.around = Surroundings(self.leases, Counts({}), lambda: self.now_ms)
+        self.around = Surroundings(self.leases, Counts(), lambda: self.now_ms)
         self.partition = Partition(
             TopicPartition("t", 0), Topic("t", "id", 1, {}), self.log, self.around
         )

@@ -21,7 +21,8 @@ from pidlease.engine.appends import Appending, Appends
 from pidlease.engine.counts import Counts
 from pidlease.engine.lanes import Lanes
 from pidlease.engine.outcome import Done, Outcome, Status
-from pidlease.engine.partition import Partition, Surroundings
+from pidlease.engine.partition import Partition
+from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import batch_of, identified
 from pidlease.storage.errors import LogError, NotOwnerError
 from pidlease.storage.identity import Identity, encode_identity
@@ -379,7 +380,7 @@ class World:
         """A life of the server, from its last snapshot and the log behind it."""
         self.log = SimLog(self)
         leases = FakeLeases()
-        around = Surroundings(leases, Counts({}), lambda: self.now_ms, appends=self._lanes)
+        around = Surroundings(leases, Counts(), lambda: self.now_ms, appends=self._lanes)
         self.partition = Partition(TopicPartition("t", 0), Topic("t", "i", 1, {}), self.log, around)
         if self._rows is None:
             self.partition.restore({}, 0, -1)

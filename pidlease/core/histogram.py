@@ -1,0 +1,45 @@
+"""How long things took, as counts below bounds: what Prometheus's histograms are made of."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+#: Upper bounds, in seconds.
+SECONDS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+#: Those of what is to be far below a second.
+LAG_SECONDS: Final = (
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
+)  # fmt: skip
+
+
+class Histogram:
+    """Counts how often what was measured came to lie below each bound. For one thread.
+
+    Parameters:
+        bounds: upper ones, inclusive, ascending; what is above the last one is counted, too.
+
+    Attributes:
+        total: the sum of all values.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self.bounds: Final = bounds
+        self.counts: Final = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulated(self) -> list[int]:
+        """How many values lay at or below each bound; at last, how many there were."""
+        found, so_far = [], 0
+        for count in self.counts:
+            so_far += count
+            found.append(so_far)
+        return found

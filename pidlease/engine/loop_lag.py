@@ -1,0 +1,52 @@
+"""How late the event loop comes to what is due: everything else waits as long."""
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final, Self
+
+from pidlease.core.histogram import LAG_SECONDS, Histogram
+
+
+class LoopLag:
+    """Looks from time to time, while it is entered.
+
+    Parameters:
+        every_seconds: how often.
+
+    Attributes:
+        histogram: of all looks.
+        longest: the latest that one came, in seconds.
+    """
+
+    def __init__(self, every_seconds: float) -> None:
+        self.histogram: Final = Histogram(LAG_SECONDS)
+        self.longest = 0.0
+        self._every: Final = every_seconds
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = asyncio.create_task(self._look())
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _look(self) -> None:
+        while True:
+            due = time.monotonic() + self._every
+            await asyncio.sleep(self._every)
+            late = max(time.monotonic() - due, 0.0)
+            self.histogram.observe(late)
+            self.longest = max(self.longest, late)

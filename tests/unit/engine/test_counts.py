@@ -1,0 +1,45 @@
+"""What is counted, and how little of it there is."""
+
+from pidlease.core.pid import Policy
+from pidlease.engine.counts import OTHERS, TOPICS_MAX, Counts, count_read
+from pidlease.engine.outcome import Status
+from tests.sim.batches import make_batch
+
+
+def test_topics_beyond_the_limit_share_one() -> None:
+    """Those that came first keep their own."""
+    counts = Counts()
+    own = [counts.of(f"topic-{number}") for number in range(TOPICS_MAX)]
+    assert len(set(map(id, own))) == TOPICS_MAX
+    assert counts.of("one more") is counts.of("and another")
+    assert counts.of("topic-0") is own[0]
+    assert [name for name, _ in counts.topics()][-1] == OTHERS
+    assert len(list(counts.topics())) == TOPICS_MAX + 1
+    counts.of("one more").batches += 2
+    own[0].batches += 1
+    assert counts.batches == 3
+
+
+def test_outcomes_by_policy() -> None:
+    counts = Counts().of("t")
+    counts.appended[0] += 1
+    counts.appended[Policy.EPOCH] += 2
+    counts.count(Policy.EPOCH, Status.GAP)
+    assert counts.judged() == {
+        (None, Status.APPENDED): 1,
+        (Policy.EPOCH, Status.APPENDED): 2,
+        (Policy.EPOCH, Status.GAP): 1,
+    }
+
+
+async def test_what_consumers_are_given() -> None:
+    """Whole batches count; one that is cut off at the end is read again."""
+    counts = Counts().of("t")
+    whole = bytes(make_batch([b"a", b"b"])) + bytes(make_batch([b"c"]))
+    await count_read(counts, whole + bytes(make_batch([b"d"]))[:-1])
+    assert (counts.read_batches, counts.read_records) == (2, 3)
+    await count_read(counts, b"")
+    assert (counts.read_batches, counts.read_records) == (2, 3)
+    many = bytes(make_batch([b"x"])) * 2_000  # more than is done at once
+    await count_read(counts, many)
+    assert (counts.read_batches, counts.read_records) == (2_002, 2_003)
