@@ -2,6 +2,8 @@
 
 import time
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,12 +13,15 @@ from deploy.demo.behind import Behind
 from deploy.demo.clients import Client
 from deploy.demo.crashes import AFTER_FSYNC, BROKER, KILL, Crasher
 from deploy.demo.duplicates import DuplicateCounter, duplicates_in
+from deploy.demo.leased.coordinator import coordinator
 from deploy.demo.leased.verdict import Verdict
 from deploy.demo.ledger import Ledger
 from deploy.demo.pace import Pace
 from deploy.demo.proxy_process import DemoError, Proxy
 from deploy.demo.readback import Stored
 from deploy.demo.rows import CLIENTS, PARTITIONS, ROWS, TOPICS, Record, deal, load_records
+from deploy.demo.screen import Screen
+from tests.servers.zookeeper import ZooKeeperServer
 
 
 def test_the_three_data_sets_are_dealt_out_whole() -> None:
@@ -257,3 +262,23 @@ def test_the_second_part_s_verdict() -> None:
 def test_the_second_part_s_verdict_can_fail(bad: Verdict, text: str) -> None:
     assert len(bad.problems()) == 1
     assert text in bad.problems()[0]
+
+
+async def test_a_zookeeper_that_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maven is there, and reaches nothing: the demo needs nothing but Python."""
+
+    def start(_: ZooKeeperServer) -> None:
+        raise RuntimeError("mvn dependency:copy-dependencies failed:\n[ERROR] ...")
+
+    told: list[str] = []
+    monkeypatch.setattr(ZooKeeperServer, "start", start)
+    monkeypatch.setattr("deploy.demo.leased.coordinator.unavailable_reason", lambda: None)
+    screen = cast(Screen, SimpleNamespace(tell=told.append))
+    async with coordinator(tmp_path / "zookeeper", screen) as found:
+        assert found == ("a file", "")
+    assert told == [
+        "PIDs come from the file sequence: no ZooKeeper here"
+        " (mvn dependency:copy-dependencies failed)"
+    ]

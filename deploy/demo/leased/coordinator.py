@@ -20,15 +20,30 @@ async def coordinator(directory: Path, screen: Screen) -> AsyncIterator[tuple[st
         screen: where it is told which one it is.
     """
     reason = unavailable_reason()
-    if reason is not None:
+    server = None
+    if reason is None:
+        try:
+            server = await _started(directory)
+        except RuntimeError as error:  # its jars cannot be fetched, or it does not start
+            reason = str(error).partition("\n")[0].rstrip(":")
+    if server is None:
         screen.tell(f"PIDs come from the file sequence: no ZooKeeper here ({reason})")
         yield "a file", ""
         return
-    await asyncio.to_thread(directory.mkdir, parents=True)
-    server = ZooKeeperServer(directory)
-    await asyncio.to_thread(server.start)
     try:
         screen.tell(f"PIDs come from a real ZooKeeper at {server.hosts}/{_CHROOT}")
         yield "ZooKeeper", f"{server.hosts}/{_CHROOT}"
     finally:
         await asyncio.to_thread(server.kill9)
+
+
+async def _started(directory: Path) -> ZooKeeperServer:
+    """A ZooKeeper.
+
+    Raises:
+        RuntimeError: it cannot be had.
+    """
+    await asyncio.to_thread(directory.mkdir, parents=True)
+    server = ZooKeeperServer(directory)
+    await asyncio.to_thread(server.start)
+    return server
