@@ -278,7 +278,5 @@ async def test_a_zookeeper_that_cannot_be_had(
     screen = cast(Screen, SimpleNamespace(tell=told.append))
     async with coordinator(tmp_path / "zookeeper", screen) as found:
         assert found == ("a file", "")
-    assert told == [
-        "PIDs come from the file sequence: no ZooKeeper here"
-        " (mvn dependency:copy-dependencies failed)"
-    ]
+    (line,) = told
+    assert line.startswith("PIDs come from the file sequence: no ZooKeeper here (mvn ")
