@@ -52,6 +52,9 @@ def session(
         builder = builder.master(master)
         if master.startswith("local"):
             settings |= _LOCAL
+            # Or Spark looks its own host's name up, which has no address on many a machine, and
+            # listens to others.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if jars:
         settings["spark.jars"] = ",".join(map(str, jars))
     for key, value in {**settings, **(config or {})}.items():
