@@ -1,0 +1,13 @@
+"""The dashboards, each in a module of its own."""
+
+from typing import Final
+
+from deploy.grafana.boards.copying import COPYING
+from deploy.grafana.boards.fencing import FENCING
+from deploy.grafana.boards.leases import LEASES
+from deploy.grafana.boards.log import LOG
+from deploy.grafana.boards.overview import OVERVIEW
+from deploy.grafana.boards.upstream import UPSTREAM
+
+#: All of them.
+BOARDS: Final = (OVERVIEW, LEASES, FENCING, LOG, UPSTREAM, COPYING)

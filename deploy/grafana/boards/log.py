@@ -1,0 +1,173 @@
+"""The log, its disk, snapshots, and the start."""
+
+from typing import Final
+
+from deploy.grafana.boards.choices import INSTANCE, TOPIC
+from deploy.grafana.panels import (
+    BATCHES,
+    BYTES,
+    BYTES_PER_SECOND,
+    COUNT,
+    RECORDS,
+    SECONDS,
+    SHARE,
+    Board,
+    Limits,
+    Query,
+    Row,
+    graph,
+    latency,
+    number,
+)
+from deploy.grafana.promql import gained, rate, series, share, total
+from pidlease import metrics
+
+_TOGETHER: Final = f"{rate(metrics.PERSISTED, 'instance')} / {rate(metrics.APPENDS, 'instance')}"
+_FULL_IN: Final = f"predict_linear({series(metrics.DISK_FREE)}[1h], 4 * 3600)"
+
+_NOW: Final = Row("Now", (
+    number("Topics", "What was made, by hand or on first use.", COUNT, total(metrics.TOPICS)),
+    number(
+        "Partitions", "At most partitions-max (20,000) for a server.", COUNT,
+        total(metrics.PARTITIONS),
+    ),
+    number(
+        "Partitions that take nothing",
+        "0. Runbook: PartitionStopped.",
+        COUNT, total(metrics.PARTITIONS_STOPPED), limits=Limits(1, 1),
+    ),
+    number(
+        "Batches that failed",
+        "0 within what is shown. They are not in the log, and clients send them again; the disk"
+        " (or Kafka) refused them.",
+        COUNT, gained(metrics.FAILED), limits=Limits(1, 10),
+    ),
+    number(
+        "Snapshots that failed",
+        "0 within what is shown. The one before stays; a start takes longer. Runbook:"
+        " SnapshotTooOld.",
+        COUNT, gained(metrics.SNAPSHOT_FAILURES), limits=Limits(1, 3),
+    ),
+    number(
+        "Disk left",
+        "Above 0.2. Runbook: DiskFilling.",
+        SHARE, share(metrics.DISK_FREE, metrics.DISK_SIZE), "{{instance}}",
+        limits=Limits(0.2, 0.1, falling=True),
+    ),
+))  # fmt: skip
+
+_IN: Final = Row("Into the log", (
+    graph(
+        "Records appended", "Whatever is usual for the topic.", RECORDS,
+        Query(rate(metrics.APPENDED_RECORDS, "topic"), "{{topic}}"),
+    ),
+    graph(
+        "Bytes appended", "Times retention: what the disk needs.", BYTES_PER_SECOND,
+        Query(rate(metrics.APPENDED_BYTES, "topic"), "{{topic}}"),
+    ),
+    graph(
+        "Batches appended",
+        "Many for few records: clients do not gather (linger), and the server pays by the batch.",
+        BATCHES, Query(rate(metrics.APPENDED_BATCHES, "topic"), "{{topic}}"),
+    ),
+    latency(
+        "Time of an append",
+        "With fsync=batch the disk's fsync and little more; else below a millisecond.",
+        metrics.APPEND_SECONDS, "instance",
+    ),
+    latency(
+        "Time of an fsync",
+        "An SSD: some milliseconds at most. p99 of 100 ms and more: the disk is shared, or worn.",
+        metrics.FSYNC_SECONDS, "instance",
+    ),
+    graph(
+        "Batches to an append",
+        "1 while there is little to do; more under load, when waiting batches share an fsync.",
+        COUNT, Query(_TOGETHER, "{{instance}}"),
+    ),
+    graph(
+        "Sent to the log, and acknowledged by it",
+        "The same. Apart: appends fail, or do not come back.",
+        BATCHES,
+        Query(rate(metrics.PUSHED, "instance"), "{{instance}} sent"),
+        Query(rate(metrics.PERSISTED, "instance"), "{{instance}} acknowledged"),
+    ),
+    graph(
+        "Batches on their way",
+        "Few. Growing: the log is slower than clients send, who are paused in the end.",
+        COUNT, Query(series(metrics.IN_FLIGHT), "{{instance}}"),
+    ),
+    graph(
+        "Free in four hours",
+        "Above 0, going on as in the last hour. Below: remove something, or shorten retention.ms.",
+        BYTES, Query(_FULL_IN, "{{instance}} in 4 h"),
+        Query(series(metrics.DISK_FREE), "{{instance}} now"),
+    ),
+))  # fmt: skip
+
+_OUT: Final = Row("Out of the log", (
+    graph(
+        "Records read", "By topic and all its readers together; a record read twice counts twice.",
+        RECORDS, Query(rate(metrics.READ_RECORDS, "topic"), "{{topic}}"),
+    ),
+    graph(
+        "Bytes read", "Much more than is appended: somebody reads from the beginning.",
+        BYTES_PER_SECOND, Query(rate(metrics.READ_BYTES, "topic"), "{{topic}}"),
+    ),
+    graph(
+        "Batches read", "As they were appended: they are given out as they came.",
+        BATCHES, Query(rate(metrics.READ_BATCHES, "topic"), "{{topic}}"),
+    ),
+))  # fmt: skip
+
+_SNAPSHOTS: Final = Row("Snapshots", (
+    graph(
+        "Age of the newest",
+        "A saw up to snapshot-seconds (60 s) while records come; it grows while none do. Growing"
+        " while records come: they fail. Runbook: SnapshotTooOld.",
+        SECONDS, Query(series(metrics.SNAPSHOT_AGE), "{{instance}}"),
+    ),
+    graph(
+        "Time it took, and what anything waited for it",
+        "Seconds for a million producers; others wait for some milliseconds.",
+        SECONDS,
+        Query(series(metrics.SNAPSHOT_SECONDS), "{{instance}} took"),
+        Query(series(metrics.SNAPSHOT_DELAY), "{{instance}} waited"),
+    ),
+    graph(
+        "Snapshots taken", "One in snapshot-seconds, while records come.", "ops",
+        Query(rate(metrics.SNAPSHOTS, "instance"), "{{instance}}"),
+    ),
+    graph(
+        "Rows", "One for each producer on each partition, and each lease.", COUNT,
+        Query(series(metrics.SNAPSHOT_ROWS), "{{instance}}"), width=12,
+    ),
+    graph(
+        "Size", "Some tens of bytes for a row; a few snapshots are kept.", BYTES,
+        Query(series(metrics.SNAPSHOT_BYTES), "{{instance}}"), width=12,
+    ),
+))  # fmt: skip
+
+_START: Final = Row("The start", (
+    graph(
+        "Ready", "1. 0 while it recovers or stops; no line while it stands by.", COUNT,
+        Query(series(metrics.READY), "{{instance}}"),
+    ),
+    graph(
+        "Offsets to replay",
+        "0. During a start it falls to 0; level for minutes: the disk, or Kafka, does not answer."
+        " Runbook: ReplaySlow.",
+        COUNT, Query(series(metrics.REPLAY_LEFT), "{{instance}}"),
+    ),
+    graph(
+        "Partitions to replay, and those done", "Equal when the start is over.", COUNT,
+        Query(series(metrics.REPLAY_PARTITIONS), "{{instance}} of"),
+        Query(series(metrics.REPLAY_DONE), "{{instance}} done"),
+    ),
+))  # fmt: skip
+
+LOG: Final = Board(
+    "pidlease-log", "pidlease: log and snapshots",
+    "What goes into the log and out of it, how long the disk takes, snapshots and the start.",
+    (INSTANCE, TOPIC), (_NOW, _IN, _OUT, _SNAPSHOTS, _START),
+)  # fmt: skip

@@ -1,0 +1,145 @@
+"""Is all well, how much comes, and how long it takes."""
+
+from typing import Final
+
+from deploy.grafana.boards.choices import INSTANCE, TOPIC
+from deploy.grafana.panels import (
+    BATCHES,
+    BYTES,
+    BYTES_PER_SECOND,
+    COUNT,
+    RECORDS,
+    SECONDS,
+    SHARE,
+    Board,
+    Limits,
+    Query,
+    Row,
+    graph,
+    latency,
+    number,
+    table,
+)
+from deploy.grafana.promql import WINDOW, quantile, rate, series, share, total
+from pidlease import metrics
+
+_FENCED: Final = rate(metrics.JUDGED, match=('outcome="fenced"',))
+_PROCESS: Final = '{instance=~"$instance"}'
+
+_WELL: Final = Row("Is it well?", (
+    number(
+        "Servers that take requests",
+        "As many as you run; one that stands by does not count. Where one is missing it recovers"
+        " (Log and snapshots, the start), or is down.",
+        COUNT, total(metrics.READY), limits=Limits(1, 1, falling=True),
+    ),
+    number(
+        "Partitions that take nothing",
+        "0. Otherwise acknowledged bytes of these are damaged, or could not be made durable; the"
+        " server's log says which. Runbook: PartitionStopped.",
+        COUNT, total(metrics.PARTITIONS_STOPPED), limits=Limits(1, 1),
+    ),
+    number(
+        "Fenced batches",
+        "0, or a few for a moment when a producer is replaced. A steady rate: two producers share"
+        " a name, or a zombie does not give up (Producers and fencing).",
+        BATCHES, f"{_FENCED} or vector(0)", limits=Limits(0.1, 1),
+    ),
+    number(
+        "Fullest lease ring",
+        "Below 0.8. At 1 nobody gets a PID until a lease ends (Leases).",
+        SHARE, f"max ({share(metrics.RING_USED, metrics.RING_CAPACITY)})", limits=Limits(0.8, 0.9),
+    ),
+    number(
+        "Fewest PIDs left",
+        "Between 50 and 200 for each server. 0: nobody gets a PID (Leases).",
+        COUNT, f"min ({series(metrics.BLOCK_LEFT)})", limits=Limits(50, 1, falling=True),
+    ),
+    number(
+        "Oldest snapshot",
+        "About snapshot-seconds (60 s) while records come; an idle server takes none. Old while"
+        " records come: it fails (Log and snapshots).",
+        SECONDS, f"max ({series(metrics.SNAPSHOT_AGE)})", limits=Limits(300, 900),
+    ),
+))  # fmt: skip
+
+_TRAFFIC: Final = Row("What comes", (
+    graph(
+        "Batches by outcome",
+        "Nearly all appended. Duplicates are retries that were caught: harmless. Fenced and gap"
+        " are looked into under Producers and fencing; failed under Log and snapshots.",
+        BATCHES, Query(rate(metrics.JUDGED, "outcome"), "{{outcome}}"),
+    ),
+    graph(
+        "Records appended by topic",
+        "Whatever is usual for the topic. Zero where there should be some: look at its producers.",
+        RECORDS, Query(rate(metrics.APPENDED_RECORDS, "topic"), "{{topic}}"),
+    ),
+    graph(
+        "Bytes in and out",
+        "Read well below appended, for long: consumers do not keep up, or there are none.",
+        BYTES_PER_SECOND,
+        Query(rate(metrics.APPENDED_BYTES), "appended"), Query(rate(metrics.READ_BYTES), "read"),
+    ),
+))  # fmt: skip
+
+_LATE: Final = Row("What is late", (
+    graph(
+        "Kafka requests, 99th percentile",
+        "Produce: an append and its fsync, some milliseconds. Fetch waits for records, and"
+        " JoinGroup for members: as long as clients allow. All at once slow: the event loop.",
+        SECONDS, Query(quantile(0.99, metrics.KAFKA_REQUEST_SECONDS, "api"), "{{api}}"),
+    ),
+    graph(
+        "HTTP requests, 99th percentile",
+        "As Produce; GET of records waits as long as its reader allows.",
+        SECONDS, Query(quantile(0.99, metrics.HTTP_REQUEST_SECONDS, "route"), "{{route}}"),
+    ),
+    latency(
+        "Lateness of the event loop",
+        "p99 below 20 ms. Everything waits this long on top. Late: no core is left for the server,"
+        " its host pauses it, or requests are very large. Runbook: EventLoopLate.",
+        metrics.EVENT_LOOP_LAG, "instance",
+    ),
+))  # fmt: skip
+
+_ROOM: Final = Row("What is left", (
+    graph(
+        "Processor",
+        "At most about 1 for the event loop, and what fsyncs and snapshots take beside it. Near"
+        " 1 for long: spread topics over more servers.",
+        COUNT, Query(f"rate(process_cpu_seconds_total{_PROCESS}[{WINDOW}])", "{{instance}}"),
+        width=6,
+    ),
+    graph(
+        "Memory of the process",
+        "Level, with the number of producers and leases. Growing without end: report it.",
+        BYTES, Query(f"process_resident_memory_bytes{_PROCESS}", "{{instance}}"), width=6,
+    ),
+    graph(
+        "Memory of requests",
+        "Well below its limit (memory-bytes-max). At the limit connections are paused: the log is"
+        " slow, or clients do not take their answers.",
+        SHARE, Query(share(metrics.KAFKA_MEMORY, metrics.KAFKA_MEMORY_LIMIT), "{{instance}}"),
+        width=6,
+    ),
+    graph(
+        "Connections",
+        "Level. Paused ones are not read from: the log, the memory or they themselves are slow.",
+        COUNT,
+        Query(total(metrics.KAFKA_CONNECTIONS, "instance"), "{{instance}}"),
+        Query(total(metrics.KAFKA_PAUSED, "instance"), "{{instance}} paused"), width=6,
+    ),
+    table(
+        "What runs",
+        "One version everywhere, but while you change it. log: embedded, or kafka (in front of"
+        " Kafka).",
+        COUNT, series(metrics.BUILD_INFO), width=24,
+    ),
+))  # fmt: skip
+
+OVERVIEW: Final = Board(
+    "pidlease-overview", "pidlease: overview",
+    "Begin here. Whatever is coloured, or has jumped, has a dashboard of its own.",
+    (INSTANCE, TOPIC), (_WELL, _TRAFFIC, _LATE, _ROOM),
+)  # fmt: skip

@@ -1,0 +1,122 @@
+"""What a dashboard is made of."""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from deploy.grafana.promql import quantile
+from pidlease.metrics import Definition
+
+Kind = Literal["timeseries", "stat", "table"]
+#: Grafana's names of units.
+BATCHES: Final = "suffix: batches/s"
+RECORDS: Final = "suffix: records/s"
+PER_SECOND: Final = "ops"
+SECONDS: Final = "s"
+BYTES: Final = "bytes"
+BYTES_PER_SECOND: Final = "Bps"
+SHARE: Final = "percentunit"
+COUNT: Final = "short"
+
+
+class Query(NamedTuple):
+    """A query, and what its series are called."""
+
+    expr: str
+    legend: str = ""
+
+
+class Limits(NamedTuple):
+    """From where on a value is shown in orange, and in red; falling: below these."""
+
+    orange: float
+    red: float
+    falling: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel.
+
+    Attributes:
+        title: a few words.
+        text: what normal looks like, and what to do where it does not.
+        unit: one of Grafana's.
+        queries: what is shown.
+        kind: how.
+        width: of the 24 columns.
+        limits: when it is coloured.
+        words: of a value that stands for a state, as 0 or 1.
+    """
+
+    title: str
+    text: str
+    unit: str
+    queries: tuple[Query, ...]
+    kind: Kind = "timeseries"
+    width: int = 8
+    limits: Limits | None = None
+    words: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Panels that belong together."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What can be chosen above the panels: values of a label, any number of them.
+
+    Attributes:
+        name: in queries, behind a `$`.
+        label: what a person sees.
+        query: where the values come from.
+        narrow: whether "All" are those values, and not simply everything.
+    """
+
+    name: str
+    label: str
+    query: str
+    narrow: bool = False
+
+
+@dataclass(frozen=True)
+class Board:
+    """A dashboard."""
+
+    uid: str
+    title: str
+    text: str
+    variables: tuple[Variable, ...]
+    rows: tuple[Row, ...]
+
+
+def number(title: str, text: str, unit: str, expr: str, legend: str = "", **more: object) -> Panel:
+    """The value of now, large."""
+    kept = {"width": 4, **more}
+    return Panel(title, text, unit, (Query(expr, legend),), "stat", **kept)  # type: ignore[arg-type]
+
+
+def graph(title: str, text: str, unit: str, *queries: Query, width: int = 8) -> Panel:
+    """Lines over time."""
+    return Panel(title, text, unit, queries, width=width)
+
+
+def table(title: str, text: str, unit: str, expr: str, width: int = 8) -> Panel:
+    """The labels of each series, and its value of now."""
+    return Panel(title, text, unit, (Query(expr),), "table", width)
+
+
+def latency(
+    title: str, text: str, what: Definition, *by: str, match: tuple[str, ...] = (), width: int = 8
+) -> Panel:
+    """The median and the 99th percentile of a histogram."""
+    named = " ".join(f"{{{{{label}}}}}" for label in by)
+    queries = [
+        Query(quantile(share, what, *by, match=match), f"{named} {called}".strip())
+        for share, called in ((0.5, "p50"), (0.99, "p99"))
+    ]
+    return graph(title, text, SECONDS, *queries, width=width)

@@ -1,0 +1,1 @@
+"""Dashboards and alerts, held against a real Prometheus that scrapes real servers."""
