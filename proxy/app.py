@@ -30,7 +30,7 @@ from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.door import KafkaDoor
 from proxy.listening import bound_sockets
 from proxy.log_side import EmbeddedLog, LogSide
-from proxy.measuring import Measuring
+from proxy.measuring import Measuring, Parts
 from proxy.ops.http import ops_app
 from proxy.ops.status import replay_of
 from proxy.reloading import apply, read_again
@@ -71,7 +71,10 @@ class App:
         self._started_ms = wall_clock_ms()
         real = RealFiles()
         self._files: Files = real
-        self._measuring = Measuring(settings.log, Path(settings.data_dir), real.fsyncs)
+        self._measuring = Measuring(
+            settings.log, Path(settings.data_dir), real.fsyncs,
+            lambda: Parts(self._side, self._engine, self._door),
+        )  # fmt: skip
         if settings.faults:
             _log.warning("faults are on: this server will fail on purpose", plan=settings.faults)
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
@@ -145,7 +148,7 @@ class App:
         self._asking = IoPool(asyncio.get_running_loop(), _ASKING_THREADS)
         kind = InFrontOfKafka if self._settings.log == "kafka" else EmbeddedLog
         side: LogSide = kind(self._settings, self._files, self._pool)
-        self._side = self._measuring.side = side
+        self._side = side
         await side.open()
         self._engine = Engine(
             side.store,
@@ -155,7 +158,6 @@ class App:
             engine_config(self._settings),
             appends=side.appends,
         )
-        self._measuring.engine = self._engine
         await self._recover(self._engine)
         await side.follow(self._engine)
         gc.freeze()
@@ -181,7 +183,6 @@ class App:
         config = door_config(self._settings, side.cluster_id)
         budget = MemoryBudget(config.memory_bytes_max)
         self._door = KafkaDoor(config, budget, side.apis(engine, config, budget))
-        self._measuring.door = self._door
         try:
             await self._door.listen(self._listeners)
         except OSError as error:

@@ -2,9 +2,9 @@
 
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -24,6 +24,14 @@ from proxy.ops.measured import HttpCounts
 _LAG_LOOK_SECONDS: Final = 0.05
 
 
+class Parts(NamedTuple):
+    """A server's parts; None while there is none yet."""
+
+    side: LogSide | None
+    engine: Engine | None
+    door: KafkaDoor | None
+
+
 class Measuring:
     """What is measured of a server, and of its parts as they come to be.
 
@@ -31,23 +39,23 @@ class Measuring:
         log: which log it has.
         data_dir: whose disk is looked at.
         fsyncs: how long they take.
+        parts: those that there are now.
 
     Attributes:
         registry: what is scraped.
         lag: of the event loop.
         http: what comes through the HTTP port.
-        engine, door, side: None while there is none yet.
     """
 
-    def __init__(self, log: str, data_dir: Path, fsyncs: Histogram) -> None:
+    def __init__(
+        self, log: str, data_dir: Path, fsyncs: Histogram, parts: Callable[[], Parts]
+    ) -> None:
         self.registry: Final = CollectorRegistry()
         self.registry.register(PidleaseCollector([self._server, self._parts]))
         ProcessCollector(registry=self.registry)
         self.lag: Final = LoopLag(_LAG_LOOK_SECONDS)
         self.http: Final = HttpCounts()
-        self.engine: Engine | None = None
-        self.door: KafkaDoor | None = None
-        self.side: LogSide | None = None
+        self._now: Final = parts
         self._log: Final = log
         self._data_dir: Final = data_dir
         self._fsyncs: Final = fsyncs
@@ -78,11 +86,12 @@ class Measuring:
         )
 
     def _parts(self) -> Iterator[Metric]:
-        if self.side is not None and (state := self.side.coordinator_state()) is not None:
+        side, engine, door = self._now()
+        if side is not None and (state := side.coordinator_state()) is not None:
             kind, connected = state
             yield metrics.COORDINATOR_CONNECTED.rows([((kind,), connected)])
-        if self.engine is not None:
-            yield from engine_metrics(self.engine)
-            yield from forward_metrics(self.engine.counts)
-        if self.door is not None:
-            yield from door_metrics(self.door)
+        if engine is not None:
+            yield from engine_metrics(engine)
+            yield from forward_metrics(engine.counts)
+        if door is not None:
+            yield from door_metrics(door)

@@ -1,7 +1,7 @@
 """What may change while a server runs: its settings are read again at SIGHUP."""
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -21,26 +21,6 @@ RELOADED: Final = frozenset((
 _log = structlog.get_logger(__name__)
 
 
-class Changed(NamedTuple):
-    """Settings that are others than before.
-
-    Attributes:
-        now: those that take effect now,
-        later: and those that wait for a restart.
-    """
-
-    now: list[str]
-    later: list[str]
-
-
-def changed(before: Settings, after: Settings) -> Changed:
-    """What is different."""
-    names = [
-        name for name in Settings.model_fields if getattr(before, name) != getattr(after, name)
-    ]
-    return Changed([n for n in names if n in RELOADED], [n for n in names if n not in RELOADED])
-
-
 def read_again(before: Settings, load: Callable[[], Settings]) -> Settings:
     """The settings as they are now; those before, where they make no sense. Blocks.
 
@@ -53,9 +33,11 @@ def read_again(before: Settings, load: Callable[[], Settings]) -> Settings:
     except SettingsError as error:
         _log.error("the settings make no sense; those before go on", error=str(error))
         return before
-    now, later = changed(before, after)
+    fields = Settings.model_fields
+    changed = [name for name in fields if getattr(before, name) != getattr(after, name)]
+    now = [name for name in changed if name in RELOADED]
     _log.info("settings read again", changed=now)
-    if later:
+    if later := [name for name in changed if name not in RELOADED]:
         _log.warning("these settings take effect at the next start", settings=later)
     return before.model_copy(update={name: getattr(after, name) for name in now})
 

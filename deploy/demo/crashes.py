@@ -167,7 +167,7 @@ class Crasher:
 
     async def _moment(self) -> int:
         """Wait for a moment in which the clients have batches in flight; how many."""
-        await self._served()
+        await served(self.clients)
         await asyncio.sleep(_CALM_S)
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _MOMENT_S:
@@ -197,18 +197,6 @@ class Crasher:
         death.result()
         return max(1, *said)
 
-    async def _served(self) -> None:
-        """Wait until each client has had an answer in this life of the proxy."""
-        before = [len(client.ledger.offsets) for client in self.clients]
-        deadline = time.monotonic() + _SERVED_S
-        while any(
-            len(client.ledger.offsets) == count
-            for client, count in zip(self.clients, before, strict=True)
-        ):
-            if time.monotonic() > deadline:
-                raise DemoError(f"a client was not served for {_SERVED_S:.0f} s")
-            await asyncio.sleep(_LOOK_S)
-
     async def _expect_killed(self, crash: Crash) -> None:
         code = await self.proxy.ended()
         if code != -signal.SIGKILL:
@@ -222,3 +210,19 @@ class Crasher:
             f"{number}: {kill.crash.name}, {kill.batches} batches in flight,"
             f" {kill.records} records unacknowledged; ready again after {kill.down_s:.1f} s"
         )
+
+
+async def served(clients: Sequence[Client]) -> None:
+    """Wait until each client has had an answer from now on.
+
+    Raises:
+        DemoError: one has had none.
+    """
+    before = [len(client.ledger.offsets) for client in clients]
+    deadline = time.monotonic() + _SERVED_S
+    while any(
+        len(client.ledger.offsets) == count for client, count in zip(clients, before, strict=True)
+    ):
+        if time.monotonic() > deadline:
+            raise DemoError(f"a client was not served for {_SERVED_S:.0f} s")
+        await asyncio.sleep(_LOOK_S)

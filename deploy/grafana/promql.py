@@ -33,9 +33,15 @@ def total(what: Definition, *by: str, match: tuple[str, ...] = (), who: str = _S
     return f"sum{_by(by)} ({series(what, *match, who=who)})"
 
 
-def rate(what: Definition, *by: str, match: tuple[str, ...] = (), who: str = _SERVER) -> str:
-    """A counter by second, added up."""
-    return f"sum{_by(by)} (rate({series(what, *match, who=who)}[{WINDOW}]))"
+def rate(
+    what: Definition,
+    *by: str,
+    match: tuple[str, ...] = (),
+    suffix: str = "",
+    who: str = _SERVER,
+) -> str:
+    """A counter by second, added up; with a suffix, one of a histogram's."""
+    return f"sum{_by(by)} (rate({series(what, *match, suffix=suffix, who=who)}[{WINDOW}]))"
 
 
 def gained(what: Definition, *by: str, match: tuple[str, ...] = (), who: str = _SERVER) -> str:
@@ -45,8 +51,7 @@ def gained(what: Definition, *by: str, match: tuple[str, ...] = (), who: str = _
 
 def quantile(share: float, what: Definition, *by: str, match: tuple[str, ...] = ()) -> str:
     """What that share of a histogram's values lies below."""
-    buckets = series(what, *match, suffix="_bucket")
-    return f"histogram_quantile({share}, sum{_by(('le', *by))} (rate({buckets}[{WINDOW}])))"
+    return f"histogram_quantile({share}, {rate(what, 'le', *by, match=match, suffix='_bucket')})"
 
 
 def share(part: Definition, whole: Definition) -> str:

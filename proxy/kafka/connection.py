@@ -141,7 +141,7 @@ class Slot:
         self.answer = parts
         self.ready = True
         if self.counts is not None:
-            self.counts.answered(self.api_key, time.monotonic() - self.began)
+            self.counts.seconds[self.api_key].observe(time.monotonic() - self.began)
         if self.connection.is_next(self):
             self.connection.flush_soon()
         else:

@@ -1,6 +1,6 @@
 """What comes through the Kafka door, in plain numbers."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Final
 
 from pidlease.core.histogram import Histogram
@@ -17,19 +17,7 @@ class DoorCounts:
     """
 
     def __init__(self) -> None:
-        self.seconds: Final[dict[int, Histogram]] = {}
+        self.seconds: Final[defaultdict[int, Histogram]] = defaultdict(Histogram)
         self.errors: Final[Counter[tuple[int, int]]] = Counter()
         self.malformed = 0
         self.refused_connections = 0
-
-    def answered(self, api_key: int, seconds: float) -> None:
-        """Count a request that is answered."""
-        found = self.seconds.get(api_key)
-        if found is None:
-            found = self.seconds[api_key] = Histogram()
-        found.observe(seconds)
-
-    @property
-    def requests(self) -> dict[int, int]:
-        """Requests that were answered, by API key."""
-        return {key: sum(each.counts) for key, each in self.seconds.items()}

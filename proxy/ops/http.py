@@ -44,9 +44,8 @@ class _Collected(Collector):
 async def _scrape(scraped: Scraped) -> bytes:
     """The metrics, of one moment. What takes long is done beside the event loop."""
     await asyncio.to_thread(scraped.look_at_disk)
-    once = CollectorRegistry(auto_describe=False)
-    once.register(_Collected(list(scraped.registry.collect())))
-    return await asyncio.to_thread(generate_latest, once)
+    found = _Collected(list(scraped.registry.collect()))
+    return await asyncio.to_thread(generate_latest, found)
 
 
 def ops_app(engine: Callable[[], Engine | None], started_ms: int, scraped: Scraped) -> FastAPI:

@@ -1,7 +1,7 @@
 """How long HTTP requests take, and how they are answered, by route."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,16 +22,13 @@ class HttpCounts:
     """
 
     def __init__(self) -> None:
-        self.seconds: Final[dict[str, Histogram]] = {}
+        self.seconds: Final[defaultdict[str, Histogram]] = defaultdict(Histogram)
         self.responses: Final[Counter[tuple[str, int]]] = Counter()
 
     def answered(self, route: str, code: int, seconds: float) -> None:
         """Count a request."""
         self.responses[route, code] += 1
-        found = self.seconds.get(route)
-        if found is None:
-            found = self.seconds[route] = Histogram()
-        found.observe(seconds)
+        self.seconds[route].observe(seconds)
 
 
 class Measured:

@@ -147,10 +147,10 @@ def _crasher(
     for name in ("_CALM_S", "_SETTLE_S"):
         monkeypatch.setattr(crashes, name, 0.0)
 
-    async def served(self: Any) -> None:
+    async def served(clients: Any) -> None:
         pass
 
-    monkeypatch.setattr(Crasher, "_served", served)
+    monkeypatch.setattr(crashes, "served", served)
     client = _FakeClient()
     proxy = _FakeProxy(client, answers_before_death=answers_before_death)
     plan = (KILL, AFTER_FSYNC, KILL)

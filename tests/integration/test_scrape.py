@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
-import httpx
 from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from pidlease import metrics
+from tests.http_door.appending import RAW, path_of
+from tests.http_door.appending import producer as producer_headers
+from tests.http_door.lives import ask
 from tests.servers.pidlease import PidleaseServer
 
 #: Those that a server on the embedded log tells without being a copier, a client or Spark.
@@ -27,13 +29,8 @@ def work(server: PidleaseServer) -> None:
     while read < 100:
         read += len(consumer.consume(100, 1))
     consumer.close()
-    path = f"{server.http_url}/v1/topics/t/partitions/0/records"
     for epoch, sequence in ((1, 0), (1, 0), (1, 7), (0, 0)):
-        headers = {
-            "Producer-Id": "p", "Producer-Epoch": str(epoch), "Producer-Seq": str(sequence),
-            "Content-Type": "application/octet-stream",
-        }  # fmt: skip
-        httpx.post(path, content=b"x", headers=headers, timeout=20)
+        ask(server, "POST", path_of(), b"x", {**RAW, **producer_headers("p", epoch, sequence)})
 
 
 def test_what_is_told_is_in_the_catalogue(tmp_path: Path) -> None:

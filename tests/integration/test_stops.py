@@ -6,6 +6,7 @@ from pathlib import Path
 
 from deploy.demo.audit import audit
 from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient
+from deploy.demo.crashes import served
 from deploy.demo.pace import Pace, send_all
 from deploy.demo.proxy_process import Proxy
 from deploy.demo.readback import read_back
@@ -34,7 +35,8 @@ async def test_stops_under_the_clients_of_the_demo(tmp_path: Path) -> None:
         async def stops() -> None:
             nonlocal left
             while left:
-                await _served(clients)
+                await served(clients)
+                await asyncio.sleep(1)
                 async with asyncio.timeout(60):
                     while not any(each.batches_in_flight() for each in clients):  # noqa: ASYNC110
                         await asyncio.sleep(0.001)
@@ -58,15 +60,3 @@ async def test_stops_under_the_clients_of_the_demo(tmp_path: Path) -> None:
     assert not any(client.ledger.failures for client in clients)
     assert found.total.sent == found.total.stored == sum(map(len, records.values()))
     assert (found.total.lost, found.total.doubled, found.foreign, found.misplaced) == (0, 0, 0, 0)
-
-
-async def _served(clients: list[Client]) -> None:
-    """Wait until each has had an answer in this life of the server, and a moment longer."""
-    before = [len(client.ledger.offsets) for client in clients]
-    async with asyncio.timeout(60):
-        while any(  # noqa: ASYNC110 - it is seen by looking
-            len(client.ledger.offsets) == count
-            for client, count in zip(clients, before, strict=True)
-        ):
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(1)

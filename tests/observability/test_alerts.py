@@ -10,22 +10,21 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.crash.seeds import SOAK
 from tests.observability.load import TOPIC, Faulty, Repeated, append, lease, make_topic
 from tests.observability.prometheus import Prometheus
 from tests.observability.rules import quick
 from tests.observability.rules import rules as all_rules
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of, not_started
-from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
+from tests.spark.soak import in_the_soak
 
 pytestmark = [
     pytest.mark.usefixtures("promtool"), pytest.mark.timeout(180),
-    pytest.mark.skipif(not SOAK, reason="a minute of faults: make soak"),
+    in_the_soak,
 ]  # fmt: skip
 
 _WAIT_S: Final = 60.0
@@ -33,11 +32,6 @@ _LATE_S: Final = 0.5
 _SECONDS: Final = 30
 #: Each waits for an answer of its own.
 _SENDERS: Final = 8
-
-
-def address(server: PidleaseServer) -> str:
-    """Where a server is scraped, and what its alerts say of where they come from."""
-    return f"{LOOPBACK}:{server.http_port}"
 
 
 class Alerts:
@@ -74,10 +68,8 @@ class Alerts:
         assert [each for each in found if each["health"] != "ok"] == []
 
     def _of(self, name: str, server: PidleaseServer) -> list[dict[str, Any]]:
-        return [
-            each for each in self._prometheus.firing()
-            if each["labels"]["alertname"] == name and each["labels"]["instance"] == address(server)
-        ]  # fmt: skip
+        wanted = {"alertname": name, "instance": server.http_address}.items()
+        return [each for each in self._prometheus.firing() if wanted <= each["labels"].items()]
 
 
 @pytest.fixture
@@ -86,7 +78,7 @@ def watched(tmp_path: Path) -> Iterator[Callable[..., Alerts]]:
     with ExitStack() as stack:
 
         def watch(*servers: PidleaseServer) -> Alerts:
-            targets = {"pidlease": [address(each) for each in servers]}
+            targets = {"pidlease": [each.http_address for each in servers]}
             found = stack.enter_context(Prometheus(tmp_path / "prometheus", targets, quick()))
             until(lambda: len(found.query("up == 1")) == len(servers), "the first scrapes")
             return Alerts(found)

@@ -27,7 +27,7 @@ from tests.observability.load import (
 )
 from tests.observability.prometheus import Prometheus
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer, in_front_of, not_started
+from tests.servers.pidlease import in_front_of, not_started
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.spark import spark_missing
 from tests.servers.spark.application import SparkCopy
@@ -40,11 +40,6 @@ _SPARK: Final = spark_missing()
 _PYSPARK: Final = importlib.util.find_spec("pyspark") is not None
 _UPSTREAM: Final = "pidlease-upstream"
 _WAIT_S: Final = 120.0 if SOAK else 60.0
-
-
-def address(server: PidleaseServer) -> str:
-    """Where a server is scraped."""
-    return f"{LOOPBACK}:{server.http_port}"
 
 
 def shows(prometheus: Prometheus, query: Asked) -> bool:
@@ -85,7 +80,7 @@ def test_every_panel_of_servers_copiers_and_clients(tmp_path: Path) -> None:
             "--rename", "{topic}.copy", "--metrics-port", str(copier_port),
         ).start()  # fmt: skip
         targets = {
-            "pidlease": [address(server), address(full)],
+            "pidlease": [server.http_address, full.http_address],
             "pidlease-copiers": [f"{LOOPBACK}:{copier_port}"],
             "pidlease-clients": [f"{LOOPBACK}:{client_port}"],
         }
@@ -117,13 +112,14 @@ def test_every_panel_in_front_of_kafka(kafka: KafkaServer, tmp_path: Path) -> No
         make_topic(server, "small", max_message_bytes="2000")
         make_topic(server, TOPIC)
         clients, faulty = Clients(server), Faulty(server)
+        targets = {"pidlease": [server.http_address]}
 
         def too_large() -> None:
             assert append(server, "large", 0, 0, topic="small", size=3000) == 413
 
         try:
             with (
-                Prometheus(tmp_path / "prometheus", {"pidlease": [address(server)]}) as prometheus,
+                Prometheus(tmp_path / "prometheus", targets) as prometheus,
                 Repeated(clients.turn),
                 Repeated(faulty.turn),
                 Repeated(too_large),

@@ -5,17 +5,17 @@ The jars are fetched once, into build/; Maven's own settings decide which regist
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
+
+from tests.servers.fetching import fetch_once
 
 _BUILD = Path(__file__).resolve().parents[2] / "build"
 _JAVA_VERSION_MIN = 17  # what a Kafka 4 broker asks for
@@ -131,23 +131,13 @@ class Jars:
 
     def fetch(self) -> Path:
         """The folder, filled on first use; safe to call from several processes."""
-        if self.fetched:
-            return self.folder
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with self.folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self.fetched:
-                # Aside, then renamed: a broken download must not look like a whole one.
-                with tempfile.TemporaryDirectory(dir=_BUILD, prefix=f"{self.name}-") as aside:
-                    target = Path(aside, "jars")
-                    self._run_maven(target)
-                    shutil.rmtree(self.folder, ignore_errors=True)
-                    target.rename(self.folder)
+        fetch_once(self.folder, lambda: self.fetched, self._run_maven)
         if not self.fetched:
             raise RuntimeError(f"Maven brought no {self.marker} into {self.folder}")
         return self.folder
 
-    def _run_maven(self, target: Path) -> None:
+    def _run_maven(self, aside: Path) -> Path:
+        target = aside / "jars"
         maven = shutil.which("mvn")
         if maven is None:
             raise JavaUnavailableError(f"the jars come by Maven: {_INSTALL_MAVEN}")
@@ -165,6 +155,7 @@ class Jars:
         )
         if done.returncode != 0:
             raise RuntimeError(f"mvn {goal} failed:\n{(done.stdout + done.stderr)[-4000:]}")
+        return target
 
     def unavailable_reason(self) -> str | None:
         """Why the server cannot be started on this machine; None if it can."""

@@ -70,7 +70,8 @@ class PidleaseServer:
         self.start_timeout_s = start_timeout_s
         self.kafka_port, self.http_port = free_ports(2)
         self.bootstrap = f"{LOOPBACK}:{self.kafka_port}"
-        self.http_url = f"http://{LOOPBACK}:{self.http_port}"
+        self.http_address = f"{LOOPBACK}:{self.http_port}"
+        self.http_url = f"http://{self.http_address}"
         self.process = ServerProcess(
             name="pidlease", log_path=self.directory / "pidlease.log", cwd=_ROOT
         )
@@ -100,7 +101,7 @@ class PidleaseServer:
             *(sys.executable, "-m", "proxy", "serve"),
             *("--data-dir", str(self.data_dir)),
             *("--kafka-listen", self.bootstrap),
-            *("--http-listen", f"{LOOPBACK}:{self.http_port}"),
+            *("--http-listen", self.http_address),
         ]
 
     def launch(self) -> None:

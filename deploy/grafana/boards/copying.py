@@ -17,7 +17,7 @@ from deploy.grafana.panels import (
     graph,
     number,
 )
-from deploy.grafana.promql import gained, rate, series, total
+from deploy.grafana.promql import WINDOW, gained, rate, series, total
 from pidlease import metrics
 
 _COPIER: Final = Variable("copier", "Copier", "label_values(pidlease_copy_records_total, instance)")
@@ -40,9 +40,7 @@ def _happened(name: str, title: str, text: str, limits: Limits | None = None) ->
 
 
 _LEFT: Final = total(metrics.COPY_LAG, "topic", who="copier")
-_PACE: Final = (
-    f"sum by (topic) (deriv({series(metrics.COPY_OFFSET, who='copier')}[$__rate_interval]))"
-)
+_PACE: Final = f"sum by (topic) (deriv({series(metrics.COPY_OFFSET, who='copier')}[{WINDOW}]))"
 
 _COPIERS_NOW: Final = Row("Copiers", (
     number(

@@ -106,8 +106,7 @@ _CLIENTS: Final = Row("Clients", (
     ),
     graph(
         "Requests", "Whatever is usual.", PER_SECOND,
-        Query(f"sum by (api) (rate({series(metrics.KAFKA_REQUEST_SECONDS, suffix='_count')}"
-              "[$__rate_interval]))", "{{api}}"),
+        Query(rate(metrics.KAFKA_REQUEST_SECONDS, "api", suffix="_count"), "{{api}}"),
     ),
     graph(
         "Connections, refused and malformed",
