@@ -28,8 +28,9 @@ _SETTLE_SECONDS: Final = 15.0
 _SETTLED_AT_ONCE: Final = 500
 #: How often it is looked how long anything waits for a snapshot.
 _DELAY_LOOK_SECONDS: Final = 0.005
-#: How long to wait after a failure.
+#: How long to wait after a failure; twice as long behind each further one, up to the second.
 _FAILURE_SECONDS: Final = 5.0
+_FAILURE_SECONDS_MAX: Final = 60.0
 
 _log = structlog.get_logger(__name__)
 
@@ -128,8 +129,7 @@ class Keeper:
         """
         async with self._snapshot_lock, LoopLag(_DELAY_LOOK_SECONDS) as delay:
             started = time.monotonic()
-            self._batches_at_snapshot = self._counts.batches
-            self._granted_at_snapshot = self._leases.granted
+            batches, granted = self._counts.batches, self._leases.granted
             rows = []
             for partition in self._partitions():
                 rows.append(partition.rows())
@@ -143,6 +143,8 @@ class Keeper:
             work = partial(self._snapshots.write, now_ms, rows, leases)
             manifest = await self._pool.run(work)
             self.newest = manifest
+            # Not before it is there: one that failed is tried again with nothing new to say.
+            self._batches_at_snapshot, self._granted_at_snapshot = batches, granted
             self.snapshots_taken += 1
             self.snapshot_seconds = time.monotonic() - started
             self.snapshot_delay_seconds = delay.longest
@@ -151,7 +153,7 @@ class Keeper:
             return manifest
 
     async def _snapshot_loop(self) -> None:
-        last = time.monotonic()
+        last, wait = time.monotonic(), _FAILURE_SECONDS
         while await self._pause(_SNAPSHOT_POLL_SECONDS):
             if not self._judging:
                 continue  # nothing is folded: a snapshot would call applied what is not
@@ -164,9 +166,11 @@ class Keeper:
                 await self.snapshot()
             except Exception:  # noqa: BLE001 - the one before stays, and the next is tried
                 self.snapshot_failures += 1
-                _log.exception("snapshot failed; the one before stays")
-                await self._pause(_FAILURE_SECONDS)
-            last = time.monotonic()
+                _log.exception("snapshot failed; the one before stays", again_in_seconds=wait)
+                await self._pause(wait)
+                wait = min(2 * wait, _FAILURE_SECONDS_MAX)
+            else:
+                last, wait = time.monotonic(), _FAILURE_SECONDS
 
     async def _flush(self) -> None:
         for partition in self._partitions():

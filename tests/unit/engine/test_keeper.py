@@ -1,0 +1,42 @@
+"""What is done from time to time, where it fails."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from pidlease.engine import keeper
+from pidlease.engine.keeper import KeeperConfig
+from tests.sim.files import SimFiles
+from tests.unit.engine.server import Server
+
+_FAILURES = 2
+
+
+async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a bug: it was counted as taken, and the next one waited for the next batch."""
+    for name in ("_SNAPSHOT_POLL_SECONDS", "_FAILURE_SECONDS"):
+        monkeypatch.setattr(keeper, name, 0.01)
+    files = SimFiles()
+    server = await Server(files).start()
+    await server.fill(server.lease(), 0, 3)
+    failed = []
+
+    def full(operation: str, path: Path) -> None:
+        if operation == "rename" and "snapshot" in str(path) and len(failed) < _FAILURES:
+            failed.append(path)
+            raise OSError(errno.ENOSPC, "no space")
+
+    files.on_operation = full
+    upkeep = server.engine.keeper
+    upkeep.reconfigure(KeeperConfig(10**9, 0.05, 10**6, 10**6))
+    async with asyncio.timeout(10):
+        while upkeep.newest is None:
+            await asyncio.sleep(0.01)
+
+    assert len(failed) == upkeep.snapshot_failures == _FAILURES
+    assert upkeep.newest.rows
+    await server.engine.stop()
