@@ -113,6 +113,11 @@ BUILD_INFO = _define(
 )
 READY = _define("gauge", "pidlease_ready", "1 while requests are taken.")
 TOPICS = _define("gauge", "pidlease_topics", "Topics.")
+TOPICS_AWAITED = _define(
+    "gauge",
+    "pidlease_topics_awaited",
+    "Topics in Kafka that cannot be read yet: not all their partitions had a leader.",
+)
 PARTITIONS = _define("gauge", "pidlease_partitions", "Partitions.")
 PARTITIONS_STOPPED = _define(
     "gauge", "pidlease_partitions_stopped", "Partitions that take no appends."

@@ -21,6 +21,7 @@ from pidlease.storage.kafka_store import KafkaStore
 from pidlease.storage.kafka_writers import KafkaWriters
 from pidlease.storage.ports import LogStore, PartitionLog
 from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.topics import Topic
 from pidlease.storage.upstream.cluster import View
 from pidlease.storage.upstream.errors import (
     UpstreamAwayError,
@@ -188,11 +189,16 @@ class InFrontOfKafka:
 
     async def follow(self, engine: Engine) -> None:
         """See `LogSide`."""
+        engine.expect(self._topics())  # before a client can ask
         self._upstream.cluster.on_change.append(self._note)
         self._changed.set()  # what could not be read at the start
         self._tasks = [asyncio.create_task(self._follow(engine))]
         if self._ownership is not None:
             self._tasks.append(asyncio.create_task(self._watch(self._ownership)))
+
+    def _topics(self) -> dict[str, Topic]:
+        topics = self._upstream.cluster.view.topics
+        return {name: self._kafka.topic_of(each) for name, each in topics.items()}
 
     def _note(self, before: View, now: View) -> None:
         if before.topics != now.topics:
@@ -207,10 +213,8 @@ class InFrontOfKafka:
             if not self._changed.is_set() and not any(p.log.stopped for p in engine.partitions()):
                 continue
             self._changed.clear()
-            topics = self._upstream.cluster.view.topics
             try:
-                of = self._kafka.topic_of
-                await engine.follow({name: of(each) for name, each in topics.items()})
+                await engine.follow(self._topics())
                 rest = _FOLLOW_REST_SECONDS
             except OSError as error:
                 _log.info("a topic of Kafka is not ready yet", reason=str(error))

@@ -189,6 +189,24 @@ class Engine:
         """Who is told of a deleted topic, before its name can be used again."""
         return self._table.on_deleted
 
+    @property
+    def awaited(self) -> Mapping[str, Topic]:
+        """Topics that there are in the log, and that cannot be read yet, by name."""
+        return self._table.awaited
+
+    def awaits(self, topic: str, number: int) -> bool:
+        """Whether there is such a partition, of a topic that cannot be read yet."""
+        found = self._table.awaited.get(topic)
+        return found is not None and 0 <= number < found.partitions
+
+    def expect(self, topics: Mapping[str, Topic]) -> None:
+        """Know of all topics there are in the log, before `follow` has read them.
+
+        Parameters:
+            topics: by name.
+        """
+        self._table.expect(topics)
+
     def partitions(self) -> list[Partition]:
         """All partitions there are now."""
         return [partition for topic in self._partitions.values() for partition in topic]

@@ -49,6 +49,7 @@ class Following:
         for name in list(known):
             if name not in topics or topics[name].topic_id != known[name].topic_id:
                 await self._gone(known[name])
+        self._table.expect(topics)
         failed: OSError | None = None
         for topic in topics.values():
             try:

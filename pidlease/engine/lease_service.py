@@ -23,7 +23,7 @@ from pidlease.engine.naming import (
 )
 from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.engine.partition import Partition
-from pidlease.engine.topics import UnknownTopicError
+from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
 
 #: How long a lease waits for the next block of PIDs, in seconds.
 _BLOCK_WAIT_SECONDS: Final = 2.0
@@ -99,12 +99,15 @@ def partition_of(engine: Engine, topic: str, number: int) -> Partition:
 
     Raises:
         UnknownTopicError: there is no such topic.
+        AwaitedTopicError: it cannot be read yet.
         UnknownPartitionError: it has no such partition.
     """
     found = engine.partition(topic, number)
     if found is not None:
         return found
-    known = engine.topics.get(topic)
+    if engine.awaits(topic, number):
+        raise AwaitedTopicError(f"topic {topic} cannot be read yet; try again")
+    known = engine.topics.get(topic) or engine.awaited.get(topic)
     if known is None:
         raise UnknownTopicError(f"there is no topic {topic}")
     raise UnknownPartitionError(f"topic {topic} has partitions 0 to {known.partitions - 1}")

@@ -1,7 +1,7 @@
 """The topics and their partitions, and what changes them: one change at a time, durable first."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -41,6 +41,10 @@ class UnknownTopicError(Exception):
     """There is no topic of that name."""
 
 
+class AwaitedTopicError(Exception):
+    """There is such a topic, and it cannot be read yet."""
+
+
 class TooManyPartitionsError(Exception):
     """There would be more partitions than the server is set to hold."""
 
@@ -70,6 +74,8 @@ class TopicTable:
     ) -> None:
         self.topics: Final[dict[str, Topic]] = {}
         self.partitions: Final[dict[str, list[Partition]]] = {}
+        #: Topics that there are, and that are none of the above until they can be read.
+        self.awaited: dict[str, Topic] = {}
         self.policies: Final = TopicPolicies(store, pool)
         #: Goes up with every change.
         self.version = 0
@@ -108,6 +114,13 @@ class TopicTable:
             except SettingError as error:
                 raise DataFolderError(f"the definition of topic {name}: {error}") from error
         self.version += 1
+
+    def expect(self, topics: Mapping[str, Topic]) -> None:
+        """Know of all topics there are, also of those that cannot be read yet."""
+        awaited = {name: each for name, each in topics.items() if name not in self.topics}
+        if awaited != self.awaited:
+            self.awaited = awaited
+            self.version += 1
 
     async def settle(self) -> None:
         """Wait for changes that are under way."""
@@ -240,6 +253,7 @@ class TopicTable:
         self._give(topic, partitions)
         self.topics[topic.name] = topic
         self.partitions[topic.name] = partitions
+        self.awaited.pop(topic.name, None)
         self.version += 1
 
     def hide(self, topic: Topic) -> None:

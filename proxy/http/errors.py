@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from pidlease.contract import ErrorAnswer
 from pidlease.coordination.names import NamesError
-from pidlease.engine.engine import Engine, UnknownTopicError
+from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import (
     BadNameError,
     NameNeededError,
@@ -25,6 +25,7 @@ from pidlease.engine.naming import (
     NameTakenError,
     UnknownNameError,
 )
+from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
 
 #: How long who is refused for now should wait, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
@@ -33,6 +34,7 @@ _SHOWN: Final = 100
 #: What is said of each error: the HTTP status, and the field that it is about.
 _KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
     UnknownTopicError: (404, "topic"),
+    AwaitedTopicError: (503, "topic"),
     UnknownPartitionError: (404, "partition"),
     WrongPolicyError: (400, "pid"),
     UnknownPidError: (410, "pid"),

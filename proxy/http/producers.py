@@ -12,7 +12,6 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import partition_of
 from pidlease.engine.partition import Partition
-from pidlease.engine.topics import UnknownTopicError
 from proxy.http.errors import ready_engine
 
 #: Producers in one answer, unless it is asked for fewer.
@@ -66,7 +65,7 @@ def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterat
         yield partition_of(engine, topic, number)
         return
     if topic is not None and topic not in engine.topics:
-        raise UnknownTopicError(f"there is no topic {topic}")
+        partition_of(engine, topic, 0)  # which says why
     for each in engine.partitions():
         if topic in (None, each.name.topic) and number in (None, each.name.partition):
             yield each

@@ -19,7 +19,8 @@ from pidlease.contract_topics import (
     TopicAnswer,
     TopicsAnswer,
 )
-from pidlease.engine.engine import Engine, UnknownTopicError
+from pidlease.engine.engine import Engine
+from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import change_of_own, change_of_shared, settings_in_force
 from pidlease.storage.topics import Topic
@@ -135,6 +136,8 @@ def _sayable(text: str) -> str:
 
 def _known(engine: Engine, name: str) -> Topic:
     topic = engine.topics.get(name)
+    if topic is None and name in engine.awaited:
+        raise AwaitedTopicError(f"topic {name} cannot be read yet; try again")
     if topic is None:
         raise UnknownTopicError(f"there is no topic {name}")
     return topic

@@ -108,7 +108,7 @@ class MetadataApi:
         name, topic_id = asked
         if name is not None:
             asked = Asked(name, NO_ID)
-            found = self._engine.topics.get(name)
+            found = self._engine.topics.get(name) or self._engine.awaited.get(name)
             code = _ILLEGAL if found is None and illegal_name(name) else _UNKNOWN
         elif topic_id == NO_ID or version < BY_ID_FROM:
             found, code = None, _INVALID

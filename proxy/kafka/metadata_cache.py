@@ -32,8 +32,12 @@ class TopicsView(Protocol):
         """The topics there are, by name. A topic that changes is another object."""
 
     @property
+    def awaited(self) -> Mapping[str, Topic]:
+        """Topics that there are and that cannot be read yet: none of their partitions is led."""
+
+    @property
     def topics_version(self) -> int:
-        """Goes up with every change of topics or partitions."""
+        """Goes up with every change of topics or partitions, also of those that are awaited."""
 
 
 class _Everything(NamedTuple):
@@ -73,6 +77,7 @@ class MetadataCache:
         self._bytes_max = bytes_max
         self._layouts: OrderedDict[int, _Layout] = OrderedDict()
         self._rows = PartitionRows(leader_epoch)
+        self._rows_without_leader = PartitionRows(leader_epoch, led=False)
         self._building = asyncio.Lock()
         #: How often a topic, and how often the array of all of them, was encoded.
         self.topics_encoded = 0
@@ -88,8 +93,10 @@ class MetadataCache:
 
         Parameters:
             number: the layout (see `metadata_wire.topic_layout`).
-            topic: as it is now.
+            topic: as it is now, known or awaited.
         """
+        if topic.name in self._view.awaited:
+            return self._awaited(number, topic)
         data = self._topic(self._layout(number), number, topic)
         self._keep_small()
         return data
@@ -116,8 +123,10 @@ class MetadataCache:
 
     async def _build(self, layout: _Layout, number: int) -> _Everything:
         version = self._view.topics_version
-        topics = list(self._view.topics.values())
-        parts = [write_array(len(topics), flexible=number >= FLEXIBLE_FROM)]
+        topics, awaited = list(self._view.topics.values()), list(self._view.awaited.values())
+        count = len(topics) + len(awaited)
+        parts = [write_array(count, flexible=number >= FLEXIBLE_FROM)]
+        parts += [self._awaited(number, topic) for topic in awaited]
         for first in range(0, len(topics), _TOPICS_AT_ONCE):
             some = topics[first : first + _TOPICS_AT_ONCE]
             parts += [self._topic(layout, number, topic) for topic in some]
@@ -138,6 +147,11 @@ class MetadataCache:
         layout.topics_size += len(data) + _ENTRY_BYTES
         self.topics_encoded += 1
         return data
+
+    def _awaited(self, number: int, topic: Topic) -> bytes:
+        """A topic that cannot be read yet, which soon will be: it is not kept."""
+        rows = self._rows_without_leader.of(number, topic.partitions)
+        return write_topic(number, topic.name, topic.topic_id, rows, topic.partitions)
 
     # ------------------------------------------------------------------ bounds
 
@@ -183,5 +197,7 @@ class TopicIds:
         """The topic that has this id (hex); None where there is none."""
         if self._version != self._view.topics_version:
             self._version = self._view.topics_version
-            self._names = {topic.topic_id: name for name, topic in self._view.topics.items()}
-        return self._view.topics.get(self._names.get(topic_id, ""))
+            known = {**self._view.awaited, **self._view.topics}
+            self._names = {topic.topic_id: name for name, topic in known.items()}
+        name = self._names.get(topic_id, "")
+        return self._view.topics.get(name) or self._view.awaited.get(name)

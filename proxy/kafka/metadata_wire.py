@@ -8,6 +8,8 @@ import struct
 from functools import cache
 from typing import Final, NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from pidlease.wire.primitives import (
     INT16,
     INT32,
@@ -27,6 +29,7 @@ FLEXIBLE_FROM: Final = 9
 BY_ID_FROM: Final = 12
 NO_ID: Final = bytes(16)
 _NO_OPERATIONS: Final = INT32.pack(-(2**31))
+_NO_LEADER: Final = INT32.pack(-1)
 #: The versions that write a topic, or a partition, in another way than the one before.
 _TOPIC_LAYOUTS: Final = (10, 9, 8, 7, 5, 1, 0)
 _PARTITION_LAYOUTS: Final = (9, 7, 5, 0)
@@ -166,10 +169,12 @@ class PartitionRows:
 
     Parameters:
         leader_epoch: of all of them; -1: not said.
+        led: whether they have a leader; without one they are there, and clients wait for it.
     """
 
-    def __init__(self, leader_epoch: int = 0) -> None:
+    def __init__(self, leader_epoch: int = 0, *, led: bool = True) -> None:
         self._leader_epoch = leader_epoch
+        self._led = led
         self._rows: dict[int, bytes] = {}
 
     def of(self, layout: int, count: int) -> bytes:
@@ -180,7 +185,7 @@ class PartitionRows:
             count: how many partitions.
         """
         own = next(each for each in _PARTITION_LAYOUTS if each <= layout)
-        head, tail = _row(own, self._leader_epoch)
+        head, tail = _row(own, self._leader_epoch, led=self._led)
         size = len(head) + INT32.size + len(tail)
         rows = self._rows.get(own, b"")
         if len(rows) < count * size:
@@ -190,18 +195,20 @@ class PartitionRows:
 
 
 @cache
-def _row(layout: int, leader_epoch: int) -> tuple[bytes, bytes]:
+def _row(layout: int, leader_epoch: int, *, led: bool) -> tuple[bytes, bytes]:
     """What stands before and behind the number in a partition's row."""
     flexible = layout >= FLEXIBLE_FROM
     node = INT32.pack(NODE_ID)
     only = write_array(1, flexible=flexible) + node
     epoch = INT32.pack(leader_epoch) if layout >= 7 else b""
-    tail = [node, epoch, only, only]  # the leader, replicas, those in sync
+    # The leader, replicas, those in sync.
+    tail = [node if led else _NO_LEADER, epoch, only, only]
     if layout >= 5:
         tail.append(write_array(0, flexible=flexible))  # none is offline
     if flexible:
         tail.append(b"\0")
-    return INT16.pack(0), b"".join(tail)
+    code = 0 if led else ErrorCode.leader_not_available.value
+    return INT16.pack(code), b"".join(tail)
 
 
 def _make_rows(head: bytes, tail: bytes, count: int) -> bytes:

@@ -179,8 +179,7 @@ class ProduceApi:
         topic, index, data = part
         partition = self._engine.partition(topic, index)
         if partition is None:
-            code = ErrorCode.unknown_topic_or_partition.value
-            message = f"{topic}-{index} does not exist"
+            code, message = self._absent(topic, index)
             self._refused(reply, part, intact=True)
             reply.put(place, PartitionResult(code, message=message))
             return
@@ -207,6 +206,13 @@ class ProduceApi:
             partition.refuse(pid, _foreign(pid), done)
             return
         partition.produce(pid, header, data, batch_of(header), done)
+
+    def _absent(self, topic: str, index: int) -> tuple[int, str]:
+        """The code for a partition that is not here, and why."""
+        if self._engine.awaits(topic, index):
+            # Kafka's answer while a partition has no leader: clients keep what they have for it.
+            return ErrorCode.not_leader_or_follower.value, f"{topic}-{index} cannot be read yet"
+        return ErrorCode.unknown_topic_or_partition.value, f"{topic}-{index} does not exist"
 
     def _pass(
         self, reply: _Reply, place: int, part: PartitionData, transactional_id: str | None

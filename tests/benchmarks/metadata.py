@@ -30,6 +30,7 @@ class ClusterView:
     """Topics without an engine (see `metadata_cache.TopicsView`)."""
 
     topics: dict[str, Topic] = field(default_factory=dict)
+    awaited: dict[str, Topic] = field(default_factory=dict)
     topics_version: int = 0
 
     def change_one(self) -> None:

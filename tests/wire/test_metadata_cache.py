@@ -11,7 +11,8 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from pidlease.storage.topics import Topic
-from proxy.kafka.config import ClusterConfig
+from pidlease.wire.primitives import write_array
+from proxy.kafka.config import NODE_ID, ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
 from proxy.kafka.metadata_wire import topic_layout, write_head, write_tail
 from tests.wire.messages import METADATA
@@ -24,6 +25,7 @@ class View:
     """Topics without an engine."""
 
     topics: dict[str, Topic] = field(default_factory=dict)
+    awaited: dict[str, Topic] = field(default_factory=dict)
     topics_version: int = 0
 
     def put(self, topic: Topic) -> None:
@@ -41,15 +43,19 @@ class View:
 
 def _decoded(version: int, array: bytes) -> dict[str, tuple[str | None, int]]:
     """Name to id and partitions, as kio reads the whole answer."""
+    return {
+        topic.name: (_hex(getattr(topic, "topic_id", None)), len(topic.partitions))
+        for topic in _read(version, array).topics
+    }
+
+
+def _read(version: int, array: bytes) -> Any:
     kind: Any = load_response_schema(METADATA, version)
     frame = write_head(version, 1, _CLUSTER) + array + write_tail(version)
     header = 5 if kind.__flexible__ else 4
     body, size = entity_reader(kind)(frame, header)
     assert header + size == len(frame)
-    return {
-        topic.name: (_hex(getattr(topic, "topic_id", None)), len(topic.partitions))
-        for topic in body.topics
-    }
+    return body
 
 
 def _hex(topic_id: uuid.UUID | None) -> str | None:
@@ -196,6 +202,34 @@ async def test_ten_thousand_partitions_are_told_in_steps(topics: int, partitions
     assert turns - begin >= topics // 500
     done = True
     await watching
+
+
+async def test_a_topic_that_is_awaited_is_told_without_leaders_until_it_is_known() -> None:
+    view = View()
+    view.make("known")
+    topic = Topic.new("t", 2)
+    view.awaited["t"] = topic
+    cache, ids = MetadataCache(view), TopicIds(view)
+    led, awaited = (0, NODE_ID), (5, -1)
+    for version in range(14):
+        layout = topic_layout(version)
+        told = _leaders(version, await cache.everything(layout))
+        assert told == {"known": [led], "t": [awaited, awaited]}
+        alone = write_array(1, flexible=layout >= 9) + cache.topic(layout, topic)
+        assert _leaders(version, alone) == {"t": [awaited, awaited]}
+    assert ids.find(topic.topic_id) is topic
+    del view.awaited["t"]
+    view.put(topic)
+    assert _leaders(12, await cache.everything(10)) == {"known": [led], "t": [led, led]}
+    assert ids.find(topic.topic_id) is topic
+
+
+def _leaders(version: int, array: bytes) -> dict[str, list[tuple[int, int]]]:
+    """Name to each partition's code and leader."""
+    return {
+        topic.name: [(each.error_code.value, int(each.leader_id)) for each in topic.partitions]
+        for topic in _read(version, array).topics
+    }
 
 
 async def test_who_waits_for_a_build_that_is_given_up_makes_it_himself() -> None:

@@ -36,9 +36,10 @@ _NOW: Final = Row("Now", (
         COUNT, gained(metrics.WRITERS_FENCED), limits=Limits(1, 1),
     ),
     number(
-        "Writers taken",
-        "One for each partition that gets leased or HTTP records, at a start and as they age.",
-        COUNT, gained(metrics.WRITERS_TAKEN),
+        "Topics awaited",
+        "0. Others are in Kafka and cannot be read: a partition of theirs has no leader. Clients"
+        " wait for them.",
+        COUNT, total(metrics.TOPICS_AWAITED), limits=Limits(1, 100),
     ),
     number(
         "On their way to Kafka",

@@ -266,7 +266,7 @@ class UpstreamApis:
         again, and all that they ask waits meanwhile.
         """
         now = time.monotonic()
-        if now < self._absent.get(name, 0):
+        if name in self._engine.awaited or now < self._absent.get(name, 0):
             return
         with suppress(UpstreamError):
             await self._cluster.ask_for_topic(name)

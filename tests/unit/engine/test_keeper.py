@@ -23,7 +23,7 @@ async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
     files = SimFiles()
     server = await Server(files).start()
     await server.fill(server.lease(), 0, 3)
-    failed = []
+    failed: list[Path] = []
 
     def full(operation: str, path: Path) -> None:
         if operation == "rename" and "snapshot" in str(path) and len(failed) < _FAILURES:
@@ -34,7 +34,7 @@ async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
     upkeep = server.engine.keeper
     upkeep.reconfigure(KeeperConfig(10**9, 0.05, 10**6, 10**6))
     async with asyncio.timeout(10):
-        while upkeep.newest is None:
+        while upkeep.newest is None:  # noqa: ASYNC110 - it is seen by looking
             await asyncio.sleep(0.01)
 
     assert len(failed) == upkeep.snapshot_failures == _FAILURES
