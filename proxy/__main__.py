@@ -1,4 +1,4 @@
-"""The command line: `pidlease serve`, `copy`, `spark`, `status`, `topics`, `verify`."""
+"""The command line: `pidlease serve`, `copy`, `skip-pids`, `spark`, `status`, ..."""
 
 import inspect
 from pathlib import Path
@@ -11,6 +11,7 @@ from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
 from proxy.cli.copy import copy
+from proxy.cli.skip_pids import skip_pids
 from proxy.cli.spark import spark_cli
 from proxy.cli.status import status
 from proxy.cli.topics import topics_cli
@@ -66,6 +67,7 @@ _serve.__signature__ = _signature  # type: ignore[attr-defined]
 _serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
 cli.command("serve")(_serve)
 cli.command()(copy)
+cli.command()(skip_pids)
 cli.command()(status)
 cli.command()(verify)
 cli.add_typer(topics_cli, name="topics")

@@ -100,7 +100,7 @@ class DataFolder:
     @property
     def sequence(self) -> Path:
         """The file of the PID sequence."""
-        return self.path / "sequence" / "blocks"
+        return sequence_file(self.path)
 
     @property
     def names(self) -> Path:
@@ -212,6 +212,11 @@ class DataFolder:
 
 def _partition_folder(topic: Topic, number: int) -> str:
     return f"{topic.name}-{number}"
+
+
+def sequence_file(path: Path) -> Path:
+    """The file of the PID sequence in a data directory."""
+    return path / "sequence" / "blocks"
 
 
 def lock_folder(files: Files, path: Path) -> Lock:

@@ -81,18 +81,19 @@ class Fleet:
 
     def get_on(self) -> None:
         """Wait until each writer's newest producer was told of a record since now."""
+        due: list[tuple[Child, int]] = []
         for writer in self.writers:
             if writer.needs_one(self.count):
                 self._start_one(writer)
-        newest = [writer.newest for writer in self.writers]
-        due = [max(child.line_count(), _OWN_LINES) for child in newest]
-
-        def stuck() -> list[str]:
-            return [child.name for child, seen in zip(newest, due, strict=True)
-                    if child.line_count() <= seen]  # fmt: skip
-
+            # At once: to start the next one takes long where it is built first, and this one
+            # may have come to its end by then.
+            due.append((writer.newest, max(writer.newest.line_count(), _OWN_LINES)))
         children = [child for writer in self.writers for child in writer.children.values()]
-        wait_for(lambda: not stuck(), "an acknowledgement to each", self._timeout_s, children)
+        for child, seen in due:
+            wait_for(
+                lambda child=child, seen=seen: child.line_count() > seen,  # type: ignore[misc]
+                f"an acknowledgement to {child.name}", self._timeout_s, children,
+            )  # fmt: skip
 
     def finish(self) -> dict[int, list[Acked]]:
         """Wait until all have come to their end; for each stream, what its producer was told."""

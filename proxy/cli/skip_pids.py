@@ -1,0 +1,58 @@
+"""`pidlease skip-pids`: PIDs that may have been leased before a restore are never leased again."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.ports import ZOOKEEPER_MARK, SequenceError
+from pidlease.storage.data_folder import lock_folder, sequence_file
+from pidlease.storage.errors import DataFolderError
+from pidlease.storage.files import RealFiles
+from proxy.cli.console import cannot_look
+
+#: Of the 2^48 that there are.
+_COUNT: Final = 1_000_000
+_COUNT_MAX: Final = 1 << 40
+#: Nothing on record is so old that it would be merged here.
+_KEEP_MS: Final = 1 << 53
+
+
+def skip_pids(
+    data_dir: Annotated[
+        Path, typer.Option(envvar="PIDLEASE_DATA_DIR", help="The directory; no server may use it.")
+    ],
+    *,
+    count: Annotated[
+        int,
+        typer.Option(
+            min=1, max=_COUNT_MAX,
+            help="More than were leased between the backup and the restore.",
+        ),
+    ] = _COUNT,
+) -> None:  # fmt: skip
+    """Behind a restore: leave out PIDs that may have been leased since the backup. Exit code 0: done; 2: it could not be."""  # noqa: E501 - one line in the help
+    files, path = RealFiles(), data_dir.absolute()
+    if not files.exists(path / "meta.json"):
+        raise cannot_look(f"{path} is no data directory of pidlease")
+    sequence = sequence_file(path)
+    if files.exists(sequence.with_name(ZOOKEEPER_MARK)):
+        raise cannot_look(
+            f"the PIDs of {path} come from ZooKeeper, which was not put back: nothing is to be left"
+            " out"
+        )
+    try:
+        lock = lock_folder(files, path)
+        try:
+            blocks = FileSequence(
+                files, sequence, "skip-pids", lambda: time.time_ns() // 1_000_000, _KEEP_MS
+            )
+            before = blocks.end
+            behind = blocks.take(before + count)
+        finally:
+            lock.release()
+    except (DataFolderError, SequenceError) as error:
+        raise cannot_look(str(error)) from None
+    typer.echo(f"PIDs {before} to {behind.end - 1} will not be leased")
