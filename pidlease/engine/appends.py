@@ -4,9 +4,9 @@ What came while the one before was under way goes into the next one (group commi
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Final, Protocol
 
 import structlog
@@ -161,12 +161,12 @@ class GroupAppends:
         group = next_group(self._queue)
         if group:
             self._writing = group
-            self._began = time.monotonic()
+            self._began = monotonic()
             self._log.append([pending.new for pending in group], self._appended)
 
     def _appended(self, result: list[int] | Exception) -> None:
         group, self._writing = self._writing, []
-        self._partition.totals.append_seconds.observe(time.monotonic() - self._began)
+        self._partition.totals.append_seconds.observe(monotonic() - self._began)
         if isinstance(result, Exception):
             self._fail(group, result)
             self._start()

@@ -8,8 +8,8 @@ does not take its answers, or the server as a whole is short of memory; so a slo
 """
 
 import asyncio
-import time
 from collections import deque
+from time import monotonic
 from typing import Final, Protocol, cast
 
 import structlog
@@ -70,7 +70,8 @@ class Slot:
         """It is a request: from now on it is counted how long its answer takes."""
         self.counts = counts
         self.api_key = api_key
-        self.began = time.monotonic()
+        # From when its bytes were there: a request that waits to be looked at is late, too.
+        self.began = self.connection.last_read
 
     def tell_error(self, code: int) -> None:
         """Count an error code of the answer."""
@@ -105,10 +106,10 @@ class Slot:
         """
         budget = self.connection.budget
         size = min(size, budget.limit // 4)
-        latest = time.monotonic() + seconds
+        latest = monotonic() + seconds
         while not self.reserve(size):
             try:
-                await budget.freed(latest - time.monotonic())
+                await budget.freed(latest - monotonic())
             except TimeoutError:
                 return False
         return True
@@ -140,8 +141,9 @@ class Slot:
             return  # what went wrong behind the answer does not change it
         self.answer = parts
         self.ready = True
-        if self.counts is not None:
-            self.counts.seconds[self.api_key].observe(time.monotonic() - self.began)
+        counts = self.counts
+        if counts is not None:
+            counts.seconds[self.api_key].observe(monotonic() - self.began)
         if self.connection.is_next(self):
             self.connection.flush_soon()
         else:
@@ -202,7 +204,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         #: The client's address.
         self.host = ""
         self.tasks: set[asyncio.Task[None]] = set()
-        self.last_read = time.monotonic()
+        self.last_read = monotonic()
         self.frame_began = self.last_read
         self.write_paused_at = self.last_read
         #: Held by the one task that makes a large answer.
@@ -291,7 +293,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
-        self.last_read = time.monotonic()
+        self.last_read = monotonic()
         frame = self._frame
         if frame is None:
             if self._start == self._end:
@@ -413,7 +415,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing() or self._finishing:
             return
         self._paused = False
-        self.last_read = self.frame_began = time.monotonic()
+        self.last_read = self.frame_began = monotonic()
         self._transport.resume_reading()
         if self._frame is None:
             self._read_frames()
@@ -421,7 +423,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`: the client does not take its answers."""
         self._write_paused = True
-        self.write_paused_at = time.monotonic()
+        self.write_paused_at = monotonic()
         self.writable.clear()
         self._pause()
 

@@ -29,6 +29,7 @@ class Comparison:
     unit: str  # "MB/s", "records/s" or P99_MS
     target: float | None  # None: only shown
     rounds_factor: int = 1  # a target close to 1 needs more rounds to stand out from the noise
+    starts: int = 1  # of the servers: one process is some percent faster than the next, for life
     default: bool = True  # part of a run without --only
 
     @property
@@ -174,7 +175,9 @@ def _speed(comparison: Comparison, burst_s: float) -> float:
 class _Side:
     """One contender with its producer, for the time of one comparison."""
 
-    def __init__(self, comparison: Comparison, contender: Contender, servers: Servers) -> None:
+    def __init__(
+        self, comparison: Comparison, contender: Contender, servers: Servers, start: int
+    ) -> None:
         self._comparison = comparison
         self._contender = contender
         self._servers = servers
@@ -188,6 +191,7 @@ class _Side:
         # Two clients of one server write to topics of their own, and two ways to one Kafka.
         topic, client = comparison.name, contender.client
         topic += "-front" if contender.kind == "in front" else ""
+        topic += f"-{start}" if start else ""
         self.producer = LoadProcess(
             comparison.load,
             server.bootstrap,
@@ -236,18 +240,21 @@ def compare(
     """Bursts A B A B ...; the first `warmup` rounds are thrown away (JIT, page cache)."""
     result = Result(comparison)
     total = rounds * comparison.rounds_factor
-    ours = _Side(comparison, comparison.ours, servers)
-    theirs = _Side(comparison, comparison.theirs, servers)
-    with ours.producer, theirs.producer:
-        ours.producer.connect()
-        theirs.producer.connect()
-        for number in range(-warmup, total):
-            label = f"round {number + 1} of {total}" if number >= 0 else "warm-up"
-            show(f"{comparison.name}, {label}")
-            samples = _round(ours, theirs, comparison.load.bursts)
-            if number >= 0:
-                result.ours.append(samples[0])
-                result.theirs.append(samples[1])
+    for start in range(comparison.starts):
+        if start:
+            servers.keep_only(())
+        ours = _Side(comparison, comparison.ours, servers, start)
+        theirs = _Side(comparison, comparison.theirs, servers, start)
+        with ours.producer, theirs.producer:
+            ours.producer.connect()
+            theirs.producer.connect()
+            for number in range(-warmup, -(-total // comparison.starts)):
+                label = f"round {len(result.ours) + 1} of {total}" if number >= 0 else "warm-up"
+                show(f"{comparison.name}, {label}")
+                samples = _round(ours, theirs, comparison.load.bursts)
+                if number >= 0:
+                    result.ours.append(samples[0])
+                    result.theirs.append(samples[1])
     return result
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from http.client import HTTPException
 from pathlib import Path
+from typing import Final
 
 from tests.servers.kafka import KafkaServer
 from tests.servers.kafka.server import FSYNC_EACH_BATCH
@@ -35,7 +36,7 @@ class Contender:
     judging: bool = True
     twin: str = ""  # tells two servers of the same settings apart
     client: str = "librdkafka"  # "Java"; "aiokafka" or "LeasedProducer": see python_producer
-    scraped: bool = False  # once a second
+    scraped: bool = False  # as often as deploy/prometheus/prometheus.yml says
     measured: bool = True  # see `unmeasured`
 
     def __str__(self) -> str:
@@ -55,8 +56,11 @@ class Contender:
 Server = KafkaServer | PidleaseServer
 
 
+_SCRAPE_S: Final = 15.0
+
+
 class _Scraped(PidleaseServer):
-    """A server whose metrics are asked for once a second."""
+    """A server whose metrics are asked for as often as `deploy/prometheus/prometheus.yml` says."""
 
     _last: threading.Event | None = None
 
@@ -73,7 +77,7 @@ class _Scraped(PidleaseServer):
         return super().stop(timeout_s)
 
     def _scrape(self, last: threading.Event) -> None:
-        while not last.wait(1):
+        while not last.wait(_SCRAPE_S):
             with suppress(OSError, HTTPException):  # it may be stopping
                 self.get("/metrics")
 

@@ -1,4 +1,4 @@
-"""A backup is put back: what it has is served, and nothing that came after it is taken for known."""
+"""A backup is put back: what it has is served, and nothing of what came after is taken as known."""
 
 import shutil
 from pathlib import Path
