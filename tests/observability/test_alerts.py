@@ -20,14 +20,10 @@ from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
-from tests.spark.soak import in_the_soak
 
-pytestmark = [
-    pytest.mark.usefixtures("promtool"), pytest.mark.timeout(180),
-    in_the_soak,
-]  # fmt: skip
+pytestmark = [pytest.mark.usefixtures("promtool"), pytest.mark.timeout(300)]
 
-_WAIT_S: Final = 60.0
+_WAIT_S: Final = 120.0
 _LATE_S: Final = 0.5
 _SECONDS: Final = 30
 #: Each waits for an answer of its own.

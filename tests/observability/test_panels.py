@@ -34,7 +34,7 @@ from tests.servers.spark.application import SparkCopy
 from tests.servers.test_kafka_server import needs_kafka
 from tests.spark.soak import in_the_soak
 
-pytestmark = [pytest.mark.usefixtures("promtool"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.usefixtures("promtool"), pytest.mark.timeout(300)]
 
 _SPARK: Final = spark_missing()
 _PYSPARK: Final = importlib.util.find_spec("pyspark") is not None
