@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,10 +12,16 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
+from tests.client.loads import LeasedLoad
+from tests.crash.clients import Load
+from tests.crash.lives import Retries
 from tests.crash.readback import consume
+from tests.crash.seeds import new_random
 from tests.http_door.appending import RAW, path_of, producer
 from tests.http_door.lives import ask
 from tests.in_front.cluster import SETTINGS, leaders
+from tests.in_front.loads import HttpLoad
+from tests.in_front.test_kills import get_on
 from tests.servers.kafka import KafkaCluster, KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
@@ -66,6 +73,16 @@ def test_a_topic_without_leaders_at_the_start_is_there_and_awaited(
                 client.produce(TOPIC, b"%d" % number, partition=number % PARTITIONS,
                                on_delivery=told)  # fmt: skip
 
+        random = new_random("awaited")
+        loads: list[Load] = [
+            LeasedLoad(server, TOPIC, PARTITIONS, Random(random.random()), "strict"),
+            HttpLoad(server, TOPIC, PARTITIONS, Random(random.random())),
+        ]
+        retries = Retries(server)
+        retries.new_life()
+        for load in loads:
+            load.start()
+        get_on(loads, retries, WAIT_S)
         send(0, PARTITIONS)
         assert client.flush(WAIT_S) == 0
         server.kill9()
@@ -77,9 +94,16 @@ def test_a_topic_without_leaders_at_the_start_is_there_and_awaited(
         until(lambda: not _topic(server).error and _led(server), "the topic to be read")
         assert client.flush(WAIT_S) == 0
         assert not failed, failed[:3]
+        retries.new_life()
+        get_on(loads, retries, WAIT_S)
+        for load in loads:
+            load.finish(WAIT_S)
+        stored = consume(cluster.bootstrap, TOPIC, PARTITIONS, markers=True)
+        mine = [int(each.value) for each in stored if each.value.isdigit()]
+        assert sorted(mine) == list(range(10 * PARTITIONS))
+        for load in loads:
+            load.ledger.check([each for each in stored if not each.value.isdigit()])
         assert server.stop() == 0
-    stored = consume(cluster.bootstrap, TOPIC, PARTITIONS, markers=True)
-    assert sorted(int(each.value) for each in stored) == list(range(10 * PARTITIONS))
 
 
 def _topic(server: PidleaseServer) -> TopicMetadata:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO, Final
 
 LOOPBACK = "127.0.0.1"
 # Below the range that the kernel hands out to outgoing connections (32768 and up on Linux).
@@ -11,7 +17,43 @@ LOOPBACK = "127.0.0.1"
 # the very same number as its own and so connect to itself: the restarted server would then
 # find its port in use.
 _PORTS = range(12000, 32000)
-_TRIES_MAX = 200
+_TRIES_MAX = 2000
+#: Ports that one process keeps for itself; the oldest ones are given back.
+_KEPT_MAX: Final = 3000
+
+
+class _Claims:
+    """Ports that processes of tests keep from one another, bound or not.
+
+    A server may bind its port many seconds after it was chosen, or be down for a while. Each claim
+    is a lock on one byte of a common file, which ends with the process that holds it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[int] = deque()
+        self._file: BinaryIO | None = None
+        self._process = -1
+
+    def take(self, port: int) -> bool:
+        """Claim a port; False: it is claimed."""
+        if self._process != os.getpid():  # a fork has none of its parent's locks
+            path = Path(tempfile.gettempdir()) / f"pidlease-test-ports-{os.getuid()}"
+            self._file, self._process = path.open("ab"), os.getpid()
+            self._kept.clear()
+        assert self._file is not None
+        if port in self._kept:
+            return False
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        self._kept.append(port)
+        if len(self._kept) > _KEPT_MAX:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._kept.popleft())
+        return True
+
+
+_claims: Final = _Claims()
 
 
 def _is_free(port: int) -> bool:
@@ -26,7 +68,7 @@ def _is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports on which nothing listens now."""
+    """Return `count` different ports on which nothing listens now, for this process alone."""
     # A generator of its own: a test that seeds `random` must not make two runs meet.
     source = random.SystemRandom()
     found: set[int] = set()
@@ -34,7 +76,7 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             break
         port = source.choice(_PORTS)
-        if _is_free(port):
+        if _claims.take(port) and _is_free(port):
             found.add(port)
     if len(found) < count:
         raise RuntimeError(f"found only {len(found)} of {count} free ports in {_PORTS}")
