@@ -105,11 +105,21 @@ class Copying:
         return RunStore(self.checkpoint / "pidlease").before()[0]
 
 
-def failing(marks: Path, offset: int, attempts: int, server: PidleaseServer) -> Transform:
+def failing(
+    marks: Path, offset: int, attempts: int, server: PidleaseServer, *, looked_at: bool = False
+) -> Transform:
     """Fail the first attempts of tasks, where they have passed an offset; leaves marks of it.
 
     Not before the destination has taken something of what came before.
+
+    Parameters:
+        marks: the folder of the marks.
+        offset: which.
+        attempts: how many.
+        server: the destination.
+        looked_at: whether all of it is run once before it is written, as tables are.
     """
+    looks = marks.with_name(f"{marks.name}-looks")
     url, before = f"{server.http_url}/metrics", server.metric(_APPENDED)
 
     def arrived() -> bool:
@@ -122,14 +132,18 @@ def failing(marks: Path, offset: int, attempts: int, server: PidleaseServer) -> 
 
         context = TaskContext.get()
         assert context is not None
+        look = looks / str(context.partitionId())
+        armed = look.exists() or not looked_at
         for batch in batches:
             passed = batch.num_rows and pc.max(batch.column("offset")).as_py() >= offset
-            if passed and context.attemptNumber() < attempts:
+            if armed and passed and context.attemptNumber() < attempts:
                 mark = marks / f"{context.taskAttemptId()}"
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
                 until(arrived, "what came before to arrive", within_s=60)
                 raise RuntimeError("a fault of the test's")
             yield batch
+        looks.mkdir(parents=True, exist_ok=True)
+        look.touch()
 
     return lambda frame: frame.mapInArrow(each, frame.schema)
