@@ -219,7 +219,12 @@ KAFKA_REQUEST_SECONDS = _define(
     "histogram", "pidlease_kafka_request_seconds", "From a whole request to its answer.", "api"
 )
 KAFKA_ERRORS = _define(
-    "counter", "pidlease_kafka_errors", "Error codes that Kafka clients were told.", "api", "code"
+    "counter",
+    "pidlease_kafka_errors",
+    "Error codes that Kafka clients were told: of each partition by Produce and Fetch, and those"
+    " that an answer as a whole has.",
+    "api",
+    "code",
 )
 KAFKA_MALFORMED = _define(
     "counter", "pidlease_kafka_malformed_requests", "Requests that were none."

@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 
 from pidlease.wire.primitives import MalformedError, RequestHeader
+from proxy.kafka.answer_codes import code_of
 from proxy.kafka.apis import API_VERSIONS, PRODUCE, Apis
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.config import KafkaDoorConfig
@@ -157,7 +158,7 @@ class KafkaDoor:
 
     def _fill(self, slot: Slot, header: RequestHeader, answered: Answered) -> None:
         if isinstance(answered, bytes):
-            slot.fill(answered)
+            _give(slot, header, answered)
         else:
             self._answer_later(slot, header, answered)
 
@@ -184,7 +185,7 @@ class KafkaDoor:
             if answer is not None:
                 if len(answer) > _LARGE_ANSWER_BYTES:
                     slot.count(len(answer))
-                slot.fill(answer)
+                _give(slot, header, answer)
         except asyncio.CancelledError:
             slot.fill()
             raise
@@ -197,3 +198,10 @@ class KafkaDoor:
                            client=header.client_id)  # fmt: skip
             slot.connection.close()
             slot.fill()
+
+
+def _give(slot: Slot, header: RequestHeader, answer: bytes) -> None:
+    code = code_of(header.api_key, header.version, answer)
+    if code:
+        slot.tell_error(code)
+    slot.fill(answer)
