@@ -216,8 +216,10 @@ class App:
         """Readiness first, then the door, then what is in flight, the snapshot and the log."""
         _log.info("stopping")
         if self._engine is not None:
-            self._engine.ready = False
+            self._engine.leaving = True
         await asyncio.sleep(self._settings.stop_delay_seconds)
+        if self._engine is not None:
+            self._engine.ready = False
         if self._end_reads is not None:
             self._end_reads()
         if self._door is not None:

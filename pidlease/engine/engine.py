@@ -129,6 +129,8 @@ class Engine:
         self._partitions: Final = self._table.partitions
         #: Whether requests are taken; set when a door is open, and false again before it closes.
         self.ready = False
+        #: Whether a stop has been announced: requests are still taken, and better sent elsewhere.
+        self.leaving = False
         #: How far the start is.
         self.replay: Final = Replay()
 

@@ -20,6 +20,7 @@ _APIS = {
     36: "SaslAuthenticate", 37: "CreatePartitions", 42: "DeleteGroups",
     44: "IncrementalAlterConfigs", 47: "OffsetDelete", 60: "DescribeCluster",
     61: "DescribeProducers", 65: "DescribeTransactions", 66: "ListTransactions",
+    68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe",
 }  # fmt: skip
 
 

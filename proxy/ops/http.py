@@ -66,9 +66,9 @@ def ops_app(engine: Callable[[], Engine | None], started_ms: int, scraped: Scrap
 
     @app.get("/readyz")
     async def readyz(response: Response) -> dict[str, Any]:
-        """Whether it takes requests: 200, or 503 while it recovers or stops."""
+        """Whether requests are to be sent here: 200, or 503 while it recovers, or a stop begins."""
         current = engine()
-        if current is not None and current.ready:
+        if current is not None and current.ready and not current.leaving:
             return {"status": "ready"}
         response.status_code = 503
         told: dict[str, Any] = {"status": "not ready"}

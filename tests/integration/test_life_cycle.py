@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from tests.http_door.appending import RAW, path_of
+from tests.http_door.appending import producer as http_producer
+from tests.http_door.lives import ask
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
 from tests.servers.waiting import until
@@ -50,17 +53,21 @@ def connects(server: PidleaseServer) -> bool:
 
 def test_it_is_not_ready_before_its_doors_close(tmp_path: Path) -> None:
     """Who balances load sees it in time."""
-    with PidleaseServer(tmp_path, settings={"stop_delay_seconds": "2"}) as server:
+    with PidleaseServer(tmp_path, settings={"stop_delay_seconds": "4"}) as server:
+        producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
+        producer.produce("t", b"in time")
+        assert producer.flush(20) == 0
         os.kill(server.pid, signal.SIGTERM)
         until(lambda: server.get("/readyz")[0] == 503, "the end of readiness")
         assert connects(server)
         assert server.get("/metrics")[0] == 200
-        producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
+        headers = {**RAW, **http_producer("p", 0, 0)}
+        assert ask(server, "POST", path_of("t"), b"late, and taken", headers)[0] == 200
         producer.produce("t", b"late, and taken")
         assert producer.flush(20) == 0
         assert server.wait_exit() == 0
     with PidleaseServer(tmp_path) as server:
-        assert server.metric("pidlease_producers") == 1
+        assert server.metric("pidlease_producers") == 2
 
 
 def test_a_stop_that_hangs_ends(tmp_path: Path) -> None:
