@@ -189,8 +189,13 @@ class InFrontOfKafka:
 
     async def follow(self, engine: Engine) -> None:
         """See `LogSide`."""
-        engine.expect(self._topics())  # before a client can ask
-        self._upstream.cluster.on_change.append(self._note)
+
+        def noted(before: View, now: View) -> None:
+            if before.topics != now.topics:
+                engine.expect(self._topics())  # what is being followed may take its time
+                self._changed.set()
+
+        self._upstream.cluster.on_change.append(noted)
         self._changed.set()  # what could not be read at the start
         self._tasks = [asyncio.create_task(self._follow(engine))]
         if self._ownership is not None:
@@ -199,10 +204,6 @@ class InFrontOfKafka:
     def _topics(self) -> dict[str, Topic]:
         topics = self._upstream.cluster.view.topics
         return {name: self._kafka.topic_of(each) for name, each in topics.items()}
-
-    def _note(self, before: View, now: View) -> None:
-        if before.topics != now.topics:
-            self._changed.set()
 
     async def _follow(self, engine: Engine) -> None:
         rest = _FOLLOW_REST_SECONDS

@@ -120,10 +120,10 @@ class Engine:
         self._around = Surroundings(
             self.leases, self.counts, clock_ms, config.judging, self.names, appends
         )
-        self.keeper: Final = Keeper(
-            self.partitions, self.leases, snapshots, self._around, pool, config.keeper
-        )
         self._table = TopicTable(store, pool, self._around, self.leases, config.partitions_max)
+        self.keeper: Final = Keeper(
+            self._table, self.leases, snapshots, self._around, pool, config.keeper
+        )
         self._following = Following(self._table, self.leases, pool)
         self.topics: Final = self._table.topics
         self._partitions: Final = self._table.partitions
@@ -150,7 +150,9 @@ class Engine:
         await self._table.policies.load()
         recovered = await recovery.run()
         await self.naming.load()
-        self._table.begin_with(recovered.topics, recovered.partitions)
+        self._table.begin_with(
+            recovered.topics, recovered.partitions, recovered.awaited, recovered.held
+        )
         self.keeper.newest = recovered.snapshot
         self.keeper.start()
         _log.info("recovered", topics=len(self.topics), partitions=len(recovered.partitions),
@@ -211,7 +213,7 @@ class Engine:
 
     def partitions(self) -> list[Partition]:
         """All partitions there are now."""
-        return [partition for topic in self._partitions.values() for partition in topic]
+        return self._table.all_partitions()
 
     @property
     def partitions_left(self) -> int:

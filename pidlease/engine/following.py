@@ -1,5 +1,6 @@
 """Topics that come, go and grow without us: those of a Kafka cluster."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,9 +10,10 @@ import structlog
 
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
-from pidlease.engine.recovery import catch_up
+from pidlease.engine.recovery import begin, catch_up
 from pidlease.engine.topics import TopicTable
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.snapshots import PartitionRows
 from pidlease.storage.topics import Topic
 
 #: Names that are remembered.
@@ -48,7 +50,7 @@ class Following:
         known = self._table.topics
         for name in list(known):
             if name not in topics or topics[name].topic_id != known[name].topic_id:
-                await self._gone(known[name])
+                await self._gone(known[name], topics)
         self._table.expect(topics)
         failed: OSError | None = None
         for topic in topics.values():
@@ -68,10 +70,13 @@ class Following:
         wanted = [*stopped, *range(len(before), topic.partitions)]
         if wanted:
             opened = await self._table.open(topic, wanted)
-            for each in opened:
-                await self._read(each)
+            for outcome in await asyncio.gather(*map(self._read, opened), return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
             now = dict(enumerate(before)) | dict(zip(wanted, opened, strict=True))
             self._table.publish(topic, [now[number] for number in sorted(now)])
+            for each in opened:
+                self._table.held.pop(each.name, None)
             await self._leave([before[number] for number in stopped])
             _log.info("topic found", topic=topic.name, partitions=topic.partitions,
                       read_again=stopped)  # fmt: skip
@@ -81,12 +86,18 @@ class Following:
 
     async def _read(self, partition: Partition) -> None:
         now_ms = self._leases.now_ms()
-        start = partition.log.kept_offset
-        partition.restore({}, start, now_ms if start > 0 else partition.hole_ms)
+        begin(partition, self._known(partition), now_ms)
         await self._pool.run(partial(catch_up, partition, now_ms))
         if partition.log.stopped:
             raise OSError(partition.log.stopped)
         partition.note_leases()
+
+    def _known(self, partition: Partition) -> PartitionRows | None:
+        """What the snapshot of the start has of it; None where its log ends before that."""
+        rows = self._table.held.get(partition.name)
+        if rows is None or partition.log.end_offset < rows.next_offset:
+            return None
+        return rows
 
     async def _leave(self, partitions: list[Partition]) -> None:
         """Let go of partitions that no door finds any more; who waits for records is woken."""
@@ -95,11 +106,12 @@ class Following:
             each.wake()
             await self._leases.leave(each)
 
-    async def _gone(self, topic: Topic) -> None:
+    async def _gone(self, topic: Topic, topics: Mapping[str, Topic]) -> None:
         if len(self._gone_names) < _GONE_MAX:
             self._gone_names.add(topic.name)
         partitions = self._table.partitions[topic.name]
         self._table.hide(topic)
+        self._table.expect(topics)  # another one of the name is not unknown meanwhile
         await self._leave(partitions)
         for told in self._table.on_deleted:
             await told(topic)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +12,8 @@ import structlog
 
 from pidlease.engine.leasing import Leases
 from pidlease.engine.loop_lag import LoopLag
-from pidlease.engine.partition import Partition
 from pidlease.engine.surroundings import Surroundings
+from pidlease.engine.topics import TopicTable
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import Manifest, SnapshotError, SnapshotStore
@@ -56,7 +56,7 @@ class Keeper:
     """The tasks behind the engine.
 
     Parameters:
-        partitions: all partitions, as they are at the time of the call.
+        table: all partitions, and what is known of those that cannot be read yet.
         leases: the leases.
         snapshots: where snapshots go.
         around: what all partitions share.
@@ -66,14 +66,15 @@ class Keeper:
 
     def __init__(
         self,
-        partitions: Callable[[], Iterable[Partition]],
+        table: TopicTable,
         leases: Leases,
         snapshots: SnapshotStore,
         around: Surroundings,
         pool: IoPool,
         config: KeeperConfig,
     ) -> None:
-        self._partitions = partitions
+        self._partitions = table.all_partitions
+        self._held = table.rows_held
         self._leases = leases
         self._snapshots = snapshots
         self._judging = around.judging
@@ -130,7 +131,7 @@ class Keeper:
         async with self._snapshot_lock, LoopLag(_DELAY_LOOK_SECONDS) as delay:
             started = time.monotonic()
             batches, granted = self._counts.batches, self._leases.granted
-            rows = []
+            rows = self._held()
             for partition in self._partitions():
                 rows.append(partition.rows())
                 # The vector may not run ahead of the disk: a snapshot that does is worth nothing

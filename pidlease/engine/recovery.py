@@ -16,6 +16,7 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore
 from pidlease.storage.snapshots import (
     Manifest,
+    PartitionRows,
     Place,
     Snapshot,
     SnapshotError,
@@ -35,11 +36,15 @@ class Recovered:
         topics: the definitions.
         partitions: each with its state, in the order of topics and numbers.
         snapshot: what the state began with; None: the whole log was replayed.
+        awaited: topics that cannot be read yet.
+        held: what the snapshot has of partitions that are still to be read.
     """
 
     topics: list[Topic]
     partitions: list[Partition]
     snapshot: Manifest | None
+    awaited: list[Topic]
+    held: dict[TopicPartition, PartitionRows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class Recovery:
             DataFolderError: a topic's definition is damaged.
         """
         topics = await self.pool.run(self.store.topics)
+        awaited = await self.pool.run(self.store.awaited)
         manifests = await self.pool.run(self._manifests)
         durable = manifests[0].places if manifests else {}
         partitions = await self._open(topics, durable)
@@ -73,7 +79,9 @@ class Recovery:
             partition.note_leases()
             await asyncio.sleep(0)  # who asks how far it is gets an answer
         await self.pool.run(self.leases.first_block)
-        return Recovered(topics, partitions, snapshot.manifest if snapshot else None)
+        held = _held(snapshot, awaited, partitions)
+        manifest = snapshot.manifest if snapshot else None
+        return Recovered(topics, partitions, manifest, awaited, held)
 
     def _manifests(self) -> list[Manifest]:
         """What the snapshots say of themselves, newest first; what cannot be read is told."""
@@ -126,7 +134,7 @@ class Recovery:
         now_ms = self.around.clock_ms()
         self.replay.total = len(partitions)
         for partition in partitions:
-            _begin(partition, snapshot, now_ms)
+            begin(partition, _rows_of(snapshot, partition.name), now_ms)
             self.replay.begin(partition)
 
         async def replay_one(partition: Partition) -> None:
@@ -136,18 +144,43 @@ class Recovery:
         await asyncio.gather(*(replay_one(partition) for partition in partitions))
 
 
-def _begin(partition: Partition, snapshot: Snapshot | None, now_ms: int) -> None:
-    """Give a partition its part of the snapshot, and note where earlier history is missing."""
-    place = snapshot.manifest.places.get(partition.name) if snapshot else None
+def _rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | None:
+    """What a snapshot has of a partition."""
+    place = snapshot.manifest.places.get(name) if snapshot else None
+    if snapshot is None or place is None:
+        return None
+    producers = snapshot.producers[name]
+    return PartitionRows(name, place.topic_id, place.next_offset, place.hole_ms, producers)
+
+
+def _held(
+    snapshot: Snapshot | None, awaited: list[Topic], partitions: list[Partition]
+) -> dict[TopicPartition, PartitionRows]:
+    """What a snapshot has of partitions that cannot be read yet, or not to the end."""
+    names = [TopicPartition(each.name, number) for each in awaited
+             for number in range(each.partitions)]  # fmt: skip
+    names += [partition.name for partition in partitions if partition.log.stopped]
+    found = {name: _rows_of(snapshot, name) for name in names}
+    return {name: rows for name, rows in found.items() if rows is not None}
+
+
+def begin(partition: Partition, rows: PartitionRows | None, now_ms: int) -> None:
+    """Give a partition what a snapshot has of it, and note where earlier history is missing.
+
+    Parameters:
+        partition: its log is open, and nothing of it is applied.
+        rows: None: there are none.
+        now_ms: the time, in ms since 1970.
+    """
     start = partition.log.kept_offset
-    if snapshot is None or place is None or place.topic_id != partition.topic_id:
+    if rows is None or rows.topic_id != partition.topic_id:
         # Another topic had the name: who wrote to that one goes on where it was.
-        hole = start > 0 or place is not None
+        hole = start > 0 or rows is not None
         partition.restore({}, start, now_ms if hole else partition.hole_ms)
         return
-    hole_ms = now_ms if place.next_offset < start else place.hole_ms
-    next_offset = max(place.next_offset, start)
-    partition.restore(snapshot.producers[partition.name], next_offset, hole_ms)
+    hole_ms = now_ms if rows.next_offset < start else rows.hole_ms
+    # A copy: where the log cannot be read to its end now, it begins with these rows again.
+    partition.restore(dict(rows.producers), max(rows.next_offset, start), hole_ms)
 
 
 def catch_up(partition: Partition, now_ms: int) -> None:

@@ -17,7 +17,7 @@ from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore
 from pidlease.storage.setting_values import SettingError
-from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topic_settings import SettingsChange
 from pidlease.storage.topics import Topic
 
@@ -76,6 +76,8 @@ class TopicTable:
         self.partitions: Final[dict[str, list[Partition]]] = {}
         #: Topics that there are, and that are none of the above until they can be read.
         self.awaited: dict[str, Topic] = {}
+        #: What a snapshot has of partitions that are still to be read.
+        self.held: dict[TopicPartition, PartitionRows] = {}
         self.policies: Final = TopicPolicies(store, pool)
         #: Goes up with every change.
         self.version = 0
@@ -97,12 +99,20 @@ class TopicTable:
         """How many more may be made."""
         return self._partitions_max - sum(map(len, self.partitions.values()))
 
-    def begin_with(self, topics: Iterable[Topic], partitions: Iterable[Partition]) -> None:
-        """Take what a start found.
+    def begin_with(
+        self,
+        topics: Iterable[Topic],
+        partitions: Iterable[Partition],
+        awaited: Iterable[Topic] = (),
+        held: Mapping[TopicPartition, PartitionRows] | None = None,
+    ) -> None:
+        """Take what a start found (see `recovery.Recovered`).
 
         Raises:
             DataFolderError: a topic's settings make no sense.
         """
+        self.awaited = {topic.name: topic for topic in awaited}
+        self.held = dict(held or {})
         for topic in topics:
             self.topics[topic.name] = topic
             self.partitions[topic.name] = []
@@ -115,12 +125,24 @@ class TopicTable:
                 raise DataFolderError(f"the definition of topic {name}: {error}") from error
         self.version += 1
 
+    def all_partitions(self) -> list[Partition]:
+        """All partitions there are now."""
+        return [partition for topic in self.partitions.values() for partition in topic]
+
     def expect(self, topics: Mapping[str, Topic]) -> None:
         """Know of all topics there are, also of those that cannot be read yet."""
         awaited = {name: each for name, each in topics.items() if name not in self.topics}
         if awaited != self.awaited:
             self.awaited = awaited
             self.version += 1
+        self.held = {
+            place: rows for place, rows in self.held.items()
+            if place.topic in topics and topics[place.topic].topic_id == rows.topic_id
+        }  # fmt: skip
+
+    def rows_held(self) -> list[PartitionRows]:
+        """What a snapshot is to have of partitions that cannot be read yet: what the last has."""
+        return [rows for place, rows in self.held.items() if place.topic not in self.topics]
 
     async def settle(self) -> None:
         """Wait for changes that are under way."""

@@ -112,6 +112,10 @@ class DataFolder:
         """Where the committed offsets are."""
         return self.path / "groups"
 
+    def awaited(self) -> list[Topic]:
+        """See `LogStore`: there are none."""
+        return []
+
     def topics(self) -> list[Topic]:
         """See `LogStore`. What was left of deleted topics is removed first."""
         for topic in self._topics.doomed():

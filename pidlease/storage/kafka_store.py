@@ -74,6 +74,11 @@ class KafkaStore:
                          " DescribeConfigs on the cluster")  # fmt: skip
         return [self.topic_of(each) for each in view.topics.values() if self._is_readable(each)]
 
+    def awaited(self) -> list[Topic]:
+        """See `LogStore`."""
+        topics = self._upstream.cluster.view.topics.values()
+        return [self.topic_of(each) for each in topics if not self._is_readable(each)]
+
     def _is_readable(self, topic: UpstreamTopic) -> bool:
         places = (TopicPartition(topic.name, number) for number in range(len(topic.leaders)))
         return all(place in self._ranges for place in places)

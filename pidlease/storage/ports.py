@@ -246,7 +246,10 @@ class LogStore(Protocol):
         """
 
     def topics(self) -> list[Topic]:
-        """The topics there are."""
+        """The topics there are, and can be read."""
+
+    def awaited(self) -> list[Topic]:
+        """Those that there are besides, and that cannot be read yet; as of the last `topics`."""
 
     def save_topic(self, topic: Topic) -> None:
         """Make a topic, or its new definition, durable; its settings hold from now on.

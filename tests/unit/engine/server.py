@@ -50,7 +50,7 @@ class Server:
         coordination = Coordination(sequence, FileNames(self.files, folder.names))
         self.engine = Engine(folder, snapshots, coordination, pool, config, lambda: self.now_ms)
         await self.engine.start()
-        if "t" not in self.engine.topics:
+        if "t" not in {**self.engine.topics, **self.engine.awaited}:
             await self.engine.create_topic(Topic.new("t", 2))
         return self
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.topics import Topic
 from tests.sim.files import SimFiles
-from tests.unit.engine.server import Server
+from tests.unit.engine.server import APPENDED, DUPLICATE, Server
 
 A, B = Topic("a", "1" * 32, 1, {}), Topic("b", "2" * 32, 2, {})
 
@@ -88,3 +89,51 @@ async def test_a_stopped_partition_is_opened_again(monkeypatch: pytest.MonkeyPat
     assert after is not before
     assert (after.log.stopped, after.gone, before.gone) == ("", False, True)
     assert server.partition(0, "b") is other
+
+
+async def test_what_is_awaited_at_a_start_keeps_what_is_known_of_its_producers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a bug: it was read from the log's beginning, and who stood before that was forgotten."""
+    server = await Server(SimFiles(1)).start(retention_bytes=2000)
+    silent, busy = server.lease(), server.lease()
+    await server.fill(silent, 0, 3)
+    await server.fill(busy, 0, 40)
+    for _ in range(2):
+        await server.snapshot()
+    await server.engine.keeper.retain()
+    assert server.partition().log.start_offset > 3
+    topic = server.engine.topics["t"]
+
+    with monkeypatch.context() as away:
+        away.setattr(DataFolder, "topics", lambda _: [])
+        away.setattr(DataFolder, "awaited", lambda _: [topic])
+        for _ in range(3):  # also over snapshots that are taken meanwhile, and another start
+            server = await server.kill(retention_bytes=2000)
+            assert (names(server), set(server.engine.awaited)) == ({}, {"t"})
+            await server.snapshot()
+    await server.engine.follow({"t": topic})
+
+    assert (await server.send(silent, 2)).status is DUPLICATE
+    assert (await server.send(silent, 3)).status is APPENDED
+    assert (await server.send(busy, 39)).status is DUPLICATE
+    assert server.engine._table.held == {}
+    await server.snapshot()
+    server = await server.kill(retention_bytes=2000)
+    assert (await server.send(silent, 3)).status is DUPLICATE
+
+
+async def test_what_is_held_of_a_topic_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await Server(SimFiles(1)).start()
+    pid = server.lease()
+    await server.fill(pid, 0, 3)
+    await server.snapshot()
+    topic = server.engine.topics["t"]
+    with monkeypatch.context() as away:
+        away.setattr(DataFolder, "topics", lambda _: [])
+        away.setattr(DataFolder, "awaited", lambda _: [topic])
+        server = await server.kill()
+    assert len(server.engine._table.held) == 2
+    server.engine.expect({"t": replace(topic, topic_id="9" * 32)})
+    assert server.engine._table.held == {}
+    assert server.engine._table.rows_held() == []
