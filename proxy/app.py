@@ -105,17 +105,21 @@ class App:
         try:
             if not start.done():
                 # Told to stop while it recovers: what was recovered is a cache of what is there.
+                end_at_the_latest(self._settings.stop_seconds)
                 start.cancel()
             await start
         except asyncio.CancelledError:
             await self._abandon()
             return
         except (DataFolderError, SequenceError, NamesError, OSError) as error:
+            end_at_the_latest(self._settings.stop_seconds)
             await self._abandon()
             raise StartError(str(error)) from error
         stepped_down = await self._until_told(told)
-        end_at_the_latest(self._settings.stop_delay_seconds + self._settings.stop_seconds)
-        await self._stop()
+        # Who was replaced has nothing to wait for: its clients are to find the other one.
+        delay = 0.0 if stepped_down else self._settings.stop_delay_seconds
+        end_at_the_latest(delay + self._settings.stop_seconds)
+        await self._stop(delay)
         if stepped_down:
             raise StartError(
                 "another server serves this Kafka cluster now, so this one has stepped down;"
@@ -212,12 +216,12 @@ class App:
         self._settings = await asyncio.to_thread(read_again, self._settings, self._load)
         apply(self._settings, self._engine, self._door)
 
-    async def _stop(self) -> None:
+    async def _stop(self, delay: float) -> None:
         """Readiness first, then the door, then what is in flight, the snapshot and the log."""
         _log.info("stopping")
         if self._engine is not None:
             self._engine.leaving = True
-        await asyncio.sleep(self._settings.stop_delay_seconds)
+        await asyncio.sleep(delay)
         if self._engine is not None:
             self._engine.ready = False
         if self._end_reads is not None:
@@ -232,7 +236,8 @@ class App:
             await asyncio.to_thread(self._side.release)
         for pool in (self._asking, self._pool):
             if pool is not None:
-                pool.close()
+                # Beside the loop: what is still read there may have to ask it for something.
+                await asyncio.to_thread(pool.close)
         await self._stop_http()
         await self._measuring.lag.stop()
         _log.info("stopped")

@@ -182,10 +182,11 @@ class LeaseService:
         while True:
             try:
                 return leases.lease(policy)
-            except NoPidError:
+            except NoPidError as error:
                 left = give_up - time.monotonic()
                 # Where there are PIDs in the block, it is the ring that is full.
                 if leases.blocks.left or left <= 0 or not await leases.blocks.fetched(left):
+                    leases.refuse(policy, error)
                     raise
 
     async def _named(self, partition: Partition, name: str, ask: Ask) -> Granted:

@@ -35,7 +35,16 @@ _log = structlog.get_logger(__name__)
 
 
 class NoPidError(Exception):
-    """No PID can be leased now: no block to be had, or the ring is full. Try again."""
+    """No PID can be leased now: no block to be had, or the ring is full. Try again.
+
+    Parameters:
+        why: as it is counted where somebody is refused for it.
+        text: what it says.
+    """
+
+    def __init__(self, why: str, text: str) -> None:
+        super().__init__(text)
+        self.why: Final = why
 
 
 class Leases:
@@ -109,21 +118,24 @@ class Leases:
         """Lease a fresh PID.
 
         Raises:
-            NoPidError: there is none now; try again.
+            NoPidError: there is none now; try again, or have it counted (`refuse`) and told.
         """
         now_ms = self._clock_ms()
         self.expire()
         if not self.blocks.prepare():
-            self.refused_by[_NO_BLOCK, policy] += 1
-            raise NoPidError("the next block of PIDs is not there yet; try again")
+            raise NoPidError(_NO_BLOCK, "the next block of PIDs is not there yet; try again")
         if len(self.ring) >= self.ring.capacity:
-            self.refused_by[_RING_FULL, policy] += 1
-            raise NoPidError(f"all {self.ring.capacity} lease slots are taken; try again later")
+            text = f"all {self.ring.capacity} lease slots are taken; try again later"
+            raise NoPidError(_RING_FULL, text)
         pid = make_pid(policy, self.blocks.take())
         self.ring.grant(pid, now_ms + self.lease_ms)
         self._table.put(pid, now_ms)
         self.granted_by[policy] += 1
         return pid
+
+    def refuse(self, policy: Policy, error: NoPidError) -> None:
+        """Count that somebody got no PID."""
+        self.refused_by[error.why, policy] += 1
 
     def expire_ms(self, pid: int) -> int:
         """When the lease of a PID ends, in ms since 1970: not before that, and perhaps later."""

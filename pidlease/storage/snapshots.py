@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import structlog
 from crc32c import crc32c
 
 from pidlease.core.packed import Packed
@@ -65,6 +66,8 @@ _PREFIX: Final = "snapshot-"
 _MANIFEST: Final = "manifest.json"
 _PRODUCERS: Final = "producers.parquet"
 _LEASES: Final = "leases.parquet"
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,10 @@ class SnapshotStore:
             raise
         self._files.fsync_folder(self._folder)
         for old in self.numbers()[self._keep :]:
-            self.remove(old)
+            try:
+                self.remove(old)
+            except OSError as error:  # it does not make the new one any worse
+                _log.error("an old snapshot cannot be removed", number=old, error=str(error))
         return manifest
 
     def _write_aside(

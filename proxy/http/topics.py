@@ -95,6 +95,7 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
     async def change(topic: _Name, request: SettingsChange) -> TopicAnswer:
         """Change some of a topic's own settings, durably and at once."""
         current = ready()
+        _known(current, topic)
         await changes.make(current.change_topic(topic, change_of_own(request.root)))
         return _answer(current, _known(current, topic))
 

@@ -160,6 +160,10 @@ class Handler(Protocol):
     budget: MemoryBudget
     request_bytes_max: int
 
+    @property
+    def counts(self) -> DoorCounts:
+        """What came through."""
+
     def opened(self, connection: "KafkaConnection") -> bool:
         """A client connected; False: there are too many."""
 
@@ -378,6 +382,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def refuse(self, reason: str) -> None:
         """Kafka's protocol has no answer to what is no request: tell the log, and close."""
+        self._handler.counts.malformed += 1
         _log.warning("connection closed: malformed request", peer=self.peer, reason=reason)
         self._start = self._end = 0
         self._pause()

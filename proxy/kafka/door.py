@@ -149,7 +149,6 @@ class KafkaDoor:
     def _check_version(self, header: RequestHeader) -> None:
         lowest, highest = self._apis.versions.get(header.api_key, (0, -1))
         if not lowest <= header.version <= highest:
-            self.counts.malformed += 1
             served = f"versions {lowest} to {highest} are" if highest >= 0 else "this API is not"
             raise MalformedError(
                 f"API {header.api_key} version {header.version} from client"
@@ -190,7 +189,6 @@ class KafkaDoor:
             slot.fill()
             raise
         except MalformedError as error:
-            self.counts.malformed += 1
             slot.connection.refuse(str(error))
             slot.fill()
         except Exception:  # noqa: BLE001 - a bug of ours: this client starts over, others go on

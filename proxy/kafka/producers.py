@@ -36,7 +36,8 @@ def init_producer_id(engine: Engine, header: RequestHeader, frame: bytearray) ->
         try:
             pid, epoch = engine.leases.lease(Policy.KAFKA), 0
             code = ErrorCode.none
-        except NoPidError:
+        except NoPidError as error:
+            engine.leases.refuse(Policy.KAFKA, error)
             code = ErrorCode.coordinator_load_in_progress
         engine.counts.lease_seconds["kafka"].observe(time.monotonic() - began)
     return Response(_INIT_PRODUCER_ID, header.version).encode(

@@ -123,6 +123,7 @@ def _check_told(server: PidleaseServer) -> None:
     assert codes == {KafkaError.LEADER_NOT_AVAILABLE}
     every = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=10).topics
     assert len(every[TOPIC].partitions) == PARTITIONS
+    assert server.metric("pidlease_topics_awaited") == 1
     status, answer = ask(server, "POST", path_of(TOPIC), b"x", {**RAW, **producer("p", 0, 0)})
     assert status == 503, answer
     assert "cannot be read yet" in answer["error"]

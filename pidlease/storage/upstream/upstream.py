@@ -58,6 +58,7 @@ class Upstream:
         self.fencing: Final = Fencing(self.cluster, self.coordinators)
         self._channels: Final = Channels(self.cluster)
         self._reading: dict[int, _Readers] = {}
+        self._closed = False
         #: Partitions of which something was left out that was asked for: from where to where.
         self._holes: dict[TopicPartition, tuple[int, int]] = {}
 
@@ -70,7 +71,8 @@ class Upstream:
         await self.cluster.start()
 
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections; who still reads is told so."""
+        self._closed = True
         self._channels.close()
         for readers in self._reading.values():
             readers.close()
@@ -90,6 +92,8 @@ class Upstream:
 
     async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> Fetched:
         """See `kafka_log.Upstream`."""
+        if self._closed:
+            raise UpstreamAwayError("the server stops")
         leader = self._leader(place)
         readers = self._reading.get(leader)
         if readers is None:

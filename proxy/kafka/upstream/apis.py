@@ -232,8 +232,13 @@ class UpstreamApis:
         told: Callable[[PartitionResult], None],
     ) -> None:
         """Bring a batch to Kafka that is its own affair."""
+        counts, began = self._engine.counts, time.monotonic()
 
         def answered(result: Row | UpstreamError) -> None:
+            if isinstance(result, UpstreamError):
+                counts.forwarded(began, 0, -1)
+            else:
+                counts.forwarded(began, result.code, result.offset)
             if isinstance(result, UpstreamError):
                 _log.info("a batch was not answered", partition=str(place), error=str(result))
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)

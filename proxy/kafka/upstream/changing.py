@@ -63,13 +63,15 @@ class Changing:
 
     def _is_seen(self, key: int, request: Any, answer: Any) -> bool:
         topics = self._engine.topics
+        if key == _DELETE_TOPICS:
+            there = {**topics, **self._engine.awaited}
+            gone = [row.name for row in answer.responses if not row.error_code.value]
+            return not any(name in there for name in gone)
         if key == _CREATE_PARTITIONS:
             wanted = {topic.name: topic.count for topic in request.topics}
             done = [row.name for row in answer.results if not row.error_code.value]
             return all(name in topics and topics[name].partitions >= wanted[name] for name in done)
-        rows = answer.topics if key == _CREATE_TOPICS else answer.responses
-        done = [row.name for row in rows if not row.error_code.value]
-        return all((name in topics) is (key == _CREATE_TOPICS) for name in done)
+        return all(row.name in topics for row in answer.topics if not row.error_code.value)
 
     async def wait_until(self, happened: Callable[[], bool], seconds: float = _SECONDS) -> None:
         """Look at the cluster until something has happened; not for ever."""
