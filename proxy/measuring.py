@@ -1,5 +1,6 @@
 """All metrics of a server, from wherever the numbers are."""
 
+import asyncio
 import platform
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from proxy.log_side import LogSide
 from proxy.ops.measured import HttpCounts
 
 _LAG_LOOK_SECONDS: Final = 0.05
+#: So long metrics wait for what the disk says of itself; then they tell what it said before.
+_DISK_SECONDS: Final = 1.0
 
 
 class Parts(NamedTuple):
@@ -60,9 +63,15 @@ class Measuring:
         self._data_dir: Final = data_dir
         self._fsyncs: Final = fsyncs
         self._disk: tuple[int, int] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
-    def look_at_disk(self) -> None:
-        """See how full it is. May block: a disk can be far away."""
+    async def look_at_disk(self) -> None:
+        """See how full it is; one that hangs is waited for by one look, and not by metrics."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(asyncio.to_thread(self._look_at_disk))
+        await asyncio.wait({self._looking}, timeout=_DISK_SECONDS)
+
+    def _look_at_disk(self) -> None:
         try:
             usage = shutil.disk_usage(self._data_dir)
         except OSError:

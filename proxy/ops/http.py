@@ -26,8 +26,8 @@ class Scraped(Protocol):
     def http(self) -> HttpCounts:
         """Where requests of this port are counted."""
 
-    def look_at_disk(self) -> None:
-        """See how full it is. May block."""
+    async def look_at_disk(self) -> None:
+        """See how full it is, if that can be seen in time."""
 
 
 class _Collected(Collector):
@@ -43,7 +43,7 @@ class _Collected(Collector):
 
 async def _scrape(scraped: Scraped) -> bytes:
     """The metrics, of one moment. What takes long is done beside the event loop."""
-    await asyncio.to_thread(scraped.look_at_disk)
+    await scraped.look_at_disk()
     found = _Collected(list(scraped.registry.collect()))
     return await asyncio.to_thread(generate_latest, found)
 

@@ -1,0 +1,45 @@
+"""Metrics of a server whose surroundings do not answer."""
+
+import asyncio
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pidlease.core.histogram import Histogram
+from proxy import measuring
+from proxy.measuring import Measuring, Parts
+
+
+def _told(found: Measuring) -> float | None:
+    return found.registry.get_sample_value("pidlease_disk_free_bytes")
+
+
+async def test_a_disk_that_hangs_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(measuring, "_DISK_SECONDS", 0.05)
+    found = Measuring("embedded", tmp_path, Histogram(), lambda: Parts(None, None, None))
+    await found.look_at_disk()
+    before = _told(found)
+    assert before is not None
+    looks, go_on = [], threading.Event()
+    real = shutil.disk_usage
+
+    def hangs(path: Path) -> Any:
+        looks.append(path)
+        assert go_on.wait(20)
+        return real(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", hangs)
+    async with asyncio.timeout(10):
+        for _ in range(5):
+            await found.look_at_disk()
+    assert len(looks) == 1
+    assert _told(found) == before
+    go_on.set()
+    async with asyncio.timeout(10):
+        while len(looks) == 1:
+            await found.look_at_disk()
