@@ -87,6 +87,7 @@ class App:
         self._http_task: asyncio.Task[None] | None = None
         self._end_reads: Callable[[], None] | None = None
         self._listeners: list[socket] = []
+        self._last_moment: threading.Timer | None = None
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop in order.
@@ -105,26 +106,36 @@ class App:
         try:
             if not start.done():
                 # Told to stop while it recovers: what was recovered is a cache of what is there.
-                end_at_the_latest(self._settings.stop_seconds)
+                self._bound(self._settings.stop_seconds)
                 start.cancel()
             await start
         except asyncio.CancelledError:
             await self._abandon()
             return
         except (DataFolderError, SequenceError, NamesError, OSError) as error:
-            end_at_the_latest(self._settings.stop_seconds)
+            self._bound(self._settings.stop_seconds)
             await self._abandon()
             raise StartError(str(error)) from error
         stepped_down = await self._until_told(told)
         # Who was replaced has nothing to wait for: its clients are to find the other one.
         delay = 0.0 if stepped_down else self._settings.stop_delay_seconds
-        end_at_the_latest(delay + self._settings.stop_seconds)
+        self._bound(delay + self._settings.stop_seconds)
         await self._stop(delay)
         if stepped_down:
             raise StartError(
                 "another server serves this Kafka cluster now, so this one has stepped down;"
                 " start it again to stand by"
             )
+
+    def _bound(self, seconds: float) -> None:
+        """From now on it ends within so long, whatever hangs; or until `ended`."""
+        self._last_moment = end_at_the_latest(seconds)
+
+    def ended(self) -> None:
+        """It has ended: the process, which may be another one's too, goes on."""
+        if self._last_moment is not None:
+            self._last_moment.cancel()
+            self._last_moment.join()
 
     async def _until_told(self, told: asyncio.Task[bool]) -> bool:
         """Wait for a signal; True: another server has taken this one's place instead."""
@@ -249,7 +260,7 @@ class App:
                 await self._http_task
 
 
-def end_at_the_latest(seconds: float) -> None:
+def end_at_the_latest(seconds: float) -> threading.Timer:
     """End the process after so long, should it still be there: a disk, or Kafka, may hang for ever.
 
     Nothing is lost by it that a crash would not lose. A thread does it, for the event loop may be
@@ -264,6 +275,7 @@ def end_at_the_latest(seconds: float) -> None:
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
+    return timer
 
 
 def _raise_open_files() -> None:
@@ -290,9 +302,13 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> None:
     # None while it starts: there is nothing to collect, and all of it would be looked at.
     gc.set_threshold(100_000, 50, 1000)
     gc.disable()
-    if sys.platform == "win32":
-        asyncio.run(App(settings, load).run())
-        return
-    import uvloop  # noqa: PLC0415 - not there on Windows
+    app = App(settings, load)
+    try:
+        if sys.platform == "win32":
+            asyncio.run(app.run())
+            return
+        import uvloop  # noqa: PLC0415 - not there on Windows
 
-    uvloop.run(App(settings, load).run())
+        uvloop.run(app.run())
+    finally:
+        app.ended()
