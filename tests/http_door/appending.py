@@ -125,6 +125,8 @@ async def listening(app: FastAPI) -> AsyncIterator[int]:
     """The port of a real HTTP server in front of a door."""
     # With its protocol said, or asyncio does not know it for TCP, and waits to fill packets.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # What a client does not take is to stay with us, not in a buffer that the system makes large.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     listener.bind((LOOPBACK, 0))
     listener.listen()
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
