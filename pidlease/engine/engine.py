@@ -194,6 +194,11 @@ class Engine:
         return self._table.on_deleted
 
     @property
+    def welcoming(self) -> bool:
+        """Whether requests are to be sent here: they are taken, and no stop is announced."""
+        return self.ready and not self.leaving
+
+    @property
     def awaited(self) -> Mapping[str, Topic]:
         """Topics that there are in the log, and that cannot be read yet, by name."""
         return self._table.awaited

@@ -24,6 +24,7 @@ from pidlease.engine.naming import (
 from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.engine.partition import Partition
 from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
+from pidlease.storage.topics import Topic
 
 #: How long a lease waits for the next block of PIDs, in seconds.
 _BLOCK_WAIT_SECONDS: Final = 2.0
@@ -94,6 +95,21 @@ class UnknownPidError(Exception):
     """A PID was never leased, or its lease has ended."""
 
 
+def topic_of(engine: Engine, name: str) -> Topic:
+    """A topic of an engine's.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        AwaitedTopicError: it cannot be read yet.
+    """
+    found = engine.topics.get(name)
+    if found is not None:
+        return found
+    if name in engine.awaited:
+        raise AwaitedTopicError(f"topic {name} cannot be read yet; try again")
+    raise UnknownTopicError(f"there is no topic {name}")
+
+
 def partition_of(engine: Engine, topic: str, number: int) -> Partition:
     """A partition of an engine's.
 
@@ -105,11 +121,9 @@ def partition_of(engine: Engine, topic: str, number: int) -> Partition:
     found = engine.partition(topic, number)
     if found is not None:
         return found
-    if engine.awaits(topic, number):
-        raise AwaitedTopicError(f"topic {topic} cannot be read yet; try again")
-    known = engine.topics.get(topic) or engine.awaited.get(topic)
-    if known is None:
-        raise UnknownTopicError(f"there is no topic {topic}")
+    known = engine.awaited.get(topic)
+    if known is None or engine.awaits(topic, number):
+        known = topic_of(engine, topic)
     raise UnknownPartitionError(f"topic {topic} has partitions 0 to {known.partitions - 1}")
 
 

@@ -10,7 +10,7 @@ from pidlease.contract import NO_PID, ProducerRow, ProducersAnswer
 from pidlease.core.pid import policy_of
 from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import partition_of
+from pidlease.engine.lease_service import partition_of, topic_of
 from pidlease.engine.partition import Partition
 from proxy.http.errors import ready_engine
 
@@ -64,8 +64,8 @@ def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterat
     if topic is not None and number is not None:
         yield partition_of(engine, topic, number)
         return
-    if topic is not None and topic not in engine.topics:
-        partition_of(engine, topic, 0)  # which says why
+    if topic is not None:
+        topic_of(engine, topic)
     for each in engine.partitions():
         if topic in (None, each.name.topic) and number in (None, each.name.partition):
             yield each

@@ -20,7 +20,7 @@ from pidlease.contract_topics import (
     TopicsAnswer,
 )
 from pidlease.engine.engine import Engine
-from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
+from pidlease.engine.lease_service import topic_of
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import change_of_own, change_of_shared, settings_in_force
 from pidlease.storage.topics import Topic
@@ -89,15 +89,15 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
     async def topic(topic: _Name) -> TopicAnswer:
         """A topic, with the settings that are in force."""
         current = ready()
-        return _answer(current, _known(current, topic))
+        return _answer(current, topic_of(current, topic))
 
     @router.patch("/topics/{topic}/settings")
     async def change(topic: _Name, request: SettingsChange) -> TopicAnswer:
         """Change some of a topic's own settings, durably and at once."""
         current = ready()
-        _known(current, topic)
+        topic_of(current, topic)
         await changes.make(current.change_topic(topic, change_of_own(request.root)))
-        return _answer(current, _known(current, topic))
+        return _answer(current, topic_of(current, topic))
 
     @router.get("/topic-defaults")
     async def defaults() -> SettingsAnswer:
@@ -133,15 +133,6 @@ _SHOWN: Final = 100
 def _sayable(text: str) -> str:
     """A text as UTF-8 has it: JSON's escapes can say halves of characters, which that cannot."""
     return text.encode(errors="replace").decode()
-
-
-def _known(engine: Engine, name: str) -> Topic:
-    topic = engine.topics.get(name)
-    if topic is None and name in engine.awaited:
-        raise AwaitedTopicError(f"topic {name} cannot be read yet; try again")
-    if topic is None:
-        raise UnknownTopicError(f"there is no topic {name}")
-    return topic
 
 
 def _answer(engine: Engine, topic: Topic) -> TopicAnswer:

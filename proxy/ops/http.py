@@ -68,7 +68,7 @@ def ops_app(engine: Callable[[], Engine | None], started_ms: int, scraped: Scrap
     async def readyz(response: Response) -> dict[str, Any]:
         """Whether requests are to be sent here: 200, or 503 while it recovers, or a stop begins."""
         current = engine()
-        if current is not None and current.ready and not current.leaving:
+        if current is not None and current.welcoming:
             return {"status": "ready"}
         response.status_code = 503
         told: dict[str, Any] = {"status": "not ready"}

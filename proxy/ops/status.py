@@ -29,7 +29,7 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     leases = engine.leases
     return {
         "version": __version__,
-        "ready": engine.ready and not engine.leaving,
+        "ready": engine.welcoming,
         "uptime_seconds": (now_ms - started_ms) / 1000,
         "replay": replay_of(engine),
         "topics": len(engine.topics),

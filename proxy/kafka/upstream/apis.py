@@ -237,14 +237,13 @@ class UpstreamApis:
         def answered(result: Row | UpstreamError) -> None:
             if isinstance(result, UpstreamError):
                 counts.forwarded(began, 0, -1)
-            else:
-                counts.forwarded(began, result.code, result.offset)
-            if isinstance(result, UpstreamError):
                 _log.info("a batch was not answered", partition=str(place), error=str(result))
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
                 code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
                 told(PartitionResult(code, message="its leader in Kafka did not answer"))
-            elif result.code == 0 and result.offset < 0:
+                return
+            counts.forwarded(began, result.code, result.offset)
+            if result.code == 0 and result.offset < 0:
                 _log.error("an answer of Kafka makes no sense", partition=str(place),
                            error=f"a batch is taken at offset {result.offset}")  # fmt: skip
                 told(PartitionResult(UNKNOWN_OUTCOME, message="Kafka does not say where it is"))
