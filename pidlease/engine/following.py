@@ -13,7 +13,6 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import begin, catch_up
 from pidlease.engine.topics import TopicTable
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import PartitionRows
 from pidlease.storage.topics import Topic
 
 #: Names that are remembered.
@@ -35,8 +34,8 @@ class Following:
         self._table: Final = table
         self._leases: Final = leases
         self._pool: Final = pool
-        #: Names of topics that are gone: one that comes again was another one's before.
-        self._gone_names: set[str] = set()
+        #: Topics that are gone, and their ids, by name: another one may come in their place.
+        self._gone_ids: dict[str, str] = {}
 
     async def follow(self, topics: Mapping[str, Topic]) -> None:
         """Make the topics that are known those that there are; as one of the table's changes.
@@ -63,7 +62,7 @@ class Following:
 
     async def _grow(self, topic: Topic) -> None:
         before = self._table.partitions.get(topic.name, [])
-        if not before and topic.name in self._gone_names:
+        if not before and self._is_another(topic):
             # Producers of that one go on where they were (see `TopicTable`).
             topic = replace(topic, made_again_ms=self._leases.now_ms())
         stopped = [number for number, each in enumerate(before) if each.log.stopped]
@@ -76,7 +75,7 @@ class Following:
             now = dict(enumerate(before)) | dict(zip(wanted, opened, strict=True))
             self._table.publish(topic, [now[number] for number in sorted(now)])
             for each in opened:
-                self._table.held.pop(each.name, None)
+                self._table.held.let_go(each.name)
             await self._leave([before[number] for number in stopped])
             _log.info("topic found", topic=topic.name, partitions=topic.partitions,
                       read_again=stopped)  # fmt: skip
@@ -86,18 +85,16 @@ class Following:
 
     async def _read(self, partition: Partition) -> None:
         now_ms = self._leases.now_ms()
-        begin(partition, self._known(partition), now_ms)
+        begin(partition, self._table.held.of(partition), now_ms)
         await self._pool.run(partial(catch_up, partition, now_ms))
         if partition.log.stopped:
             raise OSError(partition.log.stopped)
         partition.note_leases()
 
-    def _known(self, partition: Partition) -> PartitionRows | None:
-        """What the snapshot of the start has of it; None where its log ends before that."""
-        rows = self._table.held.get(partition.name)
-        if rows is None or partition.log.end_offset < rows.next_offset:
-            return None
-        return rows
+    def _is_another(self, topic: Topic) -> bool:
+        """Whether a topic of this name is gone, and this is not the same, seen again."""
+        gone = self._gone_ids.get(topic.name)
+        return gone is not None and not (gone == topic.topic_id and topic.has_own_id)
 
     async def _leave(self, partitions: list[Partition]) -> None:
         """Let go of partitions that no door finds any more; who waits for records is woken."""
@@ -107,10 +104,13 @@ class Following:
             await self._leases.leave(each)
 
     async def _gone(self, topic: Topic, topics: Mapping[str, Topic]) -> None:
-        if len(self._gone_names) < _GONE_MAX:
-            self._gone_names.add(topic.name)
+        if len(self._gone_ids) < _GONE_MAX:
+            self._gone_ids[topic.name] = topic.topic_id
         partitions = self._table.partitions[topic.name]
         self._table.hide(topic)
+        if topic.has_own_id:
+            for each in partitions:
+                self._table.held.hold(each)
         self._table.expect(topics)  # another one of the name is not unknown meanwhile
         await self._leave(partitions)
         for told in self._table.on_deleted:

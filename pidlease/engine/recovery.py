@@ -37,7 +37,7 @@ class Recovered:
         partitions: each with its state, in the order of topics and numbers.
         snapshot: what the state began with; None: the whole log was replayed.
         awaited: topics that cannot be read yet.
-        held: what the snapshot has of partitions that are still to be read.
+        held: what the snapshot has of partitions that are still to be read, or seen.
     """
 
     topics: list[Topic]
@@ -79,7 +79,7 @@ class Recovery:
             partition.note_leases()
             await asyncio.sleep(0)  # who asks how far it is gets an answer
         await self.pool.run(self.leases.first_block)
-        held = _held(snapshot, awaited, partitions)
+        held = self._held(snapshot, awaited, partitions)
         manifest = snapshot.manifest if snapshot else None
         return Recovered(topics, partitions, manifest, awaited, held)
 
@@ -143,6 +143,22 @@ class Recovery:
 
         await asyncio.gather(*(replay_one(partition) for partition in partitions))
 
+    def _held(
+        self, snapshot: Snapshot | None, awaited: list[Topic], partitions: list[Partition]
+    ) -> dict[TopicPartition, PartitionRows]:
+        """What a snapshot has of partitions that cannot be read yet, not to the end, or not seen.
+
+        Where others make the topics, one that is not seen may be there all the same (`HeldRows`).
+        """
+        read = {partition.name for partition in partitions if not partition.log.stopped}
+        names = {TopicPartition(each.name, number) for each in awaited
+                 for number in range(each.partitions)}  # fmt: skip
+        names |= {partition.name for partition in partitions}
+        if snapshot is not None and self.store.made_by_others:
+            names |= snapshot.manifest.places.keys()
+        found = {name: _rows_of(snapshot, name) for name in names - read}
+        return {name: rows for name, rows in found.items() if rows is not None}
+
 
 def _rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | None:
     """What a snapshot has of a partition."""
@@ -151,17 +167,6 @@ def _rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows |
         return None
     producers = snapshot.producers[name]
     return PartitionRows(name, place.topic_id, place.next_offset, place.hole_ms, producers)
-
-
-def _held(
-    snapshot: Snapshot | None, awaited: list[Topic], partitions: list[Partition]
-) -> dict[TopicPartition, PartitionRows]:
-    """What a snapshot has of partitions that cannot be read yet, or not to the end."""
-    names = [TopicPartition(each.name, number) for each in awaited
-             for number in range(each.partitions)]  # fmt: skip
-    names += [partition.name for partition in partitions if partition.log.stopped]
-    found = {name: _rows_of(snapshot, name) for name in names}
-    return {name: rows for name, rows in found.items() if rows is not None}
 
 
 def begin(partition: Partition, rows: PartitionRows | None, now_ms: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.engine.held import HeldRows
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.policies import TopicPolicies
@@ -76,8 +77,7 @@ class TopicTable:
         self.partitions: Final[dict[str, list[Partition]]] = {}
         #: Topics that there are, and that are none of the above until they can be read.
         self.awaited: dict[str, Topic] = {}
-        #: What a snapshot has of partitions that are still to be read.
-        self.held: dict[TopicPartition, PartitionRows] = {}
+        self.held: Final = HeldRows(around.clock_ms)
         self.policies: Final = TopicPolicies(store, pool)
         #: Goes up with every change.
         self.version = 0
@@ -112,7 +112,7 @@ class TopicTable:
             DataFolderError: a topic's settings make no sense.
         """
         self.awaited = {topic.name: topic for topic in awaited}
-        self.held = dict(held or {})
+        self.held.begin_with(held or {})
         for topic in topics:
             self.topics[topic.name] = topic
             self.partitions[topic.name] = []
@@ -135,14 +135,11 @@ class TopicTable:
         if awaited != self.awaited:
             self.awaited = awaited
             self.version += 1
-        self.held = {
-            place: rows for place, rows in self.held.items()
-            if place.topic in topics and topics[place.topic].topic_id == rows.topic_id
-        }  # fmt: skip
+        self.held.expect(topics)
 
     def rows_held(self) -> list[PartitionRows]:
-        """What a snapshot is to have of partitions that cannot be read yet: what the last has."""
-        return [rows for place, rows in self.held.items() if place.topic not in self.topics]
+        """What a snapshot is to have of topics that cannot be read now."""
+        return self.held.for_snapshot(self.topics.keys())
 
     async def settle(self) -> None:
         """Wait for changes that are under way."""

@@ -55,6 +55,9 @@ class DataFolder:
         DataFolderError: another process has it, it cannot be written, or is of a newer format.
     """
 
+    #: See `LogStore`.
+    made_by_others: bool = False
+
     def __init__(
         self,
         files: Files,

@@ -39,6 +39,9 @@ class KafkaStore:
         pool: the threads for blocking work.
     """
 
+    #: See `LogStore`.
+    made_by_others: bool = True
+
     def __init__(
         self, upstream: Upstream, writers: KafkaWriters, book: TopicBook, pool: IoPool
     ) -> None:

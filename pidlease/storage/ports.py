@@ -228,6 +228,10 @@ class LogStore(Protocol):
     """All partitions' logs, and the topics they belong to. All methods block."""
 
     @property
+    def made_by_others(self) -> bool:
+        """Whether others make and delete topics, and not we alone."""
+
+    @property
     def defaults(self) -> LogConfig:
         """What the server was started with, for topics that have no settings of their own."""
 

@@ -17,6 +17,8 @@ _NAME_MAX: Final = 249
 _SUFFIX: Final = ".json"
 #: What is set for all topics. No topic's file is called so: they have suffixes.
 DEFAULTS_NAME: Final = "defaults"
+#: The version of UUIDs that are made from a name (RFC 9562, section 5.5).
+_BY_NAME: Final = 5
 #: A definition of a topic that was deleted, while its logs are being removed.
 #: No longer than `_SUFFIX`, or the longest names could not be deleted.
 DOOMED_SUFFIX: Final = ".gone"
@@ -51,6 +53,14 @@ class Topic:
     def new(cls, name: str, partitions: int, overrides: dict[str, str] | None = None) -> "Topic":
         """A topic with a fresh id."""
         return cls(name, uuid.uuid4().hex, partitions, overrides or {})
+
+    @property
+    def has_own_id(self) -> bool:
+        """Whether its id is its own; else (Kafka before 2.8) it is made from its name.
+
+        Then it does not tell this topic from a later one of the name.
+        """
+        return uuid.UUID(self.topic_id).version != _BY_NAME
 
 
 def illegal_name(name: str) -> str:

@@ -5,16 +5,17 @@ belongs to. What is spoilt is given to it as faults, which strike one behind the
 """
 
 import asyncio
+import io
 import struct
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, NamedTuple
 
 from kio.index import load_request_schema
-from kio.serial import entity_reader
+from kio.serial import entity_reader, entity_writer
 
 from tests.crash.relay import Middle, Side, read_frame, until_one_ends
 from tests.wire.messages import FETCH, INIT_PRODUCER_ID, METADATA, PRODUCE, decode_response
@@ -30,6 +31,8 @@ _PREFIX: Final = 12
 #: Where a batch says whose it is; of the server's own producers only writers have ids of Kafka's.
 _PID_AT: Final = 43
 _PIDS_OF_KAFKA: Final = 1 << 48
+#: The first version of answers to Metadata whose headers have tags (an empty list is one byte).
+_FLEXIBLE_METADATA: Final = 9
 _HUGE: Final = 2**31 - 1
 
 
@@ -417,6 +420,20 @@ def _other_port(body: Any, frame: bytearray) -> None:
     (broker,) = body.brokers
     at = frame.index(struct.pack(">i", int(broker.port)))
     frame[at : at + 4] = struct.pack(">i", 70_000)
+
+
+def without_topics(*names: str) -> Spoil:
+    """Topics that the answer does not have, as of a broker that has just started."""
+
+    def spoil(answer: Answer, _: Random) -> Wire:
+        body = decode_response(METADATA, answer.version, answer.frame)[1]
+        shown = tuple(topic for topic in body.topics if topic.name not in names)
+        head = _LENGTH.size + (answer.version >= _FLEXIBLE_METADATA)
+        stream = io.BytesIO()
+        entity_writer(type(body))(stream, replace(body, topics=shown))
+        return Wire(framed(answer.frame[:head] + stream.getvalue()))
+
+    return spoil
 
 
 partition_minus_five: Final = metadata(lambda body, frame: _number_partition(body, frame, -5))

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -28,6 +28,8 @@ _METADATA_VERSIONS: Final = (4, 12)
 #: Between two looks at the cluster that somebody asked for, in seconds.
 _REST_SECONDS: Final = 0.1
 _REST_SECONDS_MAX: Final = 2.0
+#: How long a second broker may take to tell whether a topic is gone, in seconds.
+_SECOND_LOOK_SECONDS: Final = 1.0
 #: A topic of more partitions there cannot be; what claims to have one is not given the memory.
 _PARTITIONS_MAX: Final = 1 << 20
 _PORTS_MAX: Final = 1 << 16
@@ -247,6 +249,26 @@ class Cluster:
     async def _look(self) -> None:
         started = time.monotonic()
         link = await self.any_link()
+        found = await self._seen_by(link)
+        if missing := self.view.topics.keys() - found.topics.keys():
+            found = await self._confirmed(link, found, missing)
+        before, self.view = self.view, await self._with_cleanup(found)
+        for address in self._links.keys() - self.view.brokers.values():
+            if address not in self.config.bootstrap:
+                self._links.pop(address).close()
+        if self.view != before:
+            _log.debug("Kafka looks another way", brokers=len(self.view.brokers),
+                       topics=len(self.view.topics),
+                       seconds=round(time.monotonic() - started, 3))  # fmt: skip
+            for told in self.on_change:
+                told(before, self.view)
+
+    async def _seen_by(self, link: Link) -> View:
+        """What the cluster looks like to a broker.
+
+        Raises:
+            UpstreamError: it does not tell.
+        """
         request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
         body = request.encode(
             topics=None, allow_auto_topic_creation=False,
@@ -260,16 +282,27 @@ class Cluster:
             raise UpstreamRefusedError(
                 f"{link} is of another cluster: {found.cluster_id}, not {self.view.cluster_id}"
             )
-        before, self.view = self.view, await self._with_cleanup(found)
-        for address in self._links.keys() - self.view.brokers.values():
-            if address not in self.config.bootstrap:
-                self._links.pop(address).close()
-        if self.view != before:
-            _log.debug("Kafka looks another way", brokers=len(self.view.brokers),
-                       topics=len(self.view.topics),
-                       seconds=round(time.monotonic() - started, 3))  # fmt: skip
-            for told in self.on_change:
-                told(before, self.view)
+        return found
+
+    async def _confirmed(self, first: Link, found: View, missing: Set[str]) -> View:
+        """What the cluster looks like, with topics that one broker does not know of any more.
+
+        A broker that has just started may know of none yet. So another one is asked, if there is
+        any, and what it still knows of stays; until a later look at the latest.
+        """
+        others = [each for each in self.view.brokers.values() if each != first.address]
+        for address in sorted(others, key=lambda each: not self._is_open(each))[:1]:
+            try:
+                async with asyncio.timeout(_SECOND_LOOK_SECONDS):
+                    second = await self._seen_by(await self._link(address))
+            except (UpstreamError, TimeoutError) as error:
+                _log.info("no second broker tells what topics there are", error=str(error))
+                break
+            still = {name: second.topics[name] for name in missing & second.topics.keys()}
+            if still:
+                self.stale()
+                return replace(found, topics={**found.topics, **still})
+        return found
 
     async def _with_cleanup(self, found: View) -> View:
         """What the cluster looks like, with which topics are compacted.

@@ -1,11 +1,13 @@
 """Topics that come, go and grow without us."""
 
+import uuid
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
+from pidlease.engine.engine import Engine
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.topics import Topic
 from tests.sim.files import SimFiles
@@ -91,10 +93,8 @@ async def test_a_stopped_partition_is_opened_again(monkeypatch: pytest.MonkeyPat
     assert server.partition(0, "b") is other
 
 
-async def test_what_is_awaited_at_a_start_keeps_what_is_known_of_its_producers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Once a bug: it was read from the log's beginning, and who stood before that was forgotten."""
+async def half_forgotten() -> tuple[Server, int, int]:
+    """A server whose log has lost its beginning; who sent last there, at 2; and who at 39."""
     server = await Server(SimFiles(1)).start(retention_bytes=2000)
     silent, busy = server.lease(), server.lease()
     await server.fill(silent, 0, 3)
@@ -103,6 +103,14 @@ async def test_what_is_awaited_at_a_start_keeps_what_is_known_of_its_producers(
         await server.snapshot()
     await server.engine.keeper.retain()
     assert server.partition().log.start_offset > 3
+    return server, silent, busy
+
+
+async def test_what_is_awaited_at_a_start_keeps_what_is_known_of_its_producers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a bug: it was read from the log's beginning, and who stood before that was forgotten."""
+    server, silent, busy = await half_forgotten()
     topic = server.engine.topics["t"]
 
     with monkeypatch.context() as away:
@@ -117,7 +125,7 @@ async def test_what_is_awaited_at_a_start_keeps_what_is_known_of_its_producers(
     assert (await server.send(silent, 2)).status is DUPLICATE
     assert (await server.send(silent, 3)).status is APPENDED
     assert (await server.send(busy, 39)).status is DUPLICATE
-    assert server.engine._table.held == {}
+    assert len(server.engine._table.held) == 0
     await server.snapshot()
     server = await server.kill(retention_bytes=2000)
     assert (await server.send(silent, 3)).status is DUPLICATE
@@ -135,5 +143,75 @@ async def test_what_is_held_of_a_topic_goes_with_it(monkeypatch: pytest.MonkeyPa
         server = await server.kill()
     assert len(server.engine._table.held) == 2
     server.engine.expect({"t": replace(topic, topic_id="9" * 32)})
-    assert server.engine._table.held == {}
+    assert len(server.engine._table.held) == 0
     assert server.engine._table.rows_held() == []
+
+
+async def test_a_topic_that_is_not_seen_for_a_while_keeps_what_is_known_of_its_producers() -> None:
+    """Once a bug: one look at a cluster that did not show it, and they were forgotten."""
+    server, silent, busy = await half_forgotten()
+    topic = server.engine.topics["t"]
+    await server.fill(busy, 40, 41)
+    for _ in range(2):
+        await server.engine.follow({})
+        assert names(server) == {}
+        await server.snapshot()
+        await server.engine.follow({"t": topic})
+    assert server.engine.topics["t"].made_again_ms == -1
+    assert (await server.send(silent, 2)).status is DUPLICATE
+    assert (await server.send(busy, 40)).status is DUPLICATE
+    assert (await server.send(silent, 3)).status is APPENDED
+    assert len(server.engine._table.held) == 0
+
+
+async def test_a_start_that_does_not_see_a_topic_keeps_what_the_snapshot_has_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, silent, _ = await half_forgotten()
+    topic = server.engine.topics["t"]
+    await server.engine.follow({})
+    await server.snapshot()
+    with monkeypatch.context() as away:
+        away.setattr(DataFolder, "made_by_others", True)
+        away.setattr(DataFolder, "topics", lambda _: [])
+        away.setattr(Engine, "create_topic", nothing)
+        for _ in range(2):
+            server = await server.kill(retention_bytes=2000)
+            assert names(server) == {}
+            await server.snapshot()
+    await server.engine.follow({"t": topic})
+    assert (await server.send(silent, 2)).status is DUPLICATE
+
+
+async def nothing(*_: Any) -> None:
+    """Do nothing."""
+
+
+async def test_a_topic_that_is_not_seen_for_an_hour_is_forgotten() -> None:
+    server, silent, _ = await half_forgotten()
+    topic = server.engine.topics["t"]
+    await server.engine.follow({})
+    server.now_ms += 3_600_000
+    assert len(server.engine._table.rows_held()) == 2
+    await server.engine.follow({"t": topic})
+    await server.engine.follow({})
+    server.now_ms += 3_600_000
+    assert len(server.engine._table.rows_held()) == 2  # it was seen meanwhile
+    server.now_ms += 1
+    assert server.engine._table.rows_held() == []
+    await server.engine.follow({"t": topic})
+    assert silent not in server.partition().producers
+
+
+@pytest.mark.parametrize("id_", ["9" * 32, uuid.uuid5(uuid.NAMESPACE_DNS, "t").hex])
+async def test_another_topic_in_the_place_of_one_that_was_not_seen_begins_anew(id_: str) -> None:
+    """Also where Kafka gives no ids (before 2.8): one that is made from the name tells nothing."""
+    server = await started()
+    first = Topic("a", "8" * 32 if id_ == "9" * 32 else id_, 1, {})
+    await server.engine.follow({"a": first})
+    pid = server.lease()
+    assert (await server.send(pid, 0, topic="a")).status is APPENDED
+    await server.engine.follow({})
+    await server.engine.follow({"a": replace(first, topic_id=id_)})
+    assert server.engine.topics["a"].made_again_ms == server.now_ms
+    assert {rows.partition.topic for rows in server.engine._table.rows_held()} == {"t"}
