@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
+from kio.schema.errors import ErrorCode
+
 from tests.wire.messages import (
     CREATE_TOPICS,
     FETCH,
@@ -18,6 +20,7 @@ from tests.wire.messages import (
 )
 
 _TIMEOUT_S = 20.0
+_BACKOFF_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,13 @@ class WireClient:
         assert body.topics[0].error_code == 0, body.topics[0]
 
     async def lease(self) -> int:
-        body = await self.call(INIT_PRODUCER_ID, 4, **INIT)
+        """A fresh PID; asked for again, as clients do, while the next block is on its way."""
+        async with asyncio.timeout(_TIMEOUT_S):
+            while True:
+                body = await self.call(INIT_PRODUCER_ID, 4, **INIT)
+                if body.error_code != ErrorCode.coordinator_load_in_progress:
+                    break
+                await asyncio.sleep(_BACKOFF_S)
         assert (body.error_code, body.producer_epoch) == (0, 0)
         return int(body.producer_id)
 
