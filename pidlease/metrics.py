@@ -112,6 +112,9 @@ BUILD_INFO = _define(
     "gauge", "pidlease_build_info", "1, with what runs.", "version", "python", "log"
 )
 READY = _define("gauge", "pidlease_ready", "1 while requests are taken.")
+STANDING_BY = _define(
+    "gauge", "pidlease_standing_by", "1 while another server serves this Kafka cluster."
+)
 TOPICS = _define("gauge", "pidlease_topics", "Topics.")
 TOPICS_AWAITED = _define(
     "gauge",

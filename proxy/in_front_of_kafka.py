@@ -82,6 +82,7 @@ class InFrontOfKafka:
         self._ownership: Ownership | None = None
         #: See `LogSide`.
         self.lost = asyncio.Event()
+        self.standing_by = False
 
     async def open(self) -> None:
         """See `LogSide`. A cluster that is away is waited for."""
@@ -123,6 +124,7 @@ class InFrontOfKafka:
                 owner = await self._pool.run(ownership.claim)
             except OwnershipError as error:
                 owner = str(error)
+            self.standing_by = bool(owner)
             if not owner:
                 return
             if owner != told:

@@ -33,6 +33,7 @@ class LogSide(Protocol):
         cluster_id: what the cluster is called.
         appends: how admitted batches come into the log.
         lost: set when another server serves the log, so that this one is to end.
+        standing_by: whether another server serves the log, and this one waits for its end.
     """
 
     store: LogStore
@@ -41,6 +42,7 @@ class LogSide(Protocol):
     cluster_id: str
     appends: AppendsMaker
     lost: asyncio.Event
+    standing_by: bool
 
     async def open(self) -> None:
         """Open what there is.
@@ -82,6 +84,7 @@ class EmbeddedLog:
     coordination: Coordination
     cluster_id: str
     appends: AppendsMaker = GroupAppends
+    standing_by: bool = False
 
     def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
         self._settings: Final = settings

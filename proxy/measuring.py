@@ -99,6 +99,8 @@ class Measuring:
         if side is not None and (state := side.coordinator_state()) is not None:
             kind, connected = state
             yield metrics.COORDINATOR_CONNECTED.rows([((kind,), connected)])
+        yield metrics.STANDING_BY.of(side is not None and side.standing_by)
+        yield metrics.READY.of(engine is not None and engine.welcoming)
         if engine is not None:
             yield from engine_metrics(engine)
             yield from forward_metrics(engine.counts)

@@ -17,7 +17,6 @@ _HTTP, _KAFKA = "http", "kafka"
 
 def engine_metrics(engine: Engine) -> Iterable[Metric]:
     """All metrics of the engine, as they are now."""
-    yield metrics.READY.of(engine.welcoming)
     yield from _partitions(engine)
     yield from _topics(engine.counts)
     yield from _ways_into_the_log(engine.counts)

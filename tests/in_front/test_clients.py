@@ -238,6 +238,8 @@ def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
         server.launch()
         server.process.wait_until(lambda: "Kafka does not answer" in server.log_text(), _SECONDS)
         assert server.get("/readyz")[0] == 503
+        told = server.metrics()
+        assert (told["pidlease_ready"], told["pidlease_standing_by"]) == (0, 0)
         with later:
             server.wait_ready(90)
             write(server, new_topic(server), 10)

@@ -56,6 +56,7 @@ async def test_a_server_that_was_stopped_stores_nothing_behind_its_successor(
         await asyncio.to_thread(
             until, lambda: "standing by" in second.log_text(), "the second one stands by"
         )
+        assert [_told(each) for each in (first, second)] == [(1, 0), (0, 1)]
         topic = await asyncio.to_thread(new_topic, first, 1)
         due = [b"one/%d" % number for number in range(50)]
         stale = to(first, "one")
@@ -88,7 +89,14 @@ async def test_a_server_that_was_stopped_stores_nothing_behind_its_successor(
             await closing
         found = await asyncio.to_thread(consume, kafka.bootstrap, topic, 1, markers=True)
         assert [each.value for each in found] == due
+        assert _told(second) == (1, 0)
         assert second.stop() == 0
+
+
+def _told(server: PidleaseServer) -> tuple[float, float]:
+    """Whether it serves, and whether it stands by, by its metrics."""
+    told = server.metrics()
+    return told["pidlease_ready"], told["pidlease_standing_by"]
 
 
 def test_a_server_goes_on_at_once_with_its_own_directory(

@@ -150,7 +150,7 @@ _SNAPSHOTS: Final = Row("Snapshots", (
 
 _START: Final = Row("The start", (
     graph(
-        "Ready", "1. 0 while it recovers or stops; no line while it stands by.", COUNT,
+        "Ready", "1. 0 while it recovers, waits for Kafka, stands by or stops.", COUNT,
         Query(series(metrics.READY), "{{instance}}"),
     ),
     graph(

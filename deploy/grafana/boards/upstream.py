@@ -30,6 +30,11 @@ _NOW: Final = Row("Now", (
         COUNT, total(metrics.READY), limits=Limits(1, 1, falling=True),
     ),
     number(
+        "Servers that stand by",
+        "As many as were started to. 0: there is nobody to take over.",
+        COUNT, total(metrics.STANDING_BY),
+    ),
+    number(
         "Writers lost",
         "0 within what is shown. Another server, or a tool, has taken a partition's writer."
         " Runbook: WriterLost.",
