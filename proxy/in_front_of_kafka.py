@@ -43,7 +43,8 @@ _MARK: Final = "upstream"
 _REST_SECONDS_MAX: Final = 10.0
 #: How often it is looked whether this server is, or can become, the one that serves the cluster.
 _STAND_BY_SECONDS: Final = 1.0
-#: How often it is looked whether a partition could not be read, and is to be opened again.
+#: How often it is looked whether a partition could not be read, and is to be opened again, and
+#: whether a topic was not seen for long enough.
 _LOOK_SECONDS: Final = 10.0
 #: Topics that could not be followed are tried again.
 _FOLLOW_REST_SECONDS: Final = 0.05
@@ -213,7 +214,8 @@ class InFrontOfKafka:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._changed.wait()
-            if not self._changed.is_set() and not any(p.log.stopped for p in engine.partitions()):
+            stopped = any(partition.log.stopped for partition in engine.partitions())
+            if not (self._changed.is_set() or stopped or engine.waits_for_topics):
                 continue
             self._changed.clear()
             try:

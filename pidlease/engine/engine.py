@@ -208,6 +208,11 @@ class Engine:
         found = self._table.awaited.get(topic)
         return found is not None and 0 <= number < found.partitions
 
+    @property
+    def waits_for_topics(self) -> bool:
+        """Whether something is known of topics that cannot be read, or are not seen, for now."""
+        return bool(self._table.unseen) or len(self._table.held) > 0
+
     def expect(self, topics: Mapping[str, Topic]) -> None:
         """Know of all topics there are in the log, before `follow` has read them.
 

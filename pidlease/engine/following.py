@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from pidlease.engine.held import UNSEEN_MS_MAX
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import begin, catch_up
@@ -44,13 +45,13 @@ class Following:
         answers meanwhile that it is.
 
         Raises:
-            OSError: a partition cannot be opened; its topic is found the next time.
+            OSError: a partition cannot be opened, and its topic is found the next time; or it
+                cannot be read, and is there and stopped until it can.
         """
-        known = self._table.topics
-        for name in list(known):
-            if name not in topics or topics[name].topic_id != known[name].topic_id:
-                await self._gone(known[name], topics)
+        await self._lose(topics)
+        await self._find(topics)
         self._table.expect(topics)
+        await self._table.held.let_go_others(topics)
         failed: OSError | None = None
         for topic in topics.values():
             try:
@@ -60,6 +61,35 @@ class Following:
         if failed is not None:
             raise failed
 
+    async def _lose(self, topics: Mapping[str, Topic]) -> None:
+        """Topics that are known, and are not seen, or have another one in their place.
+
+        A cluster that does not show a topic may have deleted it. It may as well not let us see it
+        any more, or not know of it yet itself, as a broker that has just started. So nothing of
+        it is forgotten until another topic has the name, or an hour has gone by.
+        """
+        for name, known in list(self._table.topics.items()):
+            if name in topics and topics[name].topic_id == known.topic_id:
+                continue
+            partitions = self._table.partitions[name]
+            if name in topics or not known.has_own_id:
+                self._table.hide(known)
+                self._table.expect(topics)  # another one of the name is not unknown meanwhile
+                await self._forget(known, partitions)
+            else:
+                self._table.lose_sight_of(known)
+                _log.warning("topic not seen any more", topic=name, partitions=len(partitions))
+
+    async def _find(self, topics: Mapping[str, Topic]) -> None:
+        """Topics that were not seen any more: seen again, or gone."""
+        for name, unseen in list(self._table.unseen.items()):
+            if name in topics and topics[name].topic_id == unseen.topic.topic_id:
+                self._table.see_again(name)
+                _log.info("topic seen again", topic=name, partitions=len(unseen.partitions))
+            elif name in topics or self._leases.now_ms() - unseen.since_ms >= UNSEEN_MS_MAX:
+                del self._table.unseen[name]
+                await self._forget(unseen.topic, unseen.partitions)
+
     async def _grow(self, topic: Topic) -> None:
         before = self._table.partitions.get(topic.name, [])
         if not before and self._is_another(topic):
@@ -68,28 +98,42 @@ class Following:
         stopped = [number for number, each in enumerate(before) if each.log.stopped]
         wanted = [*stopped, *range(len(before), topic.partitions)]
         if wanted:
-            opened = await self._table.open(topic, wanted)
-            for outcome in await asyncio.gather(*map(self._read, opened), return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
-            now = dict(enumerate(before)) | dict(zip(wanted, opened, strict=True))
-            self._table.publish(topic, [now[number] for number in sorted(now)])
-            for each in opened:
-                self._table.held.let_go(each.name)
-            await self._leave([before[number] for number in stopped])
-            _log.info("topic found", topic=topic.name, partitions=topic.partitions,
-                      read_again=stopped)  # fmt: skip
+            await self._read(topic, before, stopped, wanted)
         elif before and topic.compacted != self._table.topics[topic.name].compacted:
             known = self._table.topics[topic.name]
             self._table.publish(replace(known, compacted=topic.compacted), before)
 
-    async def _read(self, partition: Partition) -> None:
+    async def _read(
+        self, topic: Topic, before: list[Partition], stopped: list[int], wanted: list[int]
+    ) -> None:
+        """Read some of a topic's partitions: new ones, and those that could not be read before."""
+        opened = await self._table.open(topic, wanted)
+        for outcome in await asyncio.gather(*map(self._begin, opened), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        now = dict(enumerate(before))
+        for number, each in zip(wanted, opened, strict=True):
+            # One that could not be read is there, as at a start, and is tried again.
+            if number not in stopped or not each.log.stopped:
+                each.note_leases()
+                now[number] = each
+        self._table.publish(topic, [now[number] for number in sorted(now)])
+        again = [number for number in stopped if now[number] is not before[number]]
+        await self._leave([before[number] for number in again])
+        for number in wanted:
+            if not now[number].log.stopped:
+                await self._table.held.let_go(now[number].name)
+        if again or len(now) > len(before):
+            _log.info("topic found", topic=topic.name, partitions=topic.partitions,
+                      read_again=again)  # fmt: skip
+        for each in opened:
+            if each.log.stopped:
+                raise OSError(f"{each.name}: {each.log.stopped}")
+
+    async def _begin(self, partition: Partition) -> None:
         now_ms = self._leases.now_ms()
         begin(partition, self._table.held.of(partition), now_ms)
         await self._pool.run(partial(catch_up, partition, now_ms))
-        if partition.log.stopped:
-            raise OSError(partition.log.stopped)
-        partition.note_leases()
 
     def _is_another(self, topic: Topic) -> bool:
         """Whether a topic of this name is gone, and this is not the same, seen again."""
@@ -103,15 +147,14 @@ class Following:
             each.wake()
             await self._leases.leave(each)
 
-    async def _gone(self, topic: Topic, topics: Mapping[str, Topic]) -> None:
+    async def _forget(self, topic: Topic, partitions: list[Partition]) -> None:
+        """No door finds it any more: let go of all that is known of it."""
         if len(self._gone_ids) < _GONE_MAX:
             self._gone_ids[topic.name] = topic.topic_id
-        partitions = self._table.partitions[topic.name]
-        self._table.hide(topic)
-        if topic.has_own_id:
-            for each in partitions:
-                self._table.held.hold(each)
-        self._table.expect(topics)  # another one of the name is not unknown meanwhile
+        for each in partitions:
+            # What waits there is not to be judged by what is forgotten, nor to go on to a topic
+            # that has the name now.
+            each.log.stop("its topic is gone")
         await self._leave(partitions)
         for told in self._table.on_deleted:
             await told(topic)

@@ -1,91 +1,106 @@
-"""What is known of partitions that cannot be read now, until they can."""
+"""What a snapshot has of partitions that cannot be read yet, or whose topics are not seen."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from pidlease.core.packed import Packed
+from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
 
 #: A topic that was not seen for so long will not come again.
-_UNSEEN_MS_MAX: Final = 3_600_000
+UNSEEN_MS_MAX: Final = 3_600_000
 
 
-class HeldRows:
-    """See the module's text.
-
-    Of two kinds: topics that are there, and have no leader yet; and topics that are not seen. A
-    cluster that does not show a topic may have deleted it. It may as well not let us see it any
-    more, or not know of it yet itself, as a broker that has just started. So its producers are
-    forgotten only when another topic has the name, or after an hour.
+class HeldPartition:
+    """One of them. Its producers have leases, which end as others do (`LeasedPartition`).
 
     Parameters:
+        rows: what the snapshot has.
+    """
+
+    def __init__(self, rows: PartitionRows) -> None:
+        self.name: Final = rows.partition
+        self.topic_id: Final = rows.topic_id
+        self.next_offset: Final = rows.next_offset
+        self.producers: dict[int, Packed] = dict(rows.producers)
+        self._hole_ms: Final = rows.hole_ms
+
+    def is_flying(self, pid: int) -> bool:  # noqa: ARG002 - nothing is
+        """See `LeasedPartition`."""
+        return False
+
+    def forget(self, pid: int) -> None:
+        """See `LeasedPartition`."""
+        self.producers.pop(pid, None)
+
+    def rows(self) -> PartitionRows:
+        """What the next snapshot is to have, and what the partition begins with."""
+        return PartitionRows(
+            self.name, self.topic_id, self.next_offset, self._hole_ms, dict(self.producers)
+        )
+
+
+class HeldPartitions:
+    """All of them.
+
+    Parameters:
+        leases: told of producers whose partition is not held any more.
         clock_ms: the time, in ms since 1970.
     """
 
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, leases: Leases, clock_ms: Callable[[], int]) -> None:
+        self._leases: Final = leases
         self._clock_ms: Final = clock_ms
-        self._rows: dict[TopicPartition, PartitionRows] = {}
+        self._held: dict[TopicPartition, HeldPartition] = {}
         #: Topics that are not seen, and since when.
         self._unseen_ms: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._held)
 
-    def begin_with(self, rows: Mapping[TopicPartition, PartitionRows]) -> None:
-        """Take what the snapshot of the start has of partitions that were not read."""
-        self._rows = dict(rows)
-
-    def hold(self, partition: Partition) -> None:
-        """Keep what is known of a partition whose topic is not seen any more.
-
-        Where a partition has stopped its state is not of use, and what was held of it stays.
-        """
-        if not partition.log.stopped:
-            self._rows[partition.name] = partition.rows()
-
-    def let_go(self, place: TopicPartition) -> None:
-        """It has been read."""
-        self._rows.pop(place, None)
+    def begin_with(self, held: Iterable[HeldPartition]) -> None:
+        """Take what a start has found; the leases know of it."""
+        self._held = {each.name: each for each in held}
 
     def of(self, partition: Partition) -> PartitionRows | None:
         """What a partition begins with, by the rules of a start; None: the log's beginning."""
-        rows = self._rows.get(partition.name)
-        if rows is None or partition.log.end_offset < rows.next_offset:
+        held = self._held.get(partition.name)
+        if held is None or partition.log.end_offset < held.next_offset:
             return None
-        return rows
+        return held.rows()
 
-    def expect(self, topics: Mapping[str, Topic]) -> None:
-        """Forget topics in whose place there is another, and note which are not seen.
-
-        Parameters:
-            topics: all there are, by name.
-        """
-        now_ms = self._clock_ms()
-        for name in {place.topic for place in self._rows}:
-            if name in topics:
-                self._unseen_ms.pop(name, None)
-            else:
-                self._unseen_ms.setdefault(name, now_ms)
-        self._rows = {
-            place: rows for place, rows in self._rows.items()
-            if place.topic not in topics or topics[place.topic].topic_id == rows.topic_id
-        }  # fmt: skip
-
-    def for_snapshot(self, read: Collection[str]) -> list[PartitionRows]:
+    def rows(self, read: Collection[str]) -> list[PartitionRows]:
         """What a snapshot is to have besides.
 
         Parameters:
             read: the topics that can be read: what of them is held is not newer.
         """
-        self._forget()
-        return [rows for place, rows in self._rows.items() if place.topic not in read]
+        return [held.rows() for place, held in self._held.items() if place.topic not in read]
 
-    def _forget(self) -> None:
-        oldest = self._clock_ms() - _UNSEEN_MS_MAX
-        late = {name for name, since_ms in self._unseen_ms.items() if since_ms < oldest}
-        if late:
-            self._rows = {at: rows for at, rows in self._rows.items() if at.topic not in late}
-            self._unseen_ms = {
-                name: since for name, since in self._unseen_ms.items() if name not in late
-            }
+    async def let_go(self, place: TopicPartition) -> None:
+        """It has been read, and the leases know that."""
+        held = self._held.pop(place, None)
+        if held is not None:
+            await self._leases.leave(held)
+
+    async def let_go_others(self, topics: Mapping[str, Topic]) -> None:
+        """Forget those in whose topic's place there is another, or none for an hour.
+
+        Parameters:
+            topics: all there are, by name.
+        """
+        now_ms = self._clock_ms()
+        names = {place.topic for place in self._held}
+        self._unseen_ms = {
+            name: self._unseen_ms.get(name, now_ms) for name in names if name not in topics
+        }
+        for place, held in list(self._held.items()):
+            seen = topics.get(place.topic)
+            if seen is None:
+                other = now_ms - self._unseen_ms[place.topic] >= UNSEEN_MS_MAX
+            else:
+                other = seen.topic_id != held.topic_id
+            if other:
+                await self.let_go(place)

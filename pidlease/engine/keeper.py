@@ -41,7 +41,8 @@ class KeeperConfig:
 
     Attributes:
         snapshot_batches: a snapshot after this many appended batches,
-        snapshot_seconds: or after this time, if anything changed.
+        snapshot_seconds: or after this time, if anything changed; and once more behind the last
+            change, so that all which are kept have it.
         flush_seconds: how often fsync policy `interval` fsyncs.
         retention_seconds: how often old segments are looked for.
     """
@@ -87,6 +88,8 @@ class Keeper:
         self._snapshot_lock = asyncio.Lock()
         self._batches_at_snapshot = 0
         self._granted_at_snapshot = 0
+        #: How many of the newest snapshots hold the same: what an older one needs may not go.
+        self._alike = 1
         self.newest: Manifest | None = None
         self.snapshot_seconds = 0.0
         #: The longest that anything waited while the last one was made.
@@ -145,6 +148,8 @@ class Keeper:
             manifest = await self._pool.run(work)
             self.newest = manifest
             # Not before it is there: one that failed is tried again with nothing new to say.
+            same = (batches, granted) == (self._batches_at_snapshot, self._granted_at_snapshot)
+            self._alike = self._alike + 1 if same else 1
             self._batches_at_snapshot, self._granted_at_snapshot = batches, granted
             self.snapshots_taken += 1
             self.snapshot_seconds = time.monotonic() - started
@@ -160,6 +165,8 @@ class Keeper:
                 continue  # nothing is folded: a snapshot would call applied what is not
             batches = self._counts.batches - self._batches_at_snapshot
             changed = batches or self._leases.granted != self._granted_at_snapshot
+            # Once all that are kept are alike they hold up no retention.
+            changed = changed or self._alike < self._snapshots.keep
             late = time.monotonic() - last >= self._config.snapshot_seconds
             if batches < self._config.snapshot_batches and not (late and changed):
                 continue

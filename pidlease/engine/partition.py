@@ -58,7 +58,7 @@ class Partition(KnownProducers):
         super().__init__(name, topic, around.names, log.end_offset)
         self.log = log
         self.policy = TopicPolicy()
-        #: Whether its topic was deleted; then no door finds it, and it takes nothing.
+        #: Whether its topic was deleted, or is not seen any more; then no door finds it.
         self.gone = False
         self._leases = around.leases
         self._fences = around.leases.fences
@@ -184,7 +184,7 @@ class Partition(KnownProducers):
         """
         reading = self._appends.reading_before_refusal(pid)
         if reading is None:
-            return True
+            return not self.gone
         known: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def tell(*, sure: bool) -> None:
@@ -192,7 +192,7 @@ class Partition(KnownProducers):
                 known.set_result(sure)
 
         reading.park(pid, Parked(partial(tell, sure=True), lambda _: tell(sure=False)))
-        return await known
+        return await known and not self.gone
 
     def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
         """Tell, and count, what a door has found to be wrong with a batch.

@@ -7,6 +7,7 @@ from functools import partial
 
 import structlog
 
+from pidlease.engine.held import HeldPartition
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.replay import Replay
@@ -44,7 +45,7 @@ class Recovered:
     partitions: list[Partition]
     snapshot: Manifest | None
     awaited: list[Topic]
-    held: dict[TopicPartition, PartitionRows]
+    held: list[HeldPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class Recovery:
             await asyncio.sleep(0)  # who asks how far it is gets an answer
         await self.pool.run(self.leases.first_block)
         held = self._held(snapshot, awaited, partitions)
+        for each in held:
+            self.leases.restore(each.producers, each)
         manifest = snapshot.manifest if snapshot else None
         return Recovered(topics, partitions, manifest, awaited, held)
 
@@ -145,10 +148,10 @@ class Recovery:
 
     def _held(
         self, snapshot: Snapshot | None, awaited: list[Topic], partitions: list[Partition]
-    ) -> dict[TopicPartition, PartitionRows]:
+    ) -> list[HeldPartition]:
         """What a snapshot has of partitions that cannot be read yet, not to the end, or not seen.
 
-        Where others make the topics, one that is not seen may be there all the same (`HeldRows`).
+        Where others make the topics, one that is not seen may be there all the same.
         """
         read = {partition.name for partition in partitions if not partition.log.stopped}
         names = {TopicPartition(each.name, number) for each in awaited
@@ -156,8 +159,8 @@ class Recovery:
         names |= {partition.name for partition in partitions}
         if snapshot is not None and self.store.made_by_others:
             names |= snapshot.manifest.places.keys()
-        found = {name: _rows_of(snapshot, name) for name in names - read}
-        return {name: rows for name, rows in found.items() if rows is not None}
+        found = (_rows_of(snapshot, name) for name in sorted(names - read))
+        return [HeldPartition(rows) for rows in found if rows is not None]
 
 
 def _rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | None:

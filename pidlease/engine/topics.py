@@ -5,11 +5,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
-from pidlease.engine.held import HeldRows
+from pidlease.engine.held import HeldPartition, HeldPartitions
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.policies import TopicPolicies
@@ -54,6 +54,20 @@ class PartitionCountError(Exception):
     """A topic can only be given more partitions than it has."""
 
 
+class UnseenTopic(NamedTuple):
+    """A topic that is not seen any more, with all that is known of it.
+
+    Attributes:
+        topic: its definition.
+        partitions: as they were; no door finds them.
+        since_ms: since when, in ms since 1970.
+    """
+
+    topic: Topic
+    partitions: list[Partition]
+    since_ms: int
+
+
 class TopicTable:
     """All topics of a server.
 
@@ -77,7 +91,10 @@ class TopicTable:
         self.partitions: Final[dict[str, list[Partition]]] = {}
         #: Topics that there are, and that are none of the above until they can be read.
         self.awaited: dict[str, Topic] = {}
-        self.held: Final = HeldRows(around.clock_ms)
+        #: Topics that were there and are not seen any more, whose producers are known still.
+        self.unseen: Final[dict[str, UnseenTopic]] = {}
+        #: What the snapshot of the start has of partitions that were not read then.
+        self.held: Final = HeldPartitions(leases, around.clock_ms)
         self.policies: Final = TopicPolicies(store, pool)
         #: Goes up with every change.
         self.version = 0
@@ -104,7 +121,7 @@ class TopicTable:
         topics: Iterable[Topic],
         partitions: Iterable[Partition],
         awaited: Iterable[Topic] = (),
-        held: Mapping[TopicPartition, PartitionRows] | None = None,
+        held: Iterable[HeldPartition] = (),
     ) -> None:
         """Take what a start found (see `recovery.Recovered`).
 
@@ -112,7 +129,7 @@ class TopicTable:
             DataFolderError: a topic's settings make no sense.
         """
         self.awaited = {topic.name: topic for topic in awaited}
-        self.held.begin_with(held or {})
+        self.held.begin_with(held)
         for topic in topics:
             self.topics[topic.name] = topic
             self.partitions[topic.name] = []
@@ -126,8 +143,11 @@ class TopicTable:
         self.version += 1
 
     def all_partitions(self) -> list[Partition]:
-        """All partitions there are now."""
-        return [partition for topic in self.partitions.values() for partition in topic]
+        """All partitions there are now, also of topics that are not seen for now."""
+        found = [partition for topic in self.partitions.values() for partition in topic]
+        for unseen in self.unseen.values():
+            found += unseen.partitions
+        return found
 
     def expect(self, topics: Mapping[str, Topic]) -> None:
         """Know of all topics there are, also of those that cannot be read yet."""
@@ -135,11 +155,10 @@ class TopicTable:
         if awaited != self.awaited:
             self.awaited = awaited
             self.version += 1
-        self.held.expect(topics)
 
     def rows_held(self) -> list[PartitionRows]:
         """What a snapshot is to have of topics that cannot be read now."""
-        return self.held.for_snapshot(self.topics.keys())
+        return self.held.rows({*self.topics, *self.unseen})
 
     async def settle(self) -> None:
         """Wait for changes that are under way."""
@@ -282,6 +301,19 @@ class TopicTable:
             each.gone = True
             each.wake()
         self.version += 1
+
+    def lose_sight_of(self, topic: Topic) -> None:
+        """From now on no door finds it, but nothing of it is forgotten."""
+        partitions = self.partitions[topic.name]
+        self.hide(topic)
+        self.unseen[topic.name] = UnseenTopic(topic, partitions, self._around.clock_ms())
+
+    def see_again(self, name: str) -> None:
+        """It goes on where it was."""
+        unseen = self.unseen.pop(name)
+        for each in unseen.partitions:
+            each.gone = False
+        self.publish(unseen.topic, unseen.partitions)
 
     async def open(self, topic: Topic, numbers: Sequence[int]) -> list[Partition]:
         """Open some of a topic's partitions.

@@ -114,7 +114,7 @@ class SnapshotStore:
         self.names: Final = ProducerNames() if names is None else names
         self._files = files
         self._folder = folder
-        self._keep = keep
+        self.keep: Final = keep
         make_durable_folder(files, folder)
         sweep_asides(files, folder)
         # Retention trusts what is here: the name of the last one may not be on the disk yet.
@@ -150,7 +150,7 @@ class SnapshotStore:
                 remove_tree(self._files, aside)
             raise
         self._files.fsync_folder(self._folder)
-        for old in self.numbers()[self._keep :]:
+        for old in self.numbers()[self.keep :]:
             try:
                 self.remove(old)
             except OSError as error:  # it does not make the new one any worse

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from crc32c import crc32c
 
 from pidlease.engine.verify.directory import verify
@@ -38,6 +38,23 @@ class StoredBatch(NamedTuple):
     records: int
 
 
+def _watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """First offset and end. A leader that was just elected does not know its end yet (KIP-207)."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)
+        except KafkaException as error:
+            if (
+                error.args[0].code() != KafkaError.OFFSET_NOT_AVAILABLE
+                or time.monotonic() > deadline
+            ):
+                raise
+            time.sleep(0.1)
+        else:
+            return low, high
+
+
 def consume(
     bootstrap: str, topic: str, partitions: int, *, markers: bool = False, aborted: bool = False
 ) -> list[Stored]:
@@ -59,7 +76,7 @@ def consume(
     try:
         places = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)]
         for place in places:
-            low, high = consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)
+            low, high = _watermarks(consumer, place)
             assert low == 0
             ends[place.partition] = high
         consumer.assign(places)

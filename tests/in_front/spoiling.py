@@ -428,12 +428,22 @@ def without_topics(*names: str) -> Spoil:
     def spoil(answer: Answer, _: Random) -> Wire:
         body = decode_response(METADATA, answer.version, answer.frame)[1]
         shown = tuple(topic for topic in body.topics if topic.name not in names)
-        head = _LENGTH.size + (answer.version >= _FLEXIBLE_METADATA)
-        stream = io.BytesIO()
-        entity_writer(type(body))(stream, replace(body, topics=shown))
-        return Wire(framed(answer.frame[:head] + stream.getvalue()))
+        return _metadata(answer, replace(body, topics=shown))
 
     return spoil
+
+
+def _metadata(answer: Answer, body: Any) -> Wire:
+    head = _LENGTH.size + (answer.version >= _FLEXIBLE_METADATA)
+    stream = io.BytesIO()
+    entity_writer(type(body))(stream, body)
+    return Wire(framed(answer.frame[:head] + stream.getvalue()))
+
+
+def without_anything(answer: Answer, _: Random) -> Wire:
+    """Neither topics nor brokers: of a broker that was just started, under ZooKeeper."""
+    body = decode_response(METADATA, answer.version, answer.frame)[1]
+    return _metadata(answer, replace(body, topics=(), brokers=()))
 
 
 partition_minus_five: Final = metadata(lambda body, frame: _number_partition(body, frame, -5))

@@ -10,12 +10,12 @@ from confluent_kafka.admin import AdminClient
 
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.config import UpstreamConfig
-from tests.in_front.spoiling import Answer, Spoiler, Wire, without_topics
+from tests.in_front.spoiling import Answer, Spoiler, Wire, without_anything, without_topics
 from tests.in_front.test_clients import new_topic
 from tests.in_front.test_writer import post
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
-from tests.servers.ports import LOOPBACK
+from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S, until
 from tests.wire.messages import METADATA
@@ -29,28 +29,33 @@ _PRODUCERS = 5
 _SENT = 3
 
 
-async def test_a_topic_is_gone_when_a_second_broker_does_not_know_it_either(
-    kafka: KafkaServer, server: PidleaseServer
+@pytest.mark.parametrize("blank", [False, True], ids=["without the topic", "blank"])
+async def test_a_topic_is_gone_when_no_other_broker_knows_it_either(
+    kafka: KafkaServer, server: PidleaseServer, *, blank: bool
 ) -> None:
-    """The second is the same one here, by another address: what it tells there is not spoilt."""
+    """The other one is the same here, by another address: what it tells there is not spoilt."""
     topic = new_topic(server, 2)
     with Spoiler(int(kafka.bootstrap.rpartition(":")[2]), Random(0)) as spoiler:
         port = int(spoiler.bootstrap.rpartition(":")[2])
-        cluster = Cluster(UpstreamConfig(((LOOPBACK, port),)))
+        nobody = (LOOPBACK, free_ports(1)[0])
+        cluster = Cluster(UpstreamConfig(((LOOPBACK, port), nobody)))
         try:
             await cluster.start()
             led = cluster.view.topics[topic]
             hidden: list[bool] = []
-            hides = without_topics(topic)
+            brokers = cluster.view.brokers
+            hides = without_anything if blank else without_topics(topic)
 
             def hide(answer: Answer, random: Random) -> Wire | None:
                 hidden.append(True)
                 return hides(answer, random)
 
             spoiler.always[METADATA] = hide
-            await cluster.look()
+            for _ in range(3):
+                await cluster.look()
+                assert cluster.view.topics[topic] == led
+                assert cluster.view.brokers == brokers
             assert hidden
-            assert cluster.view.topics[topic] == led
             admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
             await asyncio.to_thread(admin.delete_topics([topic])[topic].result, WAIT_S)
             while topic in cluster.view.topics:

@@ -5,6 +5,7 @@ import struct
 import threading
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Self
 
 import pytest
@@ -178,21 +179,22 @@ def test_little_memory_and_many_greedy_clients(tmp_path: Path) -> None:
 
 
 def test_a_slow_disk_slows_down_and_fails_nobody(tmp_path: Path) -> None:
-    settings = {"faults": "slow=0.05 before fsync *.log 1"}
+    slow_s = 0.1
+    settings = {"faults": f"slow={slow_s} before fsync *.log 1"}
     with PidleaseServer(tmp_path, settings=settings) as server, Calm(server.bootstrap) as calm:
         time.sleep(1)
 
-        async def ask() -> float:
+        async def ask() -> list[float]:
             async with await WireClient.connect(LOOPBACK, server.kafka_port) as client:
-                slowest = 0.0
-                for _ in range(20):
+                took = []
+                for _ in range(21):
                     started = time.monotonic()
                     await client.metadata("calm")
-                    slowest = max(slowest, time.monotonic() - started)
+                    took.append(time.monotonic() - started)
                     await asyncio.sleep(0.02)
-                return slowest
+                return took
 
-        assert asyncio.run(ask()) < 0.5
+        assert median(asyncio.run(ask())) < slow_s, "who asks for something else waits for the disk"
         calm.check()
 
 

@@ -28,8 +28,8 @@ _METADATA_VERSIONS: Final = (4, 12)
 #: Between two looks at the cluster that somebody asked for, in seconds.
 _REST_SECONDS: Final = 0.1
 _REST_SECONDS_MAX: Final = 2.0
-#: How long a second broker may take to tell whether a topic is gone, in seconds.
-_SECOND_LOOK_SECONDS: Final = 1.0
+#: How long other brokers may take to tell whether a topic is gone, in seconds.
+_CONFIRMING_SECONDS: Final = 2.0
 #: A topic of more partitions there cannot be; what claims to have one is not given the memory.
 _PARTITIONS_MAX: Final = 1 << 20
 _PORTS_MAX: Final = 1 << 16
@@ -263,15 +263,22 @@ class Cluster:
             for told in self.on_change:
                 told(before, self.view)
 
-    async def _seen_by(self, link: Link) -> View:
+    async def _seen_by(self, link: Link, topics: Set[str] | None = None) -> View:
         """What the cluster looks like to a broker.
+
+        Parameters:
+            link: to it.
+            topics: that are asked for; None: all.
 
         Raises:
             UpstreamError: it does not tell.
         """
         request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
+        wanted = None if topics is None else tuple(
+            request.part("MetadataRequestTopic", name=name, topic_id=None) for name in topics
+        )  # fmt: skip
         body = request.encode(
-            topics=None, allow_auto_topic_creation=False,
+            topics=wanted, allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
         )  # fmt: skip
         answer = await ask_slowly(link, request, body)
@@ -287,21 +294,28 @@ class Cluster:
     async def _confirmed(self, first: Link, found: View, missing: Set[str]) -> View:
         """What the cluster looks like, with topics that one broker does not know of any more.
 
-        A broker that has just started may know of none yet. So another one is asked, if there is
-        any, and what it still knows of stays; until a later look at the latest.
+        A broker that has just started may know of none yet, nor of other brokers. So others are
+        asked, if there are any, and what one of them still knows of stays: at the latest until
+        none does.
         """
-        others = [each for each in self.view.brokers.values() if each != first.address]
-        for address in sorted(others, key=lambda each: not self._is_open(each))[:1]:
-            try:
-                async with asyncio.timeout(_SECOND_LOOK_SECONDS):
-                    second = await self._seen_by(await self._link(address))
-            except (UpstreamError, TimeoutError) as error:
-                _log.info("no second broker tells what topics there are", error=str(error))
-                break
-            still = {name: second.topics[name] for name in missing & second.topics.keys()}
-            if still:
-                self.stale()
-                return replace(found, topics={**found.topics, **still})
+        known = [*self.view.brokers.values(), *self.config.bootstrap]
+        others = [each for each in dict.fromkeys(known) if each != first.address]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CONFIRMING_SECONDS):
+                for address in sorted(others, key=lambda each: not self._is_open(each)):
+                    try:
+                        other = await self._seen_by(await self._link(address), missing)
+                    except UpstreamError as error:
+                        _log.info("a broker does not tell what topics there are", error=str(error))
+                        continue
+                    if other.topics:
+                        self.stale()  # they are to agree
+                        return View(
+                            found.cluster_id,
+                            found.controller if found.brokers else other.controller,
+                            {**other.brokers, **found.brokers},
+                            {**other.topics, **found.topics},
+                        )
         return found
 
     async def _with_cleanup(self, found: View) -> View:

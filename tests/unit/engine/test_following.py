@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from pidlease.engine.engine import Engine
+from pidlease.engine.outcome import Status
+from pidlease.engine.partition import Partition
+from pidlease.engine.recovery import catch_up
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.topics import Topic
 from tests.sim.files import SimFiles
-from tests.unit.engine.server import APPENDED, DUPLICATE, Server
+from tests.unit.engine.server import APPENDED, DUPLICATE, LEASE_MS, Server
 
+_HOUR_MS = 3_600_000
 A, B = Topic("a", "1" * 32, 1, {}), Topic("b", "2" * 32, 2, {})
 
 
@@ -142,7 +146,7 @@ async def test_what_is_held_of_a_topic_goes_with_it(monkeypatch: pytest.MonkeyPa
         away.setattr(DataFolder, "awaited", lambda _: [topic])
         server = await server.kill()
     assert len(server.engine._table.held) == 2
-    server.engine.expect({"t": replace(topic, topic_id="9" * 32)})
+    await server.engine.follow({"t": replace(topic, topic_id="9" * 32)})
     assert len(server.engine._table.held) == 0
     assert server.engine._table.rows_held() == []
 
@@ -172,9 +176,7 @@ async def test_a_start_that_does_not_see_a_topic_keeps_what_the_snapshot_has_of_
     await server.engine.follow({})
     await server.snapshot()
     with monkeypatch.context() as away:
-        away.setattr(DataFolder, "made_by_others", True)
-        away.setattr(DataFolder, "topics", lambda _: [])
-        away.setattr(Engine, "create_topic", nothing)
+        not_seen(away)
         for _ in range(2):
             server = await server.kill(retention_bytes=2000)
             assert names(server) == {}
@@ -183,22 +185,34 @@ async def test_a_start_that_does_not_see_a_topic_keeps_what_the_snapshot_has_of_
     assert (await server.send(silent, 2)).status is DUPLICATE
 
 
-async def nothing(*_: Any) -> None:
-    """Do nothing."""
+def not_seen(patch: pytest.MonkeyPatch) -> None:
+    """Have starts see no topic, as in front of a Kafka that does not show any."""
+
+    async def make_none(*_: Any) -> None:
+        pass
+
+    patch.setattr(DataFolder, "made_by_others", True)
+    patch.setattr(DataFolder, "topics", lambda _: [])
+    patch.setattr(Engine, "create_topic", make_none)
 
 
 async def test_a_topic_that_is_not_seen_for_an_hour_is_forgotten() -> None:
     server, silent, _ = await half_forgotten()
-    topic = server.engine.topics["t"]
+    topic, before = server.engine.topics["t"], server.partition()
     await server.engine.follow({})
-    server.now_ms += 3_600_000
-    assert len(server.engine._table.rows_held()) == 2
+    server.now_ms += _HOUR_MS - 1
+    await server.engine.follow({})
     await server.engine.follow({"t": topic})
+    assert server.partition() is before
     await server.engine.follow({})
-    server.now_ms += 3_600_000
-    assert len(server.engine._table.rows_held()) == 2  # it was seen meanwhile
+    server.now_ms += _HOUR_MS - 1  # it was seen meanwhile
+    await server.engine.follow({})
+    assert silent in before.producers
+    assert server.engine.waits_for_topics
     server.now_ms += 1
-    assert server.engine._table.rows_held() == []
+    await server.engine.follow({})
+    assert not server.engine.waits_for_topics
+    assert (before.producers, before.log.stopped) == ({}, "its topic is gone")
     await server.engine.follow({"t": topic})
     assert silent not in server.partition().producers
 
@@ -211,7 +225,106 @@ async def test_another_topic_in_the_place_of_one_that_was_not_seen_begins_anew(i
     await server.engine.follow({"a": first})
     pid = server.lease()
     assert (await server.send(pid, 0, topic="a")).status is APPENDED
+    before = server.partition(0, "a")
     await server.engine.follow({})
     await server.engine.follow({"a": replace(first, topic_id=id_)})
     assert server.engine.topics["a"].made_again_ms == server.now_ms
-    assert {rows.partition.topic for rows in server.engine._table.rows_held()} == {"t"}
+    assert "a" not in server.engine._table.unseen
+    assert server.partition(0, "a") is not before
+    assert (before.producers, before.log.stopped) == ({}, "its topic is gone")
+
+
+async def test_leases_do_not_end_sooner_where_a_topic_is_not_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a bug: who had written a moment before was taken for one that never had."""
+    server = await Server(SimFiles(1)).start()
+    pid, topic = server.lease(), server.engine.topics["t"]
+    await server.fill(pid, 0, 3)
+    server.now_ms += LEASE_MS - 10
+    await server.fill(pid, 3, 4)
+    await server.engine.follow({})
+    server.now_ms += 20
+    server.engine.leases.expire()
+    assert pid in server.engine.leases
+    await server.snapshot()
+    with monkeypatch.context() as away:
+        not_seen(away)
+        server = await server.kill()
+        server.engine.leases.expire()
+        assert pid in server.engine.leases
+    await server.engine.follow({"t": topic})
+    assert (await server.send(pid, 3)).status is DUPLICATE
+    assert (await server.send(pid, 4)).status is APPENDED
+    server.now_ms += LEASE_MS + 1
+    server.engine.leases.expire()
+    assert len(server.engine.leases) == 0
+
+
+async def test_leases_end_where_a_topic_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await Server(SimFiles(1)).start()
+    pid = server.lease()
+    await server.fill(pid, 0, 3)
+    await server.snapshot()
+    with monkeypatch.context() as away:
+        not_seen(away)
+        server = await server.kill()
+    assert [len(rows.producers) for rows in server.engine._table.rows_held()] == [1, 0]
+    server.now_ms += 2 * LEASE_MS + 1
+    server.engine.leases.expire()
+    assert [len(rows.producers) for rows in server.engine._table.rows_held()] == [0, 0]
+
+
+async def test_a_snapshot_that_is_under_way_when_a_topic_is_not_seen_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a bug: it had nobody on the partitions that were still to come."""
+    server = await Server(SimFiles(1)).start()
+    pid, topic = server.lease(), server.engine.topics["t"]
+    await server.fill(pid, 0, 3, partition=1)
+    log = server.partition().log
+    flush = log.flush
+
+    async def flush_and_vanish() -> None:
+        await flush()
+        await server.engine.follow({})
+
+    monkeypatch.setattr(log, "flush", flush_and_vanish)
+    await server.snapshot()
+    assert names(server) == {}
+    monkeypatch.undo()
+    server = await server.kill()
+    await server.engine.follow({"t": topic})
+    assert (await server.send(pid, 2, partition=1)).status is DUPLICATE
+    assert (await server.send(pid, 3, partition=1)).status is APPENDED
+
+
+async def test_a_partition_that_cannot_be_read_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a bug: its whole topic was awaited, and with each look its leases grew longer."""
+    server = await started()
+    damaged: list[str] = []
+
+    def damages(partition: Partition, now_ms: int) -> None:
+        if partition.name.partition == 1:
+            damaged.append("once more")
+            partition.log.stop("damaged")
+        else:
+            catch_up(partition, now_ms)
+
+    with monkeypatch.context() as away:
+        away.setattr("pidlease.engine.following.catch_up", damages)
+        for _ in range(5):
+            with pytest.raises(OSError, match="b-1: damaged"):
+                await server.engine.follow({"b": B})
+            stopped, other = server.partition(1, "b"), server.partition(0, "b")
+            assert (stopped.log.stopped, other.log.stopped) == ("damaged", "")
+    assert len(damaged) == 5
+    pid = server.lease()
+    assert (await server.send(pid, 0, topic="b")).status is APPENDED
+    assert (await server.send(pid, 0, topic="b", partition=1)).status is Status.STOPPED
+    await server.engine.follow({"b": B})
+    assert server.partition(0, "b") is other
+    assert (await server.send(pid, 0, topic="b", partition=1)).status is APPENDED
+    assert len(server.engine.leases._table.partitions(pid)) == 2

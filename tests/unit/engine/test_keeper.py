@@ -40,3 +40,26 @@ async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
     assert len(failed) == upkeep.snapshot_failures == _FAILURES
     assert upkeep.newest.rows
     await server.engine.stop()
+
+
+async def test_an_old_snapshot_holds_up_retention_only_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a bug: what came between the last two snapshots stayed until something new came."""
+    monkeypatch.setattr(keeper, "_SNAPSHOT_POLL_SECONDS", 0.01)
+    server = await Server(SimFiles()).start(retention_bytes=1)
+    await server.snapshot()
+    await server.fill(server.lease(), 0, 40)
+    upkeep, log = server.engine.keeper, server.partition().log
+    await server.snapshot()
+    await upkeep.retain()
+    assert log.start_offset == 0
+    upkeep.reconfigure(KeeperConfig(10**9, 0.05, 10**6, 0.02))
+    async with asyncio.timeout(10):
+        while log.start_offset < 30:
+            await asyncio.sleep(0.01)
+            await upkeep.retain()
+    taken = upkeep.snapshots_taken
+    await asyncio.sleep(0.3)
+    assert upkeep.snapshots_taken == taken == 3, "one more than there was anything new"
+    await server.engine.stop()
