@@ -121,6 +121,11 @@ TOPICS_AWAITED = _define(
     "pidlease_topics_awaited",
     "Topics in Kafka that cannot be read yet: not all their partitions had a leader.",
 )
+TOPICS_UNSEEN = _define(
+    "gauge",
+    "pidlease_topics_unseen",
+    "Topics that Kafka does not show any more: what is known of them is kept for an hour.",
+)
 PARTITIONS = _define("gauge", "pidlease_partitions", "Partitions.")
 PARTITIONS_STOPPED = _define(
     "gauge", "pidlease_partitions_stopped", "Partitions that take no appends."

@@ -209,22 +209,21 @@ class InFrontOfKafka:
         return {name: self._kafka.topic_of(each) for name, each in topics.items()}
 
     async def _follow(self, engine: Engine) -> None:
-        rest = _FOLLOW_REST_SECONDS
+        rest, failed = _FOLLOW_REST_SECONDS, False
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(rest if failed else _LOOK_SECONDS):
                     await self._changed.wait()
             stopped = any(partition.log.stopped for partition in engine.partitions())
-            if not (self._changed.is_set() or stopped or engine.waits_for_topics):
+            if not (self._changed.is_set() or failed or stopped or engine.waits_for_topics):
                 continue
             self._changed.clear()
             try:
                 await engine.follow(self._topics())
-                rest = _FOLLOW_REST_SECONDS
+                rest, failed = _FOLLOW_REST_SECONDS, False
             except OSError as error:
                 _log.info("a topic of Kafka is not ready yet", reason=str(error))
-                asyncio.get_running_loop().call_later(rest, self._changed.set)
-                rest = min(rest * 2, _FOLLOW_REST_SECONDS_MAX)
+                rest, failed = min(rest * 2, _FOLLOW_REST_SECONDS_MAX), True
             except Exception:  # noqa: BLE001 - the others are served meanwhile
                 _log.exception("topics of Kafka could not be followed; trying again")
                 self._changed.set()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -170,7 +170,7 @@ class Engine:
                 await self._table.settle()
         deadline = time.monotonic() + _DRAIN_SECONDS
         while (  # noqa: ASYNC110 - a bounded wait, over all partitions
-            any(p.in_flight for p in self.partitions()) and time.monotonic() < deadline
+            any(p.in_flight for p in self._table.kept_partitions()) and time.monotonic() < deadline
         ):
             await asyncio.sleep(0.01)
         await self.keeper.stop()
@@ -207,6 +207,11 @@ class Engine:
         """Whether there is such a partition, of a topic that cannot be read yet."""
         found = self._table.awaited.get(topic)
         return found is not None and 0 <= number < found.partitions
+
+    @property
+    def unseen(self) -> Collection[str]:
+        """Topics that were there and are not seen any more; what is known of them is kept."""
+        return self._table.unseen.keys()
 
     @property
     def waits_for_topics(self) -> bool:

@@ -12,7 +12,7 @@ from pidlease.engine.held import UNSEEN_MS_MAX
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import begin, catch_up
-from pidlease.engine.topics import TopicTable
+from pidlease.engine.topics import TopicTable, UnseenTopic
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics import Topic
 
@@ -48,9 +48,11 @@ class Following:
             OSError: a partition cannot be opened, and its topic is found the next time; or it
                 cannot be read, and is there and stopped until it can.
         """
-        await self._lose(topics)
-        await self._find(topics)
+        gone = self._lose(topics) + self._find(topics)
+        # Another one of the name is not unknown meanwhile. No later: there may be a newer view.
         self._table.expect(topics)
+        for each in gone:
+            await self._forget(each)
         await self._table.held.let_go_others(topics)
         failed: OSError | None = None
         for topic in topics.values():
@@ -61,74 +63,103 @@ class Following:
         if failed is not None:
             raise failed
 
-    async def _lose(self, topics: Mapping[str, Topic]) -> None:
+    def _lose(self, topics: Mapping[str, Topic]) -> list[UnseenTopic]:
         """Topics that are known, and are not seen, or have another one in their place.
 
         A cluster that does not show a topic may have deleted it. It may as well not let us see it
         any more, or not know of it yet itself, as a broker that has just started. So nothing of
         it is forgotten until another topic has the name, or an hour has gone by.
+
+        Returns:
+            Those that are to be forgotten.
         """
+        gone = []
         for name, known in list(self._table.topics.items()):
             if name in topics and topics[name].topic_id == known.topic_id:
                 continue
             partitions = self._table.partitions[name]
             if name in topics or not known.has_own_id:
                 self._table.hide(known)
-                self._table.expect(topics)  # another one of the name is not unknown meanwhile
-                await self._forget(known, partitions)
+                gone.append(UnseenTopic(known, partitions, self._leases.now_ms()))
             else:
-                self._table.lose_sight_of(known)
+                gone += self._table.lose_sight_of(known)
                 _log.warning("topic not seen any more", topic=name, partitions=len(partitions))
+        return gone
 
-    async def _find(self, topics: Mapping[str, Topic]) -> None:
-        """Topics that were not seen any more: seen again, or gone."""
+    def _find(self, topics: Mapping[str, Topic]) -> list[UnseenTopic]:
+        """Topics that were not seen any more: seen again, or to be forgotten."""
+        gone = []
         for name, unseen in list(self._table.unseen.items()):
             if name in topics and topics[name].topic_id == unseen.topic.topic_id:
                 self._table.see_again(name)
                 _log.info("topic seen again", topic=name, partitions=len(unseen.partitions))
             elif name in topics or self._leases.now_ms() - unseen.since_ms >= UNSEEN_MS_MAX:
-                del self._table.unseen[name]
-                await self._forget(unseen.topic, unseen.partitions)
+                gone.append(self._table.unseen.pop(name))
+        return gone
 
     async def _grow(self, topic: Topic) -> None:
         before = self._table.partitions.get(topic.name, [])
-        if not before and self._is_another(topic):
+        if before:
+            known = self._table.topics[topic.name]
+            topic = replace(topic, made_again_ms=known.made_again_ms)
+        elif self._is_another(topic):
             # Producers of that one go on where they were (see `TopicTable`).
             topic = replace(topic, made_again_ms=self._leases.now_ms())
         stopped = [number for number, each in enumerate(before) if each.log.stopped]
         wanted = [*stopped, *range(len(before), topic.partitions)]
         if wanted:
             await self._read(topic, before, stopped, wanted)
-        elif before and topic.compacted != self._table.topics[topic.name].compacted:
-            known = self._table.topics[topic.name]
+        elif before and topic.compacted != known.compacted:
             self._table.publish(replace(known, compacted=topic.compacted), before)
 
     async def _read(
         self, topic: Topic, before: list[Partition], stopped: list[int], wanted: list[int]
     ) -> None:
         """Read some of a topic's partitions: new ones, and those that could not be read before."""
-        opened = await self._table.open(topic, wanted)
-        for outcome in await asyncio.gather(*map(self._begin, opened), return_exceptions=True):
+        opened, failure = await self._open(topic, before, wanted)
+        reading = map(self._begin, opened.values())
+        for outcome in await asyncio.gather(*reading, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        now = dict(enumerate(before))
-        for number, each in zip(wanted, opened, strict=True):
-            # One that could not be read is there, as at a start, and is tried again.
-            if number not in stopped or not each.log.stopped:
-                each.note_leases()
-                now[number] = each
+        # One that could not be read is there, as at a start, and is tried again.
+        shown = {number: each for number, each in opened.items()
+                 if number not in stopped or not each.log.stopped}  # fmt: skip
+        for each in shown.values():
+            each.note_leases()
+        now = dict(enumerate(before)) | shown
+        topic = replace(topic, partitions=len(now))
         self._table.publish(topic, [now[number] for number in sorted(now)])
-        again = [number for number in stopped if now[number] is not before[number]]
+        again = [number for number in stopped if number in shown]
         await self._leave([before[number] for number in again])
-        for number in wanted:
-            if not now[number].log.stopped:
-                await self._table.held.let_go(now[number].name)
-        if again or len(now) > len(before):
+        if shown:
             _log.info("topic found", topic=topic.name, partitions=topic.partitions,
                       read_again=again)  # fmt: skip
-        for each in opened:
+        for each in opened.values():
             if each.log.stopped:
-                raise OSError(f"{each.name}: {each.log.stopped}")
+                failure = OSError(f"{each.name}: {each.log.stopped}")
+            else:
+                await self._table.held.let_go(each.name)
+        if failure is not None:
+            raise failure
+
+    async def _open(
+        self, topic: Topic, before: list[Partition], wanted: list[int]
+    ) -> tuple[dict[int, Partition], OSError | None]:
+        """Open all of a new topic, or what there is of one that is known; and what went wrong."""
+        if not before:
+            return dict(enumerate(await self._table.open(topic, wanted))), None
+        opened: dict[int, Partition] = {}
+        failure: OSError | None = None
+        for number in wanted:
+            try:
+                (opened[number],) = await self._table.open(topic, [number])
+            except OSError as error:
+                failure = error
+                if number >= len(before):
+                    break  # there is no hole between partitions
+        if failure is not None and not opened:
+            raise failure
+        return opened, failure
 
     async def _begin(self, partition: Partition) -> None:
         now_ms = self._leases.now_ms()
@@ -147,8 +178,9 @@ class Following:
             each.wake()
             await self._leases.leave(each)
 
-    async def _forget(self, topic: Topic, partitions: list[Partition]) -> None:
+    async def _forget(self, unseen: UnseenTopic) -> None:
         """No door finds it any more: let go of all that is known of it."""
+        topic, partitions, _ = unseen
         if len(self._gone_ids) < _GONE_MAX:
             self._gone_ids[topic.name] = topic.topic_id
         for each in partitions:
@@ -156,6 +188,7 @@ class Following:
             # that has the name now.
             each.log.stop("its topic is gone")
         await self._leave(partitions)
+        await self._table.held.let_go_topic(topic.name)
         for told in self._table.on_deleted:
             await told(topic)
         _log.info("topic gone", topic=topic.name, partitions=topic.partitions)

@@ -1,6 +1,6 @@
 """What a snapshot has of partitions that cannot be read yet, or whose topics are not seen."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 from pidlease.core.packed import Packed
@@ -71,19 +71,24 @@ class HeldPartitions:
             return None
         return held.rows()
 
-    def rows(self, read: Collection[str]) -> list[PartitionRows]:
+    def rows(self, read: Container[TopicPartition]) -> list[PartitionRows]:
         """What a snapshot is to have besides.
 
         Parameters:
-            read: the topics that can be read: what of them is held is not newer.
+            read: partitions that the snapshot has themselves: what of them is held is not newer.
         """
-        return [held.rows() for place, held in self._held.items() if place.topic not in read]
+        return [held.rows() for place, held in self._held.items() if place not in read]
 
     async def let_go(self, place: TopicPartition) -> None:
         """It has been read, and the leases know that."""
         held = self._held.pop(place, None)
         if held is not None:
             await self._leases.leave(held)
+
+    async def let_go_topic(self, name: str) -> None:
+        """It is gone."""
+        for place in [place for place in self._held if place.topic == name]:
+            await self.let_go(place)
 
     async def let_go_others(self, topics: Mapping[str, Topic]) -> None:
         """Forget those in whose topic's place there is another, or none for an hour.

@@ -75,6 +75,7 @@ class Keeper:
         config: KeeperConfig,
     ) -> None:
         self._partitions = table.all_partitions
+        self._to_snapshot = table.partitions_to_snapshot
         self._held = table.rows_held
         self._leases = leases
         self._snapshots = snapshots
@@ -89,7 +90,7 @@ class Keeper:
         self._batches_at_snapshot = 0
         self._granted_at_snapshot = 0
         #: How many of the newest snapshots hold the same: what an older one needs may not go.
-        self._alike = 1
+        self._alike = 0
         self.newest: Manifest | None = None
         self.snapshot_seconds = 0.0
         #: The longest that anything waited while the last one was made.
@@ -135,7 +136,7 @@ class Keeper:
             started = time.monotonic()
             batches, granted = self._counts.batches, self._leases.granted
             rows = self._held()
-            for partition in self._partitions():
+            for partition in self._to_snapshot():
                 rows.append(partition.rows())
                 # The vector may not run ahead of the disk: a snapshot that does is worth nothing
                 # after a power cut. Where that cannot be known of a partition, there is none:
@@ -217,7 +218,7 @@ class Keeper:
     async def _settle(self) -> None:
         settled = 0
         for partition in self._partitions():
-            settled += partition.settle()
+            settled += not partition.log.stopped and partition.settle()
             if settled >= _SETTLED_AT_ONCE:
                 return  # the others the next time
 

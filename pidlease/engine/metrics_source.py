@@ -35,6 +35,7 @@ def _partitions(engine: Engine) -> Iterator[Metric]:
     persisted, failed = sum(c.batches for c in counts), sum(c.failed for c in counts)
     yield metrics.TOPICS.of(len(engine.topics))
     yield metrics.TOPICS_AWAITED.of(len(engine.awaited))
+    yield metrics.TOPICS_UNSEEN.of(len(engine.unseen))
     yield metrics.PARTITIONS.of(len(partitions))
     yield metrics.PARTITIONS_STOPPED.of(sum(1 for each in partitions if each.log.stopped))
     yield metrics.PRODUCERS.of(sum(len(each.producers) for each in partitions))

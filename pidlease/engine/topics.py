@@ -1,6 +1,7 @@
 """The topics and their partitions, and what changes them: one change at a time, durable first."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -143,11 +144,24 @@ class TopicTable:
         self.version += 1
 
     def all_partitions(self) -> list[Partition]:
-        """All partitions there are now, also of topics that are not seen for now."""
-        found = [partition for topic in self.partitions.values() for partition in topic]
-        for unseen in self.unseen.values():
-            found += unseen.partitions
-        return found
+        """All partitions there are now."""
+        return [partition for topic in self.partitions.values() for partition in topic]
+
+    def kept_partitions(self) -> list[Partition]:
+        """The same, with those of topics that are not seen for now."""
+        unseen = (each.partitions for each in self.unseen.values())
+        return [*self.all_partitions(), *itertools.chain.from_iterable(unseen)]
+
+    def partitions_to_snapshot(self) -> list[Partition]:
+        """Those of which a snapshot can tell, and must.
+
+        A log of others goes on without those that cannot be read: what an earlier snapshot has of
+        them is held. In a log of our own retention relies on each one being there.
+        """
+        kept = self.kept_partitions()
+        if not self._store.made_by_others:
+            return kept
+        return [partition for partition in kept if not partition.log.stopped]
 
     def expect(self, topics: Mapping[str, Topic]) -> None:
         """Know of all topics there are, also of those that cannot be read yet."""
@@ -157,8 +171,8 @@ class TopicTable:
             self.version += 1
 
     def rows_held(self) -> list[PartitionRows]:
-        """What a snapshot is to have of topics that cannot be read now."""
-        return self.held.rows({*self.topics, *self.unseen})
+        """What a snapshot is to have besides: what the last has of what cannot be read now."""
+        return self.held.rows({partition.name for partition in self.partitions_to_snapshot()})
 
     async def settle(self) -> None:
         """Wait for changes that are under way."""
@@ -212,6 +226,7 @@ class TopicTable:
         self._note_deleted(name)
         for each in partitions:
             await self._leases.leave(each)
+            await self.held.let_go(each.name)
         for told in self.on_deleted:
             try:
                 await told(topic)
@@ -302,11 +317,19 @@ class TopicTable:
             each.wake()
         self.version += 1
 
-    def lose_sight_of(self, topic: Topic) -> None:
-        """From now on no door finds it, but nothing of it is forgotten."""
+    def lose_sight_of(self, topic: Topic) -> list[UnseenTopic]:
+        """From now on no door finds it, but nothing of it is forgotten.
+
+        Returns:
+            Others that were not seen for longer, and are too many by now.
+        """
         partitions = self.partitions[topic.name]
         self.hide(topic)
         self.unseen[topic.name] = UnseenTopic(topic, partitions, self._around.clock_ms())
+        too_many = []
+        while sum(len(each.partitions) for each in self.unseen.values()) > self._partitions_max:
+            too_many.append(self.unseen.pop(next(iter(self.unseen))))
+        return too_many
 
     def see_again(self, name: str) -> None:
         """It goes on where it was."""

@@ -194,6 +194,10 @@ class KafkaPartitionLog:
 
     def send(self, producer: int, new: NewBatch, told: Callable[[Forwarded], None]) -> None:
         """See `ForwardingLog`."""
+        if self.stopped:  # what waited until now would go on to whatever has the name today
+            reason = self.stopped
+            self._loop.call_soon(told, Forwarded(0, -1, definite=True, reason=reason))
+            return
         self._upstream.send(
             producer, Batch(self._place, new.data), partial(self._told, new.header.records, told)
         )

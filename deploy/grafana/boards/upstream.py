@@ -47,6 +47,12 @@ _NOW: Final = Row("Now", (
         COUNT, total(metrics.TOPICS_AWAITED), limits=Limits(1, 100),
     ),
     number(
+        "Topics not seen any more",
+        "Those that were deleted within the last hour. More: brokers do not show what is there, or"
+        " we have no right to see it.",
+        COUNT, total(metrics.TOPICS_UNSEEN),
+    ),
+    number(
         "On their way to Kafka",
         "Few. Growing: Kafka is slower than clients send.",
         COUNT, total(metrics.IN_FLIGHT),

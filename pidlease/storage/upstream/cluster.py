@@ -289,34 +289,38 @@ class Cluster:
             raise UpstreamRefusedError(
                 f"{link} is of another cluster: {found.cluster_id}, not {self.view.cluster_id}"
             )
+        if not found.brokers:
+            # It has just started, and was not told anything yet (under ZooKeeper).
+            link.close()
+            raise UpstreamAwayError(f"{link} does not know of any broker yet")
         return found
 
     async def _confirmed(self, first: Link, found: View, missing: Set[str]) -> View:
         """What the cluster looks like, with topics that one broker does not know of any more.
 
-        A broker that has just started may know of none yet, nor of other brokers. So others are
-        asked, if there are any, and what one of them still knows of stays: at the latest until
-        none does.
+        It may lag behind. So others are asked, if there are any, and what they still know of stays,
+        until none of them does.
         """
+        still: dict[str, UpstreamTopic] = {}
         known = [*self.view.brokers.values(), *self.config.bootstrap]
         others = [each for each in dict.fromkeys(known) if each != first.address]
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONFIRMING_SECONDS):
                 for address in sorted(others, key=lambda each: not self._is_open(each)):
                     try:
-                        other = await self._seen_by(await self._link(address), missing)
+                        other = await self._seen_by(
+                            await self._link(address), missing - still.keys()
+                        )
                     except UpstreamError as error:
                         _log.info("a broker does not tell what topics there are", error=str(error))
                         continue
-                    if other.topics:
-                        self.stale()  # they are to agree
-                        return View(
-                            found.cluster_id,
-                            found.controller if found.brokers else other.controller,
-                            {**other.brokers, **found.brokers},
-                            {**other.topics, **found.topics},
-                        )
-        return found
+                    still |= other.topics
+                    if len(still) == len(missing):
+                        break
+        if not still:
+            return found
+        self.stale()  # they are to agree
+        return replace(found, topics={**still, **found.topics})
 
     async def _with_cleanup(self, found: View) -> View:
         """What the cluster looks like, with which topics are compacted.

@@ -12,6 +12,7 @@ from pidlease.engine.outcome import Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import catch_up
 from pidlease.storage.data_folder import DataFolder
+from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.topics import Topic
 from tests.sim.files import SimFiles
 from tests.unit.engine.server import APPENDED, DUPLICATE, LEASE_MS, Server
@@ -328,3 +329,74 @@ async def test_a_partition_that_cannot_be_read_stops_no_other(
     assert server.partition(0, "b") is other
     assert (await server.send(pid, 0, topic="b", partition=1)).status is APPENDED
     assert len(server.engine.leases._table.partitions(pid)) == 2
+
+
+async def test_a_partition_that_cannot_be_opened_does_not_hold_up_the_others_of_its_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a topic that is known already; and it is still one that was made again."""
+    server = await started()
+    await server.engine.follow({"b": replace(B, topic_id="7" * 32)})
+    await server.engine.follow({"b": B})
+    made_again_ms = server.engine.topics["b"].made_again_ms
+    assert made_again_ms == server.now_ms
+    store: Any = server.engine._store
+    opened = store.open_partition
+
+    def fails(topic: Topic, number: int, *more: Any) -> Any:
+        if number in (1, 4):
+            raise OSError(f"{number} has no leader")
+        return opened(topic, number, *more)
+
+    server.now_ms += 1000
+    for number in (0, 1):
+        server.partition(number, "b").log.stop("it could not be read")
+    with monkeypatch.context() as away:
+        away.setattr(store, "open_partition", fails)
+        for _ in range(2):
+            with pytest.raises(OSError, match="has no leader"):
+                await server.engine.follow({"b": replace(B, partitions=6)})
+    assert names(server) == {"b": 4}
+    assert server.engine.topics["b"].partitions == 4
+    assert [bool(server.partition(n, "b").log.stopped) for n in range(4)] == [0, 1, 0, 0]
+    await server.engine.follow({"b": replace(B, partitions=6)})
+    assert names(server) == {"b": 6}
+    assert {server.partition(n, "b").hole_ms for n in range(6)} == {made_again_ms}
+
+
+async def test_snapshots_go_on_without_what_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In front of Kafka: there retention is not ours, and what an older one has is held."""
+    server, silent, busy = await half_forgotten()
+    stopped = server.partition(1)
+
+    async def flush() -> None:
+        raise LogStoppedError(stopped.log.stopped)  # as the log in Kafka does
+
+    monkeypatch.setattr(stopped.log, "flush", flush)
+    stopped.log.stop("it could not be read")
+    with pytest.raises(LogStoppedError):
+        await server.snapshot()
+    monkeypatch.setattr(DataFolder, "made_by_others", True)
+    pid = server.lease()
+    await server.fill(pid, 0, 3)
+    await server.snapshot()
+    await server.engine.follow({})  # nor does it hold them up when its topic is deleted
+    await server.snapshot()
+    server = await server.kill(retention_bytes=2000)
+    for known, last in ((silent, 2), (busy, 39), (pid, 2)):
+        assert (await server.send(known, last)).status is DUPLICATE
+
+
+async def test_topics_that_are_not_seen_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await started()
+    table = server.engine._table
+    monkeypatch.setattr(table, "_partitions_max", 3)
+    await server.engine.follow({"a": A})
+    first = table.unseen["t"].partitions
+    await server.engine.follow({"b": B})
+    assert set(table.unseen) == {"t", "a"}
+    await server.engine.follow({})
+    assert set(table.unseen) == {"a", "b"}
+    assert {each.log.stopped for each in first} == {"its topic is gone"}
