@@ -62,14 +62,17 @@ async def test_several_batches_are_in_flight_but_never_more_than_allowed() -> No
             broker = all_.broker
             broker.came.clear()
             before = broker.requests
-            broker.fault = lambda _: Fault("late", seconds=0.05)
+            broker.release.clear()
+            broker.fault = lambda _: Fault("late", seconds=-1)
             async with all_.producer(max_in_flight=allowed, max_batch_size=300) as producer:
                 for _ in range(200):
                     await producer.send("t", b"x" * 50)
                 await until(lambda: broker.requests > before)  # noqa: B023 - awaited at once
-                await asyncio.sleep(0.01)
+                await until(lambda: len(broker.came) >= allowed)  # noqa: B023 - the same
+                await asyncio.sleep(0.05)  # one too many would come meanwhile
                 assert len(broker.came) == allowed
                 broker.fault = lambda _: None
+                broker.release.set()
                 await producer.flush()
 
 
