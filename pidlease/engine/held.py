@@ -21,11 +21,9 @@ class HeldPartition:
     """
 
     def __init__(self, rows: PartitionRows) -> None:
-        self.name: Final = rows.partition
-        self.topic_id: Final = rows.topic_id
-        self.next_offset: Final = rows.next_offset
+        self.snapshotted: Final = rows
+        #: Those of them whose leases have not ended.
         self.producers: dict[int, Packed] = dict(rows.producers)
-        self._hole_ms: Final = rows.hole_ms
 
     def is_flying(self, pid: int) -> bool:  # noqa: ARG002 - nothing is
         """See `LeasedPartition`."""
@@ -37,9 +35,7 @@ class HeldPartition:
 
     def rows(self) -> PartitionRows:
         """What the next snapshot is to have, and what the partition begins with."""
-        return PartitionRows(
-            self.name, self.topic_id, self.next_offset, self._hole_ms, dict(self.producers)
-        )
+        return self.snapshotted._replace(producers=dict(self.producers))
 
 
 class HeldPartitions:
@@ -62,12 +58,12 @@ class HeldPartitions:
 
     def begin_with(self, held: Iterable[HeldPartition]) -> None:
         """Take what a start has found; the leases know of it."""
-        self._held = {each.name: each for each in held}
+        self._held = {each.snapshotted.partition: each for each in held}
 
     def of(self, partition: Partition) -> PartitionRows | None:
         """What a partition begins with, by the rules of a start; None: the log's beginning."""
         held = self._held.get(partition.name)
-        if held is None or partition.log.end_offset < held.next_offset:
+        if held is None or partition.log.end_offset < held.snapshotted.next_offset:
             return None
         return held.rows()
 
@@ -106,6 +102,6 @@ class HeldPartitions:
             if seen is None:
                 other = now_ms - self._unseen_ms[place.topic] >= UNSEEN_MS_MAX
             else:
-                other = seen.topic_id != held.topic_id
+                other = seen.topic_id != held.snapshotted.topic_id
             if other:
                 await self.let_go(place)

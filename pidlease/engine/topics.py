@@ -226,7 +226,7 @@ class TopicTable:
         self._note_deleted(name)
         for each in partitions:
             await self._leases.leave(each)
-            await self.held.let_go(each.name)
+        await self.held.let_go_topic(name)
         for told in self.on_deleted:
             try:
                 await told(topic)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -134,8 +134,7 @@ class Cluster:
             UpstreamError: none answers; of several reasons the last.
         """
         error: UpstreamError = UpstreamAwayError("no broker of Kafka is known")
-        known = [*self.view.brokers.values(), *self.config.bootstrap]
-        for address in dict.fromkeys(sorted(known, key=lambda each: not self._is_open(each))):
+        for address in self._addresses():
             try:
                 return await self._link(address)
             except UpstreamError as failure:
@@ -161,6 +160,11 @@ class Cluster:
             self.stale()
             raise UpstreamAwayError(f"Kafka has no broker {broker} now")
         return found
+
+    def _addresses(self) -> list[Address]:
+        """Where brokers are known to be, those first to which there is a connection."""
+        known = [*self.view.brokers.values(), *self.config.bootstrap]
+        return list(dict.fromkeys(sorted(known, key=lambda each: not self._is_open(each))))
 
     def _is_open(self, address: Address) -> bool:
         link = self._links.get(address)
@@ -197,12 +201,7 @@ class Cluster:
             UpstreamError: there is no answer.
         """
         link = await self.any_link()
-        request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
-        topic = request.part("MetadataRequestTopic", name=name, topic_id=None)
-        body = request.encode(
-            topics=(topic,), allow_auto_topic_creation=True,
-            include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
-        )  # fmt: skip
+        request, body = _metadata(link, [name], create=True)
         await ask(link, request, body)
 
     async def kept_ms(self) -> Kept:
@@ -273,14 +272,7 @@ class Cluster:
         Raises:
             UpstreamError: it does not tell.
         """
-        request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
-        wanted = None if topics is None else tuple(
-            request.part("MetadataRequestTopic", name=name, topic_id=None) for name in topics
-        )  # fmt: skip
-        body = request.encode(
-            topics=wanted, allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
-        )  # fmt: skip
+        request, body = _metadata(link, topics, create=False)
         answer = await ask_slowly(link, request, body)
         found = read(link, answer, _view)
         if self.view.cluster_id not in ("", found.cluster_id):
@@ -302,11 +294,10 @@ class Cluster:
         until none of them does.
         """
         still: dict[str, UpstreamTopic] = {}
-        known = [*self.view.brokers.values(), *self.config.bootstrap]
-        others = [each for each in dict.fromkeys(known) if each != first.address]
+        others = [each for each in self._addresses() if each != first.address]
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONFIRMING_SECONDS):
-                for address in sorted(others, key=lambda each: not self._is_open(each)):
+                for address in others:
                     try:
                         other = await self._seen_by(
                             await self._link(address), missing - still.keys()
@@ -344,6 +335,18 @@ class Cluster:
             for name, each in found.topics.items()
         }
         return replace(found, topics=topics)
+
+
+def _metadata(link: Link, topics: Iterable[str] | None, *, create: bool) -> tuple[Request, bytes]:
+    """A request for Metadata; of all topics, where none are named."""
+    request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
+    wanted = None if topics is None else tuple(
+        request.part("MetadataRequestTopic", name=name, topic_id=None) for name in topics
+    )  # fmt: skip
+    return request, request.encode(
+        topics=wanted, allow_auto_topic_creation=create,
+        include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
+    )  # fmt: skip
 
 
 def _view(answer: Any) -> View:  # noqa: ANN401 - one of kio's classes
