@@ -100,8 +100,20 @@ class ProducerRow(Message):
     expire_ms: int = Field(description="when its lease ends, in ms since 1970; -1: not known")
 
 
+class StoppedPartition(Message):
+    """A partition with acknowledged records that cannot be read."""
+
+    topic: str
+    partition: int
+    reason: str
+
+
 class ProducersAnswer(Message):
     """Producers, in the order of topics, partitions and PIDs."""
 
     producers: list[ProducerRow]
     more: bool = Field(description="whether there are more than were asked for")
+    stopped: list[StoppedPartition] = Field(
+        default_factory=list,
+        description="partitions that are left out: what is known of their producers is not all",
+    )

@@ -11,6 +11,7 @@ from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
 from proxy.cli.copy import copy
+from proxy.cli.repair import repair
 from proxy.cli.skip_pids import skip_pids
 from proxy.cli.spark import spark_cli
 from proxy.cli.status import status
@@ -67,6 +68,7 @@ _serve.__signature__ = _signature  # type: ignore[attr-defined]
 _serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
 cli.command("serve")(_serve)
 cli.command()(copy)
+cli.command()(repair)
 cli.command()(skip_pids)
 cli.command()(status)
 cli.command()(verify)

@@ -19,6 +19,7 @@ from pidlease import __version__
 from pidlease.coordination.names import NamesError
 from pidlease.coordination.ports import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
@@ -30,6 +31,7 @@ from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.door import KafkaDoor
 from proxy.listening import bound_sockets
 from proxy.log_side import EmbeddedLog, LogSide
+from proxy.logs import RepeatsFlush
 from proxy.measuring import Measuring, Parts
 from proxy.ops.http import ops_app
 from proxy.ops.status import replay_of
@@ -88,6 +90,7 @@ class App:
         self._end_reads: Callable[[], None] | None = None
         self._listeners: list[socket] = []
         self._last_moment: threading.Timer | None = None
+        self._repeats = RepeatsFlush()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop in order.
@@ -95,6 +98,13 @@ class App:
         Raises:
             StartError: it cannot start.
         """
+        self._repeats.start()
+        try:
+            await self._run()
+        finally:
+            self._repeats.stop()
+
+    async def _run(self) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -251,6 +261,7 @@ class App:
                 await asyncio.to_thread(pool.close)
         await self._stop_http()
         await self._measuring.lag.stop()
+        self._repeats.stop()
         _log.info("stopped")
 
     async def _stop_http(self) -> None:
@@ -268,6 +279,7 @@ def end_at_the_latest(seconds: float) -> threading.Timer:
     """
 
     def end() -> None:
+        LINES.flush(everything=True)
         _log.critical("the stop took too long; the process ends as by a crash", seconds=seconds)
         sys.stderr.flush()
         os._exit(_NOT_IN_TIME)

@@ -10,9 +10,11 @@ import structlog
 
 from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.ports import Coordination
+from pidlease.coordination.shared_call import SharedCall
 from pidlease.engine.appends import Appending, Appends, AppendsMaker
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.lanes import Lanes
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file, write_aside
@@ -88,19 +90,21 @@ class InFrontOfKafka:
     async def open(self) -> None:
         """See `LogSide`. A cluster that is away is waited for."""
         coordinator, folder = await self._pool.run(self._open)
-        try:
-            await self._reach()
-        except UpstreamError as error:
-            raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
+        await self._reach()
         self.cluster_id = self._upstream.cluster.view.cluster_id
         await self._pool.run(self._check_mark)
         self._ownership = coordinator.ownership(self.cluster_id, folder.cluster_id)
         if self._ownership is not None:
             await self._become_owner(self._ownership)
+            # The server before it had topics made, and acknowledged records in them.
+            await self._reach()
         ids = self.coordination.writers
         if ids is None:
             raise AssertionError("a coordinator keeps the ids of writers")
-        owned = None if self._ownership is None else partial(self._is_owner, self._ownership)
+        owned = None
+        if self._ownership is not None:
+            # Each partition asks before it refuses a batch: one question serves them all.
+            owned = SharedCall(partial(self._is_owner, self._ownership))
         self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owned)
         book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
         self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool)
@@ -155,6 +159,11 @@ class InFrontOfKafka:
                 await self._is_owner(ownership)
 
     async def _reach(self) -> None:
+        """Look at the cluster, as it is now; one that is away is waited for.
+
+        Raises:
+            DataFolderError: it refuses us.
+        """
         rest = 0.5
         while True:
             try:
@@ -163,9 +172,12 @@ class InFrontOfKafka:
             except UpstreamAwayError as error:
                 lost = isinstance(error, UpstreamLostError) and not self._settings.upstream_username
                 hint = "; does it want SASL?" if lost else ""
-                _log.warning("Kafka does not answer; waiting for it", error=f"{error}{hint}")
+                LINES.write(_log, "warning", "Kafka does not answer; waiting for it",
+                            (kind_of(error), hint), error=f"{error}{hint}")  # fmt: skip
                 await asyncio.sleep(rest)
                 rest = min(rest * 2, _REST_SECONDS_MAX)
+            except UpstreamError as error:
+                raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
             else:
                 self._versions = link.versions
                 return
@@ -198,7 +210,9 @@ class InFrontOfKafka:
                 engine.expect(self._topics())  # what is being followed may take its time
                 self._changed.set()
 
+        engine.ask_log = self._upstream.cluster.missing
         self._upstream.cluster.on_change.append(noted)
+        engine.expect(self._topics())
         self._changed.set()  # what could not be read at the start
         self._tasks = [asyncio.create_task(self._follow(engine))]
         if self._ownership is not None:
@@ -222,10 +236,11 @@ class InFrontOfKafka:
                 await engine.follow(self._topics())
                 rest, failed = _FOLLOW_REST_SECONDS, False
             except OSError as error:
-                _log.info("a topic of Kafka is not ready yet", reason=str(error))
+                LINES.write(_log, "info", "a topic of Kafka is not ready yet", reason=str(error))
                 rest, failed = min(rest * 2, _FOLLOW_REST_SECONDS_MAX), True
-            except Exception:  # noqa: BLE001 - the others are served meanwhile
-                _log.exception("topics of Kafka could not be followed; trying again")
+            except Exception as error:  # noqa: BLE001 - the others are served meanwhile
+                LINES.write(_log, "error", "topics of Kafka could not be followed; trying again",
+                            kind_of(error), error, error=repr(error))  # fmt: skip
                 self._changed.set()
                 await asyncio.sleep(_FOLLOW_REST_SECONDS_MAX)
 

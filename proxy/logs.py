@@ -1,5 +1,6 @@
 """How events are told: one line each, for people or as JSON; from a level on that may change."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import MutableMapping
@@ -7,6 +8,7 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.repeated_lines import LINES
 from proxy.settings import Settings
 
 #: By the method that tells an event, as structlog names it.
@@ -33,6 +35,9 @@ class _Threshold:
 
 _threshold: Final = _Threshold()
 
+#: How often counts of lines are looked at.
+_FLUSH_SECONDS: Final = 1.0
+
 
 def set_level(name: str) -> None:
     """Tell what is of a level or above, from now on.
@@ -46,6 +51,7 @@ def set_level(name: str) -> None:
 def configure_logs(settings: Settings) -> None:
     """Tell events as the settings say."""
     set_level(settings.log_level)
+    LINES.interval_seconds = settings.log_repeat_seconds
     renderer: Any = structlog.processors.JSONRenderer()
     if settings.log_format == "console":
         renderer = structlog.dev.ConsoleRenderer(
@@ -66,3 +72,25 @@ def configure_logs(settings: Settings) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+
+class RepeatsFlush:
+    """Writes counts of repeated lines whose interval is over (see `repeated_lines`)."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """End, and write all counts."""
+        if self._task is not None:
+            self._task.cancel()
+        LINES.flush(everything=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            LINES.flush()

@@ -163,6 +163,12 @@ class Settings(BaseSettings):
 
     log_format: Literal["console", "json"] = Field("console", description="how events are told")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="which")
+    log_repeat_seconds: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        description="log lines of the same cause are counted for so long; 0: all are written",
+    )
     faults: Annotated[str, AfterValidator(_is_fault_plan)] = Field(
         "", description="for tests only: file operations to fail, delay, or die at"
     )

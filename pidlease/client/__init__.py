@@ -15,6 +15,7 @@ from pidlease.client.errors import (
 )
 from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
 from pidlease.client.metrics import ProducerCollector, ProducerMetrics
+from pidlease.client.partitioner import partition_for_key
 from pidlease.client.producer import LeasedProducer
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "ProducerMetrics",
     "Sent",
     "SessionEndedError",
+    "partition_for_key",
 ]

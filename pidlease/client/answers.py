@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from pidlease.client.batch import Span
 from pidlease.client.wire import PartAnswer
+from pidlease.kafka.produce_errors import OUT_OF_ORDER_SEQUENCE_NUMBER, STALE_LEADER
 
-_OUT_OF_ORDER: Final = 45
 _DUPLICATE: Final = 46
 _FENCED: Final = 47
 _UNKNOWN_PID: Final = 59
@@ -16,8 +16,6 @@ _UNKNOWN_PID: Final = 59
 _RETRIABLE: Final = frozenset(
     (-1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 56, 72, 74, 75, 78, 89, 100)
 )
-#: The leader may be another one.
-_MOVED: Final = frozenset((3, 5, 6, 9, 72, 74, 75, 100))
 _EXPECTED: Final = re.compile(r"expected sequence (\d+)")
 #: What the server says of a duplicate that it tells with its offset.
 _SAID_DUPLICATE: Final = "duplicate"
@@ -67,8 +65,8 @@ def meaning_of(answer: PartAnswer, span: Span, *, behind: bool) -> Meaning:
     if code == _DUPLICATE:
         return Meaning(Kind.DUPLICATE)
     if code in _RETRIABLE:
-        return Meaning(Kind.AGAIN, moved=code in _MOVED)
-    if code == _OUT_OF_ORDER:
+        return Meaning(Kind.AGAIN, moved=code in STALE_LEADER)
+    if code == OUT_OF_ORDER_SEQUENCE_NUMBER:
         return _out_of_order(answer, span, behind=behind)
     if code == _FENCED:
         return Meaning(Kind.FENCED)

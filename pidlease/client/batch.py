@@ -86,6 +86,13 @@ class Span(NamedTuple):
     number: int
 
 
+class Repeat(NamedTuple):
+    """A record that is a duplicate by its id, once the outcome of those before it is known."""
+
+    number: int
+    future: Future[Sent]
+
+
 class Batch:
     """Records for one partition.
 
@@ -98,11 +105,12 @@ class Batch:
         ids: the records' own numbers; empty where they bring none.
         cost: what it takes of the buffer, in bytes.
         data: as it goes over the wire; empty until it is sealed.
+        repeats: records given after these whose id is not above theirs; not sent.
         sends: how often it was sent.
     """
 
     __slots__ = ("_append", "_builder", "_identity_at", "cost", "data", "futures", "ids",
-                 "made_at", "sends", "span")  # fmt: skip
+                 "made_at", "repeats", "sends", "span")  # fmt: skip
 
     def __init__(self, size_max: int, made_at: float) -> None:
         self._builder = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, size_max)
@@ -110,6 +118,7 @@ class Batch:
         self._identity_at = 0
         self.futures: Futures = []
         self.ids: list[int] = []
+        self.repeats: list[Repeat] = []
         self.cost = 0
         self.made_at = made_at
         self.data = bytearray()

@@ -1,21 +1,37 @@
 """The producer for scripts and threads: it runs an event loop of its own beside them."""
 
 import asyncio
+import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 
-from pidlease.client.batch import Sent
-from pidlease.client.errors import ProducerClosedError
+from pidlease.client.batch import Headers, Sent
+from pidlease.client.errors import ProducerClosedError, SessionEndedError
+from pidlease.client.failure_report import UnseenFailures
 from pidlease.client.metrics import ProducerMetrics
+from pidlease.client.pipeline import no_partition
 from pidlease.client.producer import LeasedProducer
+from pidlease.client.record_arguments import (
+    check_sequence_id,
+    check_size,
+    check_timestamp,
+    check_topic,
+    checked_headers,
+    octets,
+    record_bytes_max,
+    size_of_headers,
+)
 from pidlease.client.settings import ProducerOptions, RecordOptions
+
+_log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -30,7 +46,27 @@ class _Record(NamedTuple):
     topic: str
     value: bytes | None
     options: RecordOptions
-    future: "Future[Sent]"
+    future: "_SentFuture"
+
+
+class _SentFuture(Future[Sent]):
+    """Notes whether anybody has asked for its outcome."""
+
+    looked_at = False
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait, and return the error."""
+        self.looked_at = True  # whoever waits here will be told
+        try:
+            return super().exception(timeout)
+        except BaseException:  # of the wait, not of the record
+            self.looked_at = False
+            raise
+
+    def result(self, timeout: float | None = None) -> Sent:
+        """Wait, and return the result or raise the error."""
+        self.exception(timeout)
+        return super().result()
 
 
 class BlockingProducer:
@@ -55,6 +91,12 @@ class BlockingProducer:
 
     def __init__(self, **options: Unpack[ProducerOptions]) -> None:
         self._producer: Final = LeasedProducer(**options)
+        self._pipeline: Final = self._producer._pipeline
+        self._record_bytes_max: Final = record_bytes_max(self._pipeline.settings.max_request_size)
+        #: Used in the loop's thread, and when that has ended.
+        self._unseen: Final[UnseenFailures[_SentFuture]] = UnseenFailures(
+            attrgetter("looked_at"), self._pipeline.unseen_max
+        )
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(
             target=self._loop.run_forever, name="pidlease-producer", daemon=True
@@ -63,6 +105,7 @@ class BlockingProducer:
         #: Out of the loop's thread's hands for no moment, so that none is forgotten at the end.
         self._taking: Final[deque[_Record]] = deque()
         self._process: Final = os.getpid()
+        self._started = False
         self._delivered = False
         #: Guards the state and what was handed over.
         self._room: Final = threading.Condition()
@@ -115,23 +158,85 @@ class BlockingProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except Exception:
+            if error is None:
+                raise
+            _log.exception("a producer could not be stopped as it should be")
+        if error is None and (failed := self._unseen.take()) is not None:
+            raise failed
 
     # ------------------------------------------------------------------ records
 
-    def send(
-        self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]
+    def send(  # noqa: PLR0913 - what a record has
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        sequence_id: int | None = None,
     ) -> "Future[Sent]":
-        """Take a record; see `LeasedProducer.send`. Blocks only while the buffer is full.
+        """Take a record; see `LeasedProducer.send`.
+
+        Blocks while the buffer is full, and for a topic's first metadata.
 
         Returns:
-            A future, which also says what is wrong with the record.
+            A future: where the record stands, or a `ProducerError`; or a ValueError where its
+            sequence_id does not go with those before it. Nothing is sent behind such a record.
 
         Raises:
-            ProducerClosedError: the producer was stopped, or was not started.
+            ValueError, TypeError, ProducerError: as `LeasedProducer.send`.
         """
         self._check_process()
-        future: Future[Sent] = Future()
+        try:
+            if self._started:
+                self._pipeline.check()
+            value, key = octets(value, "value"), octets(key, "key")
+            headers = checked_headers(headers) if headers is not None else None
+            size = len(value or b"") + len(key or b"") + size_of_headers(headers or [])
+            check_size(size, self._record_bytes_max)
+            check_timestamp(timestamp_ms)
+            check_sequence_id(sequence_id)
+            self._check_place(topic, partition)
+            options: RecordOptions = {
+                "key": key,
+                "partition": partition,
+                "headers": headers,
+                "timestamp_ms": timestamp_ms,
+                "sequence_id": sequence_id,
+            }
+            return self._hand_over(topic, value, options)
+        except Exception as error:
+            self._count(error)
+            raise
+
+    def _check_place(self, topic: str, partition: int | None) -> None:
+        """Refuse a topic or a partition that does not exist.
+
+        Nothing can be asked while it starts, nor by the loop's thread; `_bring` does it then.
+        """
+        check_topic(topic)
+        if not self._started or threading.current_thread() is self._thread:
+            return
+        if (topic, partition) in self._pipeline.partitions:
+            return
+        partitioner = self._pipeline.partitioners.get(topic)
+        if partitioner is None:
+            partitioner = self._do(self._pipeline.topic(topic))
+        if partition is not None and partition not in partitioner.partitions:
+            raise no_partition(topic, partition, partitioner.partitions)
+
+    def _count(self, error: Exception) -> None:
+        with self._room:
+            if self._state != "closed":  # otherwise nothing runs there
+                self._loop.call_soon_threadsafe(self._pipeline.metrics.failed, error, 1)
+
+    def _hand_over(self, topic: str, value: bytes | None, options: RecordOptions) -> _SentFuture:
+        future = _SentFuture()
         with self._room:
             while self._state == "open" and len(self._handed_over) >= _HANDED_OVER_MAX:
                 if threading.current_thread() is self._thread:
@@ -161,6 +266,10 @@ class BlockingProducer:
 
     # ------------------------------------------------------------------ what is known
 
+    def partitions_for(self, topic: str) -> Sequence[int]:
+        """See `LeasedProducer.partitions_for`."""
+        return self._do(self._producer.partitions_for(topic))
+
     def lease(self, topic: str, partition: int) -> None:
         """See `LeasedProducer.lease`."""
         self._do(self._producer.lease(topic, partition))
@@ -188,6 +297,7 @@ class BlockingProducer:
 
     async def _start(self) -> None:
         await self._producer.start()
+        self._started = True
         self._taker = asyncio.create_task(self._take_all())  # kept, or it would be collected
 
     async def _take_all(self) -> None:
@@ -213,13 +323,41 @@ class BlockingProducer:
         try:
             sent = await self._producer.send(topic, value, **options)
         except Exception as error:  # noqa: BLE001 - the caller gets it
-            future.set_exception(error)
+            self._fail(future, error)
+            if options.get("sequence_id") is not None or self._numbers_matter():
+                # The next record would take its number, or pass it.
+                ended = f"{topic}: a record was not taken: {error}"
+                self._pipeline.refuse(SessionEndedError(ended))
         except BaseException:
             # Nothing was taken by a `send` that was cancelled.
-            future.set_exception(ProducerClosedError(_CLOSED))
+            self._close_out(future)
             raise
         else:
-            sent.add_done_callback(partial(_tell, future))
+            sent.add_done_callback(partial(self._resolve, future))
+
+    def _numbers_matter(self) -> bool:
+        if self._pipeline.settings.name is not None:
+            return True
+        return any(each.loses_none for each in self._pipeline.partitions.values())
+
+    def _resolve(self, future: _SentFuture, sent: "asyncio.Future[Sent]") -> None:
+        if (error := sent.exception()) is not None:
+            future.set_exception(error)
+            self._unseen.add([future])
+        else:
+            future.set_result(sent.result())
+
+    def _fail(self, future: _SentFuture, error: Exception) -> None:
+        """Fail a record that the producer did not take."""
+        future.set_exception(error)
+        self._unseen.add([future])
+        self._pipeline.failure_log.add(error, 1)
+
+    def _close_out(self, future: _SentFuture) -> None:
+        """Fail a record that came too late for the producer."""
+        error = ProducerClosedError(_CLOSED)
+        self._pipeline.metrics.failed(error, 1)
+        self._fail(future, error)
 
     async def _taken(self) -> None:
         """Wait until the producer has got all that was handed over."""
@@ -230,7 +368,7 @@ class BlockingProducer:
 
     async def _flush(self) -> None:
         await self._taken()
-        await self._producer.flush()
+        await self._pipeline.flush(self._unseen)
 
     async def _stop(self, timeout_s: float | None) -> None:
         give_up = None if timeout_s is None else self._loop.time() + timeout_s
@@ -285,7 +423,8 @@ class BlockingProducer:
             await self._producer.stop(0)
         for record in (*self._taking, *self._handed_over):
             if record.future.set_running_or_notify_cancel():
-                record.future.set_exception(ProducerClosedError(_CLOSED))
+                self._close_out(record.future)
+        self._pipeline.failure_log.write()
 
 
 async def _cancel_others() -> None:
@@ -294,10 +433,3 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-def _tell(future: "Future[Sent]", sent: "asyncio.Future[Sent]") -> None:
-    if (error := sent.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(sent.result())

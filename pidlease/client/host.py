@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
     from collections.abc import Coroutine, Mapping
 
+    from pidlease.client.batch import Futures
     from pidlease.client.errors import ProducerError
     from pidlease.client.memory import Memory
     from pidlease.client.metrics import ProducerMetrics
@@ -74,6 +75,14 @@ class Host(LinkHost, Protocol):
 
     def resolved(self, partition: PartitionQueue) -> None:
         """Something that was sent has its answer for good, or is given up."""
+
+    def failed(self, error: ProducerError, futures: Futures) -> None:
+        """Records failed.
+
+        Parameters:
+            error: why,
+            futures: and their futures, those left out that were cancelled.
+        """
 
     def backoff(self, failures: int) -> float:
         """How many seconds to wait after so many failures in a row."""

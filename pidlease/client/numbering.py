@@ -3,8 +3,7 @@
 from typing import Final
 
 from pidlease.client.batch import Batch, Span
-
-_SEQUENCE_MAX: Final = 2**63 - 1
+from pidlease.client.record_arguments import SEQUENCE_MAX
 
 
 class Numbers:
@@ -44,30 +43,43 @@ class Numbers:
 
 
 class Ids:
-    """Numbers that an application gives its records itself: they rise, or there are none."""
+    """Numbers that an application gives its records itself: they rise, or there are none.
 
-    __slots__ = ("_given", "_last")
+    Attributes:
+        last: the highest; -1: there was none.
+    """
+
+    __slots__ = ("_given", "last")
 
     def __init__(self) -> None:
         self._given: bool | None = None
-        self._last = -1
+        self.last = -1
 
-    def check(self, sequence_id: int | None) -> None:
-        """Whether a record may come next that brings this, or none.
+    def check(self, sequence_id: int | None, *, repeats: bool = False) -> bool:
+        """Whether a record is new that brings this id, or none.
+
+        Parameters:
+            repeats: an id that is not above the last one makes a record a duplicate.
+
+        Returns:
+            False: it is a duplicate.
 
         Raises:
-            ValueError: it may not.
+            ValueError: it may not come next.
         """
         if self._given not in (None, sequence_id is not None):
             raise ValueError("either all records bring a sequence_id, or none")
-        if sequence_id is not None and not self._last < sequence_id <= _SEQUENCE_MAX:
-            raise ValueError(f"sequence_id {sequence_id} does not rise: {self._last} was the last")
+        if sequence_id is None or self.last < sequence_id <= SEQUENCE_MAX:
+            return True
+        if repeats and 0 <= sequence_id <= self.last:
+            return False
+        raise ValueError(f"sequence_id {sequence_id} does not rise: {self.last} was the last")
 
     def note(self, sequence_id: int | None) -> None:
         """A record has come."""
         self._given = sequence_id is not None
         if sequence_id is not None:
-            self._last = sequence_id
+            self.last = sequence_id
 
     @property
     def given(self) -> bool:

@@ -3,19 +3,23 @@
 No I/O: `Sender` asks for what may be sent, and tells what became of it.
 """
 
+import logging
 import time
 from asyncio import Future
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from pidlease.client.batch import Batch, Futures, Headers, Sent, Span, tell
-from pidlease.client.errors import ProducerError, copy_of
+from pidlease.client.batch import Batch, Futures, Headers, Repeat, Sent, Span, tell
+from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerError, copy_of
 from pidlease.client.flight import Flight
 from pidlease.client.host import Host
 from pidlease.client.numbering import Ids, Numbers
 from pidlease.client.told import InOrder
+from pidlease.contract import NO_PID
+
+_log = logging.getLogger(__name__)
 
 #: What a record takes of the buffer beside its bytes: its future, and the answer.
 RECORD_OVERHEAD: Final = 256
@@ -60,6 +64,13 @@ class PartitionQueue:
         self.ended: ProducerError | None = None
         self.acknowledged = -1
         self._ids: Final = Ids()
+        #: The batch of the last record that was taken, until its futures are resolved.
+        self._last_batch: Batch | None = None
+        #: The highest number that was sent, and that a future was resolved with.
+        self._sent_last = -1
+        self._told_last = -1
+        self._told_under = Span(NO_PID, -1, -1, -1, -1)
+        self._repeated = False
         self._in_order: Final = InOrder()
         self._lease_waiters: list[Future[None]] = []
 
@@ -80,17 +91,20 @@ class PartitionQueue:
 
         Raises:
             TypeError: key, value or a header is of another type.
-            ValueError: the id does not rise, or some records bring one and others do not.
+            ValueError: the id does not rise (policy strict), or some records bring one and others
+                do not.
         """
         if sequence_id is not None or self._ids.given:
-            self._ids.check(sequence_id)
+            new = self._ids.check(sequence_id, repeats=self._settings.monotonic)
+            if sequence_id is not None and not new:
+                return self._repeat(sequence_id)
         before = batch = self.open
         size = 0 if batch is None else batch.append(key, value, headers, timestamp_ms)
         if batch is None or not size:
             batch = Batch(self._settings.max_batch_size, time.monotonic())
             size = batch.append(key, value, headers, timestamp_ms)
             self.close_open()
-            self.open = batch
+            self.open = self._last_batch = batch
             self._ids.note(sequence_id)
         future: Future[Sent] = Future(loop=self._host.loop)
         batch.futures.append(future)
@@ -104,6 +118,31 @@ class PartitionQueue:
             if before is not None:
                 self._host.filled(self)
             self._host.began(self)
+        return future
+
+    def _repeat(self, sequence_id: int) -> Future[Sent]:
+        """Take a record whose id is not above the last: a duplicate, as Apache Pulsar has it.
+
+        Its future is resolved after those of the records before it, and as a duplicate only if
+        they are stored: until then, what it repeats may still fail.
+        """
+        if not self._repeated:
+            self._repeated = True
+            _log.info(
+                "%s: sequence_id %d is not above %d: a duplicate by policy monotonic, not sent"
+                " (logged once)", self, sequence_id, self._ids.last,
+            )  # fmt: skip
+        future: Future[Sent] = Future(loop=self._host.loop)
+        batch = self._last_batch
+        if batch is None:
+            self._tell([future], [sequence_id], self._told_under, -1, duplicate=True)
+            return future
+        batch.repeats.append(Repeat(sequence_id, future))
+        self._host.memory.used += RECORD_OVERHEAD
+        if batch is self.open:
+            # The next record comes after the duplicate: it begins another batch.
+            self.close_open()
+            self._host.filled(self)
         return future
 
     def add_batch(self, batch: Batch) -> Future[Sent]:
@@ -205,6 +244,7 @@ class PartitionQueue:
                 return None
             batch, self.numbered = fresh, True
             span = self.numbers.span(batch, holes=self._settings.monotonic)
+            self._sent_last = span.last
             batch.seal(span, self._settings.codec)
             self._host.unresolved += 1
         self.flight.begin(batch)
@@ -223,6 +263,7 @@ class PartitionQueue:
             self._tell(futures, ids, span, -1, duplicate=True)
             if batch.futures:
                 return batch
+            self._tell_repeats(batch)
             self._host.memory.release(batch.cost)
         return None
 
@@ -243,7 +284,7 @@ class PartitionQueue:
         metrics.batches += 1
         metrics.bytes += len(batch.data)
         span = batch.sealed
-        told = partial(self._tell, batch.futures, batch.numbers, span, offset, duplicate=duplicate)
+        told = partial(self._tell_all, batch, offset, duplicate=duplicate)
         self.acknowledged = max(self.acknowledged, span.last)
         turned_back = self.flight.resolve(batch)
         self._forget(batch)
@@ -258,9 +299,37 @@ class PartitionQueue:
         told = partial(self._tell, gone, numbers, batch.sealed, -1, duplicate=True)
         self._in_order.stored(expected - 1, told, self.flight.first)
 
+    def _tell_all(self, batch: Batch, offset: int, *, duplicate: bool) -> None:
+        self._tell(batch.futures, batch.numbers, batch.sealed, offset, duplicate=duplicate)
+        self._tell_repeats(batch)
+
+    def _tell_repeats(self, batch: Batch, error: ProducerError | None = None) -> None:
+        """Resolve the duplicates that were given after a batch's records.
+
+        Parameters:
+            error: what the batch failed with; None: it is stored.
+        """
+        if batch is self._last_batch:
+            self._last_batch = None
+        repeats, batch.repeats = batch.repeats, []
+        if not repeats:
+            return
+        for number, future in repeats:
+            if error is None or number <= self._told_last:
+                self._tell([future], [number], self._told_under, -1, duplicate=True)
+            elif number < min(batch.ids[0], self._sent_last + 1) and type(error) is not FencedError:
+                # An earlier batch may have stored it, whatever is true of this one.
+                self._fail([future], OutcomeUnknownError(str(error)))
+            else:
+                self._fail([future], error)
+        self._host.memory.release(len(repeats) * RECORD_OVERHEAD)
+
     def _tell(
-        self, futures: Futures, numbers: Iterable[int], span: Span, offset: int, *, duplicate: bool
+        self, futures: Futures, numbers: Sequence[int], span: Span, offset: int, *, duplicate: bool
     ) -> None:
+        if futures:
+            self._told_last = max(self._told_last, numbers[len(futures) - 1])
+            self._told_under = span
         told = Sent(self.topic, self.partition, offset, span.pid, span.generation, -1, duplicate)
         tell(futures, numbers, told)
         self._host.metrics.records += len(futures)
@@ -289,7 +358,7 @@ class PartitionQueue:
 
     def fail_refused(self, batch: Batch, error: ProducerError) -> None:
         """Fail a batch that is in flight, and was refused for good."""
-        self._fail(batch, error)
+        self._fail_all(batch, error)
         self.flight.resolve(batch)
         self._forget(batch)
         self._in_order.tell(self.flight.first)
@@ -297,7 +366,7 @@ class PartitionQueue:
     def fail_sent(self, error: ProducerError) -> None:
         """Fail all that was sent and is not resolved."""
         for batch in self.flight.clear():
-            self._fail(batch, error)
+            self._fail_all(batch, error)
             self._forget(batch)
         self._in_order.tell(None)
 
@@ -308,13 +377,15 @@ class PartitionQueue:
                 self.closed.popleft()
             else:
                 self.open = None
-            self._fail(batch, error)
+            self._fail_all(batch, error)
             self._host.memory.release(batch.cost)
 
-    def _fail(self, batch: Batch, error: ProducerError) -> None:
-        self._host.metrics.failed(error, len(batch.futures))
-        for future in batch.futures:
-            if not future.done():
-                future.set_exception(copy_of(error))
-                # Who does not look at it gets it from the next `send`.
-                future.exception()
+    def _fail_all(self, batch: Batch, error: ProducerError) -> None:
+        self._fail(batch.futures, error)
+        self._tell_repeats(batch, error)
+
+    def _fail(self, futures: Futures, error: ProducerError) -> None:
+        failed = [each for each in futures if not each.done()]
+        for future in failed:
+            future.set_exception(copy_of(error))
+        self._host.failed(error, failed)

@@ -49,6 +49,11 @@ class Partitioner:
         return self._current
 
 
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """The partition of a key among so many, as Kafka's clients choose it."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
 def murmur2(key: bytes) -> int:
     """MurmurHash2 of 32 bits, with the seed that Kafka has (Utils.murmur2), not negative.
 

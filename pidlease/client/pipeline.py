@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from aiokafka.errors import KafkaError
 
-from pidlease.client.batch import Batch
+from pidlease.client.batch import Batch, Futures, Sent
 from pidlease.client.deadlines import Deadlines
 from pidlease.client.errors import (
     OutcomeUnknownError,
@@ -16,12 +16,14 @@ from pidlease.client.errors import (
     SessionEndedError,
     copy_of,
 )
+from pidlease.client.failure_report import FailureLog, UnseenFailures
 from pidlease.client.lease_client import LeaseClient
 from pidlease.client.links import Links
 from pidlease.client.memory import Memory
 from pidlease.client.metrics import ProducerMetrics
-from pidlease.client.partition import PartitionQueue
+from pidlease.client.partition import RECORD_OVERHEAD, PartitionQueue
 from pidlease.client.partitioner import Partitioner
+from pidlease.client.record_arguments import check_topic
 from pidlease.client.sender import Sender
 from pidlease.client.session import Session
 from pidlease.client.settings import Settings
@@ -44,6 +46,8 @@ class Pipeline:
         partitioners: by topic; emptied when the metadata changes.
         unresolved: batches that were sent and have no answer for good.
         refusal: why no record is taken; None: they are.
+        unseen: failed records that nobody has looked at.
+        failure_log: what is logged about failed records.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -59,6 +63,13 @@ class Pipeline:
         self.memory: Final = Memory(settings.buffer_memory)
         self.partitions: Final[dict[tuple[str, int], PartitionQueue]] = {}
         self.partitioners: Final[dict[str, Partitioner]] = {}
+        #: As many futures as may be waiting in the buffer: when all of them fail at once, each can
+        #: still be looked at.
+        self.unseen_max: Final = settings.buffer_memory // RECORD_OVERHEAD + 1
+        self.unseen: Final[UnseenFailures[asyncio.Future[Sent]]] = UnseenFailures(
+            _looked_at, self.unseen_max
+        )
+        self.failure_log: Final = FailureLog()
         self.unresolved = 0
         self.refusal: ProducerError | None = ProducerClosedError("the producer was not started")
         self._started = False
@@ -101,6 +112,8 @@ class Pipeline:
             text = "the producer was stopped"
             self.end(OutcomeUnknownError(text), ProducerClosedError(text), quietly=True)
             await self._close()
+        await self.unseen.settle()
+        self.failure_log.write()
 
     async def _close(self) -> None:
         self.session.end()
@@ -116,8 +129,10 @@ class Pipeline:
         """How a topic's records are spread; waits for its first metadata.
 
         Raises:
+            TypeError, ValueError: it is not a topic's name.
             ProducerError: there is no such topic.
         """
+        check_topic(topic)
         client = self._links.client
         try:
             # As aiokafka's producer does; it makes the topic where the server does that.
@@ -142,7 +157,7 @@ class Pipeline:
             return known
         partitions = (await self.topic(topic)).partitions
         if number not in partitions:
-            raise ValueError(f"topic {topic} has no partition {number}; it has {len(partitions)}")
+            raise no_partition(topic, number, partitions)
         self.check()
         place = topic, number
         if place not in self.partitions:
@@ -166,9 +181,20 @@ class Pipeline:
             self.session.want(partition)
         await waiter
 
-    async def flush(self) -> None:
-        """See `LeasedProducer.flush`."""
+    async def flush(self, unseen: UnseenFailures[Any]) -> None:
+        """Wait for all that was taken so far; see `LeasedProducer.flush`.
+
+        Parameters:
+            unseen: where the failures are that are to be reported.
+
+        Raises:
+            ProducerError: there are some, or the session is over.
+        """
         await self._delivered()
+        await unseen.settle()
+        self.failure_log.write()
+        if (error := unseen.take()) is not None:
+            raise error
         self.check()
 
     def read_metrics(self) -> ProducerMetrics:
@@ -216,6 +242,12 @@ class Pipeline:
         elif partition.open is not None:
             self._sender.wake(partition)
 
+    def failed(self, error: ProducerError, futures: Futures) -> None:
+        """See `Host`."""
+        self.metrics.failed(error, len(futures))
+        self.failure_log.add(error, len(futures))
+        self.unseen.add(futures)
+
     def wake(self, partition: PartitionQueue) -> None:
         """See `Host`."""
         self._sender.wake(partition)
@@ -248,6 +280,16 @@ class Pipeline:
             partition.fail_sent(sent)
             if partition.ended is None:
                 partition.end(unsent)
+
+
+def no_partition(topic: str, number: int, partitions: Sequence[int]) -> ValueError:
+    """What `send` raises for a partition that a topic does not have."""
+    return ValueError(f"topic {topic} has no partition {number!r}; it has {len(partitions)}")
+
+
+def _looked_at(future: "asyncio.Future[Sent]") -> bool:
+    # asyncio notes, for each failed future, whether its error must still be logged.
+    return not future._log_traceback
 
 
 def _left(partition: PartitionQueue) -> list[Batch]:

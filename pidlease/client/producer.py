@@ -1,19 +1,28 @@
 """The asyncio producer."""
 
 import asyncio
+import logging
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
 from pidlease.client.batch import Headers, Sent
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.pipeline import Pipeline
+from pidlease.client.record_arguments import (
+    check_sequence_id,
+    check_size,
+    check_timestamp,
+    checked_headers,
+    octets,
+    record_bytes_max,
+    size_of_headers,
+)
 from pidlease.client.settings import ProducerOptions, RecordOptions, settings_of
-from pidlease.storage.identity import HEADER_KEY
 
-_HEADER: Final = HEADER_KEY.decode()
+_log = logging.getLogger(__name__)
+
 _NO_HEADERS: Final[Headers] = []
-#: Of a record beside key, value and headers, and of a batch around it.
-_FRAME_BYTES: Final = 200
 
 
 class LeasedProducer:
@@ -39,8 +48,9 @@ class LeasedProducer:
         self._pipeline: Final = Pipeline(self._settings)
         self._memory: Final = self._pipeline.memory
         self._partitions: Final = self._pipeline.partitions
-        self._record_bytes_max: Final = self._settings.max_request_size - _FRAME_BYTES
+        self._record_bytes_max: Final = record_bytes_max(self._settings.max_request_size)
         self._yielding = 0
+        self._in_block = False
 
     # ------------------------------------------------------------------ life
 
@@ -55,14 +65,20 @@ class LeasedProducer:
     async def stop(self, timeout_s: float | None = None) -> None:
         """Deliver what waits, and end.
 
+        Records that fail are logged and counted; only their futures raise. Call `flush` before,
+        or use `async with`, to be told of them.
+
         Parameters:
             timeout_s: how long that may take; what is left fails then. None: as long as each
                 record has, `delivery_timeout_ms`.
         """
         await self._pipeline.stop(timeout_s)
+        if not self._in_block:
+            self._pipeline.unseen.take()  # or asyncio would log each of them
 
     async def __aenter__(self) -> Self:
         await self.start()
+        self._in_block = True
         return self
 
     async def __aexit__(
@@ -71,11 +87,19 @@ class LeasedProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.stop()
+        try:
+            await self.stop()
+        except Exception:
+            if error is None:
+                raise
+            _log.exception("a producer could not be stopped as it should be")
+        failed = self._pipeline.unseen.take()
+        if error is None and failed is not None:
+            raise failed
 
     # ------------------------------------------------------------------ records
 
-    async def send(  # noqa: PLR0913 - what a record has
+    async def send(  # noqa: C901, PLR0912, PLR0913 - what a record has, without further calls
         self,
         topic: str,
         value: bytes | None = None,
@@ -90,52 +114,63 @@ class LeasedProducer:
 
         Parameters:
             topic: where it goes;
+            value: bytes, a bytearray or a memoryview; None: Kafka's tombstone,
+            key: likewise; None: it has none,
             partition: None: by the key's murmur2 hash; without a key to one partition until it
                 has got a batch, then to another (as Kafka's Java client does).
             headers: (key, value) each; `pidlease` is not yours to give.
             timestamp_ms: since 1970; None: now.
             sequence_id: the record's own number, above those of all records sent before it to
-                this partition; all records of a partition bring one, or none does.
+                this partition (policy monotonic: one that is not above is a duplicate); all
+                records of a partition bring one, or none does.
 
         Returns:
             A future: where the record stands, or a `ProducerError`.
 
         Raises:
-            ValueError: the record, its partition, a header or its id is not possible.
-            TypeError: key, value or a header is of another type.
-            ProducerError: the producer takes no more records; the class says why.
+            ValueError: the record, its topic's name, its partition, a header or its id is not
+                possible. The record has taken no number.
+            TypeError: one of them is of another type.
+            ProducerError: the topic does not exist, or the producer takes no more records; the
+                class says why.
         """
-        self._pipeline.check()
-        size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
-        if headers is None:
-            headers = _NO_HEADERS
-        else:
-            headers = _checked(headers)
-            size += sum(len(name) * 4 + len(text or b"") for name, text in headers)
-        if size > self._record_bytes_max:
-            raise ValueError(
-                f"a record of {size} bytes; with max_request_size"
-                f" {self._settings.max_request_size} it has at most {self._record_bytes_max}"
-            )
-        if timestamp_ms is not None and timestamp_ms < 0:
-            raise ValueError(f"timestamp_ms {timestamp_ms} is below 0")
-        if partition is None:
-            partitioner = self._pipeline.partitioners.get(topic)
-            if partitioner is None:
-                partitioner = await self._pipeline.topic(topic)
-            partition = partitioner.of(key, size)
-        queue = self._partitions.get((topic, partition))
-        if queue is None:
-            queue = await self._pipeline.partition(topic, partition)
-        if queue.closed or self._yielding:
-            # It gathers faster than it sends: let answers come in, and other tasks run.
-            await self._yield()
-        if self._memory.full:
-            await self._pipeline.room()
-        # Nothing is awaited from here on: who is cancelled has not sent the record, and a session
-        # that ended meanwhile takes none.
-        self._pipeline.check()
-        return queue.add(key, value, headers, timestamp_ms, sequence_id)
+        pipeline = self._pipeline
+        try:
+            pipeline.check()
+            if value.__class__ is not bytes:
+                value = octets(value, "value")
+            size = len(value) if value is not None else 0
+            if key is not None:
+                key = octets(key, "key") or b""
+                size += len(key)
+            if headers is None:
+                headers = _NO_HEADERS
+            else:
+                headers = checked_headers(headers)
+                size += size_of_headers(headers)
+            if size > self._record_bytes_max:
+                check_size(size, self._record_bytes_max)
+            if timestamp_ms is not None or sequence_id is not None:
+                check_timestamp(timestamp_ms)
+                check_sequence_id(sequence_id)
+            if partition is None:
+                partitioner = pipeline.partitioners.get(topic) or await pipeline.topic(topic)
+                partition = partitioner.of(key, size)
+            queue = self._partitions.get((topic, partition))
+            if queue is None:
+                queue = await pipeline.partition(topic, partition)
+            if queue.closed or self._yielding:
+                # It gathers faster than it sends: let answers come in, and other tasks run.
+                await self._yield()
+            if self._memory.full:
+                await pipeline.room()
+            # Nothing is awaited from here on: who is cancelled has not sent the record, and a
+            # session that ended meanwhile takes none.
+            pipeline.check()
+            return queue.add(key, value, headers, timestamp_ms, sequence_id)
+        except Exception as error:
+            pipeline.metrics.failed(error, 1)
+            raise
 
     async def _yield(self) -> None:
         """Let others run. Who comes meanwhile does so too, or it would overtake this record."""
@@ -154,12 +189,27 @@ class LeasedProducer:
     async def flush(self) -> None:
         """Wait until all that was sent so far stands in the log, or has failed.
 
+        A future was looked at when it was awaited, or asked for `result()` or `exception()`, also
+        by its callback, or was cancelled.
+
         Raises:
-            ProducerError: the session is over; each record's future says what became of it.
+            ProducerError: a record has failed since the last `flush`, and nobody has looked at its
+                future; or the session is over. Each record's future says what became of it.
         """
-        await self._pipeline.flush()
+        await self._pipeline.flush(self._pipeline.unseen)
 
     # ------------------------------------------------------------------ what is known
+
+    async def partitions_for(self, topic: str) -> Sequence[int]:
+        """The partitions of a topic.
+
+        Raises:
+            TypeError, ValueError: it is not a topic's name.
+            ProducerError: there is no such topic, or the producer takes no more records.
+        """
+        self._pipeline.check()
+        partitioners = self._pipeline.partitioners
+        return (partitioners.get(topic) or await self._pipeline.topic(topic)).partitions
 
     async def lease(self, topic: str, partition: int) -> None:
         """Lease for a partition before its first record, to know `last_sequence_id`.
@@ -192,10 +242,3 @@ class LeasedProducer:
     def metrics(self) -> ProducerMetrics:
         """Plain counters, as they are now."""
         return self._pipeline.read_metrics()
-
-
-def _checked(headers: Headers) -> Headers:
-    for name, _ in headers:
-        if name == _HEADER:
-            raise ValueError(f"the header {_HEADER} is the producer's own")
-    return list(headers)

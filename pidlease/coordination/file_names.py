@@ -17,7 +17,9 @@ from typing import Final
 import structlog
 
 from pidlease.coordination.names import Binding, BindingConflictError, NamesError
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.checked_lines import decode_line, encode_line, split_torn
+from pidlease.storage.errors import reason_for_clients
 from pidlease.storage.files import Files, make_durable_file, read_file, write_aside
 
 #: Lines that may say nothing any more, beside as many as say something.
@@ -72,7 +74,10 @@ class FileNames:
                     self._replace()
                 self._append(_line(name, new))
             except OSError as error:
-                raise NamesError(f"{self._path}: {error}") from error
+                LINES.write(_log, "error", "names are not stored", kind_of(error),
+                            path=str(self._path), error=str(error))  # fmt: skip
+                reason = reason_for_clients(error)
+                raise NamesError(f"names are not stored: {reason}") from error
             if new is None:
                 self._bindings.pop(name, None)
             else:

@@ -18,6 +18,7 @@ from pidlease.coordination.ports import SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.pid import BLOCK_SIZE
 from pidlease.storage.checked_lines import decode_line, encode_line
+from pidlease.storage.errors import reason_for_clients
 from pidlease.storage.files import Files, make_durable_file, read_file, write_aside
 
 #: Lines in the file at which the old ones are merged.
@@ -63,10 +64,10 @@ class FileSequence:
         """The first number that was never handed out."""
         return self._next
 
-    def blocks(self) -> list[PidBlock]:
+    def blocks(self, beyond: int = 0) -> list[PidBlock]:
         """See `PidSequence`."""
         with self._lock:
-            return list(self._blocks)
+            return [block for block in self._blocks if block.end > beyond]
 
     def take(self, at_least: int = 1) -> PidBlock:
         """See `PidSequence`."""
@@ -78,7 +79,8 @@ class FileSequence:
                     self._compact()
                 self._append(_line(block))
             except OSError as error:
-                raise SequenceError(f"{self._path}: no block could be recorded: {error}") from error
+                reason = reason_for_clients(error)
+                raise SequenceError(f"no block could be recorded: {reason}") from error
             self._next = block.end
             self._blocks.append(block)
             return block

@@ -41,8 +41,17 @@ class PidSequence(Protocol):
 
     shared: bool
 
-    def blocks(self) -> list[PidBlock]:
-        """All blocks on record, merged where they are older than anybody asks for."""
+    def blocks(self, beyond: int = 0) -> list[PidBlock]:
+        """Read the blocks on record, as of when this is called or later.
+
+        They are merged where they are older than anybody asks for.
+
+        Parameters:
+            beyond: blocks that end at or before this number may be left out; 0: none is.
+
+        Raises:
+            SequenceError: they cannot be read now.
+        """
 
     def take(self, at_least: int = 1) -> PidBlock:
         """Take the next block: durably on record, with its time, before this returns.

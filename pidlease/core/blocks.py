@@ -1,6 +1,6 @@
 """PID blocks: what the sequence hands out, and how old the block of a PID is."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -55,10 +55,6 @@ class BlockAges:
         """The first number behind all recorded blocks."""
         return self._blocks[-1].end if self._blocks else 1
 
-    def newest(self, first: int) -> list[PidBlock]:
-        """The blocks that begin at a number, or behind it."""
-        return self._blocks[bisect_left(self._firsts, first) :]
-
     def add(self, block: PidBlock) -> None:
         """Record a block.
 
@@ -71,12 +67,21 @@ class BlockAges:
         self._blocks.append(block)
 
     def note(self, block: PidBlock) -> None:
-        """Record a block, unless it is: blocks of other servers may be on record behind it."""
-        place = bisect_right(self._firsts, block.first)
-        if place and block.first < self._blocks[place - 1].end:
-            return
-        self._firsts.insert(place, block.first)
-        self._blocks.insert(place, block)
+        """Record a block, as far as no other one is on record.
+
+        Blocks of other servers may follow it already. One that was merged spans blocks that are on
+        record one by one.
+        """
+        at = block.first
+        while at < block.end:
+            place = bisect_right(self._firsts, at)
+            if place and at < self._blocks[place - 1].end:
+                at = self._blocks[place - 1].end
+                continue
+            end = min([block.end, *self._firsts[place : place + 1]])
+            self._firsts.insert(place, at)
+            self._blocks.insert(place, PidBlock(at, end - at, block.taken_ms, block.owner))
+            at = end
 
     def age(self, pid: int, young_after_ms: int) -> Age:
         """How old the block of a PID is.

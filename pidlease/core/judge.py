@@ -152,7 +152,7 @@ def _judge_numbers(rules: Rules, state: ProducerState, batch: Batch) -> Verdict:
     expected = next_sequence(rules, state.high)
     for appended in state.batches:
         if appended.first == first and appended.last == last:
-            differs = appended.crc not in (crc, UNKNOWN_CRC)
+            differs = crc not in (appended.crc, UNKNOWN_CRC) and appended.crc != UNKNOWN_CRC
             return Verdict(Kind.DUPLICATE, offset=appended.offset, differs=differs)
     if first == expected:
         return ADMIT

@@ -110,6 +110,20 @@ def offset_of(rules: Rules, packed: Packed) -> int:
     return int(offset)
 
 
+def is_newer(rules: Rules, packed: Packed, other: Packed) -> bool:
+    """Whether a state follows another one of the same producer: by generation, then by H.
+
+    Where numbers wrap, the one follows that is less than half the number space ahead.
+    """
+    judged = _NARROW_JUDGED if rules.wraps else _WIDE_JUDGED
+    generation, high = judged.unpack_from(packed)
+    other_generation, other_high = judged.unpack_from(other)
+    if generation != other_generation or not rules.wraps:
+        return bool((generation, high) > (other_generation, other_high))
+    modulus = rules.sequence_max + 1
+    return bool(0 < (high - other_high) % modulus < modulus >> 1)
+
+
 def judge_packed(rules: Rules, packed: Packed, batch: Batch, granted: int = -1) -> Verdict:
     """`judge`, for a producer of which something is known."""
     generation, first, last, records, _ = batch

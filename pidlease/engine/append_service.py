@@ -2,27 +2,17 @@
 
 import asyncio
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from pidlease.core.pid import Policy, policy_of
-from pidlease.core.state import Batch
+from pidlease.core.state import UNKNOWN_CRC
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import Done, Outcome
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import batch_of, identified
 from pidlease.storage.identity import Identity
 from pidlease.storage.record_batch import BatchHeader, check_from_client, check_intact, read_header
-from pidlease.storage.writer import under_writer
-
-
-class _Sent(NamedTuple):
-    """The numbers under which a batch was sent to a partition."""
-
-    partition: Partition
-    pid: int
-    generation: int
-    first: int
-    last: int
+from pidlease.storage.writer import crc_of_send, under_writer
 
 
 class AppendService:
@@ -34,8 +24,6 @@ class AppendService:
 
     def __init__(self, engine: Engine) -> None:
         self.engine: Final = engine
-        #: CRCs of the batches in flight that will have other bytes when they come again.
-        self._flying: dict[_Sent, int] = {}
         #: Appends under way by what stands for a name: it may wait for the log to be read.
         self._open: dict[int, int] = {}
 
@@ -55,8 +43,8 @@ class AppendService:
             partition: where to.
             data: a record batch v2; where there is an identity, it stands in its first record.
             identity: who sends it; None: nobody, it is a plain append.
-            repeatable: whether the same request makes the same bytes; where not (the door put
-                in the time), a retry is not held against what it repeats.
+            repeatable: whether the same request makes the same content, by `crc_of_send`. Where
+                not, the content is not compared with what it repeats.
 
         Returns:
             What became of it.
@@ -92,12 +80,8 @@ class AppendService:
             pid = self.engine.names.take(identity.name)
             self._open[pid] = self._open.get(pid, 0) + 1
             done = partial(self._close, pid, done)
-        batch = identified(identity, header)
-        if not repeatable:
-            batch, done = self._like_the_first(
-                partition, pid, batch, done, restarts=bool(identity.name)
-            )
-        partition.produce(pid, header, data, batch, done)
+        crc = crc_of_send(header, data) if repeatable else UNKNOWN_CRC
+        partition.produce(pid, header, data, identified(identity, header, crc), done)
 
     def _close(self, pid: int, done: Done, outcome: Outcome) -> None:
         """An append by a name is done; where nothing of it was admitted, nothing is known of it."""
@@ -107,25 +91,3 @@ class AppendService:
             if pid not in self.engine.leases:
                 self.engine.names.drop(pid)
         done(outcome)
-
-    def _like_the_first(
-        self, partition: Partition, pid: int, batch: Batch, done: Done, *, restarts: bool
-    ) -> tuple[Batch, Done]:
-        """A batch with the CRC of what it repeats, so that a mere retry is not told as odd."""
-        sent = _Sent(partition, pid, batch.generation, batch.first, batch.last)
-        flying = self._flying.get(sent)
-        if flying is not None:
-            return batch._replace(crc=flying), done
-        state = partition.producer(pid)
-        # Numbers that begin anew with a generation are others in each.
-        if state is not None and (state.generation == batch.generation or not restarts):
-            for each in state.batches:
-                if (each.first, each.last) == (batch.first, batch.last):
-                    return batch._replace(crc=each.crc), done
-        self._flying[sent] = batch.crc
-
-        def landed(outcome: Outcome) -> None:
-            del self._flying[sent]
-            done(outcome)
-
-        return batch, landed

@@ -15,7 +15,8 @@ from pidlease.engine.counts import Counts
 from pidlease.engine.flight import Pending, next_group
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.rereading import Rereadable, Rereading, Takeable
-from pidlease.storage.errors import LogStoppedError
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import LogStoppedError, reason_for_clients
 from pidlease.storage.ports import PartitionLog
 
 _log = structlog.get_logger(__name__)
@@ -177,14 +178,16 @@ class GroupAppends:
 
     def _fail(self, group: list[Pending], error: Exception) -> None:
         """Fail a group, and all that is in flight behind it for the same producers."""
-        _log.error("append failed", partition=str(self._partition.name), batches=len(group),
-                   error=str(error))  # fmt: skip
+        # By its cause, not by its partition: a full disk fails the appends of all.
+        LINES.write(_log, "error", "append failed", kind_of(error),
+                    partition=str(self._partition.name), batches=len(group),
+                    error=str(error), cause=str(error.__cause__ or ""))  # fmt: skip
         stopped = isinstance(error, LogStoppedError) or bool(self._log.stopped)
         status = Status.STOPPED if stopped else Status.FAILED
         pids = {pending.pid for pending in group if pending.pid}
         behind = [p for p in self._queue if stopped or p.pid in pids]
         self._queue = deque(p for p in self._queue if not (stopped or p.pid in pids))
-        outcome = Outcome(status, reason=str(error))
+        outcome = Outcome(status, reason=reason_for_clients(error))
         self._partition.fail([(pending, outcome) for pending in (*group, *behind)])
 
 

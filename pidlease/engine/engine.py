@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,7 +30,7 @@ from pidlease.engine.topics import (
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogConfig, LogStore
-from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.snapshots import SnapshotStore, TopicPartition
 from pidlease.storage.topic_settings import SettingsChange
 from pidlease.storage.topics import Topic
 
@@ -43,6 +43,9 @@ __all__ = [
     "UnknownTopicError",
     "wall_clock_ms",
 ]
+
+#: Tells which partitions the log does not have, for certain, asked after it is called.
+AskLog = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Set[TopicPartition]]]
 
 #: How long a stop waits for what is in flight.
 _DRAIN_SECONDS: Final = 10.0
@@ -131,6 +134,8 @@ class Engine:
         self.ready = False
         #: Whether a stop has been announced: requests are still taken, and better sent elsewhere.
         self.leaving = False
+        #: Set where others make topics; None: there are none but those that are known.
+        self.ask_log: AskLog | None = None
         #: How far the start is.
         self.replay: Final = Replay()
 
@@ -245,6 +250,19 @@ class Engine:
     def partitions_of(self, topic: str) -> Iterable[Partition]:
         """The partitions of a topic, in order; none where there is no such topic."""
         return self._partitions.get(topic, ())
+
+    async def missing(self, places: Collection[TopicPartition]) -> Set[TopicPartition]:
+        """Which of some partitions there are not, for certain: only of these it may be said.
+
+        Where others make topics the log is asked, each time: one of them may just have been made,
+        and written to by another server. What there is, is known or awaited when this returns.
+
+        Parameters:
+            places: partitions that are not known here; of a topic as a whole, its first.
+        """
+        if self.ask_log is None or not places:
+            return set(places)
+        return await self.ask_log(places)
 
     async def create_topic(self, topic: Topic) -> None:
         """Make a topic, durably; also when who asked for it goes away meanwhile.

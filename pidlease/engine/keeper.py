@@ -14,6 +14,7 @@ from pidlease.engine.leasing import Leases
 from pidlease.engine.loop_lag import LoopLag
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.topics import TopicTable
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import Manifest, SnapshotError, SnapshotStore
@@ -77,6 +78,7 @@ class Keeper:
         self._partitions = table.all_partitions
         self._to_snapshot = table.partitions_to_snapshot
         self._held = table.rows_held
+        self._check_owned = table.check_owned
         self._leases = leases
         self._snapshots = snapshots
         self._judging = around.judging
@@ -130,7 +132,8 @@ class Keeper:
 
         Raises:
             OSError: it could not be written.
-            LogError: what it would speak of may not be on the disk.
+            LogError: what it would speak of may not be on the disk, or another server may have
+                served the logs meanwhile.
         """
         async with self._snapshot_lock, LoopLag(_DELAY_LOOK_SECONDS) as delay:
             started = time.monotonic()
@@ -144,6 +147,9 @@ class Keeper:
                 await partition.log.flush()
                 await asyncio.sleep(0)  # the loop breathes between two partitions
             leases = await self._leases.rows()
+            # Of what another server stored, a snapshot taken beside it knows nothing; its vector
+            # may lie past that, and no replay would read it.
+            await self._check_owned()
             now_ms = self._clock_ms()
             work = partial(self._snapshots.write, now_ms, rows, leases)
             manifest = await self._pool.run(work)
@@ -173,13 +179,18 @@ class Keeper:
                 continue
             try:
                 await self.snapshot()
-            except Exception:  # noqa: BLE001 - the one before stays, and the next is tried
-                self.snapshot_failures += 1
-                _log.exception("snapshot failed; the one before stays", again_in_seconds=wait)
+            except Exception as error:  # noqa: BLE001 - the one before stays, the next is tried
+                self._failed(error, wait)
                 await self._pause(wait)
                 wait = min(2 * wait, _FAILURE_SECONDS_MAX)
             else:
                 last, wait = time.monotonic(), _FAILURE_SECONDS
+
+    def _failed(self, error: Exception, wait: float) -> None:
+        self.snapshot_failures += 1
+        trace = None if isinstance(error, OSError | LogError) else error  # of a bug only
+        LINES.write(_log, "error", "snapshot failed; the one before stays", kind_of(error), trace,
+                    error=str(error) or repr(error), again_in_seconds=wait)  # fmt: skip
 
     async def _flush(self) -> None:
         for partition in self._partitions():
@@ -200,7 +211,8 @@ class Keeper:
             try:
                 removed = await partition.log.retain(min(needed, default=0), self._clock_ms())
             except (OSError, LogError) as error:
-                _log.error("retention failed", partition=str(partition.name), error=str(error))
+                LINES.write(_log, "error", "retention failed", kind_of(error),
+                            partition=str(partition.name), error=str(error))  # fmt: skip
                 continue
             if removed:
                 _log.info("segments removed", partition=str(partition.name), segments=removed,
@@ -212,7 +224,8 @@ class Keeper:
             try:
                 found.append(self._snapshots.manifest(number))
             except SnapshotError as error:
-                _log.warning("snapshot cannot be used", number=number, reason=str(error))
+                LINES.write(_log, "warning", "snapshot cannot be used", number,
+                            number=number, reason=str(error))  # fmt: skip
         return found
 
     async def _settle(self) -> None:
@@ -232,5 +245,6 @@ class Keeper:
         while await self._pause(seconds()):
             try:
                 await work()
-            except Exception:  # noqa: BLE001 - what goes wrong once is to be tried again
-                _log.exception("upkeep failed", work=work.__name__)
+            except Exception as error:  # noqa: BLE001 - what goes wrong once is tried again
+                LINES.write(_log, "error", "upkeep failed", (work.__name__, kind_of(error)), error,
+                            work=work.__name__, error=repr(error))  # fmt: skip

@@ -24,6 +24,7 @@ from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.engine.rereading import Rereading
 from pidlease.engine.taking import Taking
 from pidlease.engine.writing import WriterLane
+from pidlease.repeated_lines import LINES
 from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
 from pidlease.storage.writer import WRITER_PID, Writer, stamp
 
@@ -206,8 +207,9 @@ class Lanes:
     def _fail(self, pid: int, lane: _Lane, failed: Pending, answer: Forwarded) -> None:
         """A batch failed, and with it all that is behind it of the same producer."""
         self._note(failed, answer)
-        _log.warning("Kafka did not take a batch", partition=str(self._partition.name), pid=pid,
-                     batch=failed.batch, code=answer.code, reason=answer.reason)  # fmt: skip
+        LINES.write(_log, "warning", "Kafka did not take a batch", (answer.code, answer.reason),
+                    partition=str(self._partition.name), pid=pid, batch=failed.batch,
+                    code=answer.code, reason=answer.reason)  # fmt: skip
         lane.flying.remove(failed)
         if not pid:
             self._partition.fail([(failed, not_taken(answer))])

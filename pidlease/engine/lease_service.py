@@ -6,10 +6,11 @@ No lease changes what is known of a producer: only batches in the log do.
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
 from pidlease.coordination.names import check_name
+from pidlease.coordination.ports import SequenceError
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.engine import Engine
@@ -24,6 +25,7 @@ from pidlease.engine.naming import (
 from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.engine.partition import Partition
 from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
+from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics import Topic
 
 #: How long a lease waits for the next block of PIDs, in seconds.
@@ -106,7 +108,7 @@ def topic_of(engine: Engine, name: str) -> Topic:
     if found is not None:
         return found
     if name in engine.awaited:
-        raise AwaitedTopicError(f"topic {name} cannot be read yet; try again")
+        raise _awaited(f"topic {name}")
     raise UnknownTopicError(f"there is no topic {name}")
 
 
@@ -127,6 +129,39 @@ def partition_of(engine: Engine, topic: str, number: int) -> Partition:
     raise UnknownPartitionError(f"topic {topic} has partitions 0 to {known.partitions - 1}")
 
 
+async def find_topic(engine: Engine, name: str) -> Topic:
+    """A topic of an engine's; one that is not known the log is asked for.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        AwaitedTopicError: it cannot be read yet, or it cannot be known now whether it is there.
+    """
+    if name not in engine.topics:
+        first = TopicPartition(name, 0)
+        if first not in await engine.missing([first]) and name not in engine.topics:
+            raise _awaited(name)
+    return topic_of(engine, name)
+
+
+async def find_partition(engine: Engine, topic: str, number: int) -> Partition:
+    """A partition of an engine's; one that is not known the log is asked for.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        AwaitedTopicError: it cannot be read yet, or it cannot be known now whether it is there.
+        UnknownPartitionError: it has no such partition.
+    """
+    if engine.partition(topic, number) is None:
+        place = TopicPartition(topic, number)
+        if place not in await engine.missing([place]) and engine.partition(*place) is None:
+            raise _awaited(str(place))
+    return partition_of(engine, topic, number)
+
+
+def _awaited(what: str) -> AwaitedTopicError:
+    return AwaitedTopicError(f"{what} cannot be read yet; try again")
+
+
 class LeaseService:
     """Grants the leases of one request. What it asks for under one name is one grant.
 
@@ -141,6 +176,8 @@ class LeaseService:
         self._random = random.SystemRandom()
         self._grants: dict[Wanted, NameGrant | Exception] = {}
         self._assigned = ""
+        #: Of the partitions that are not known here, those that there are not; None: not asked yet.
+        self._missing: Set[TopicPartition] | None = None
 
     async def lease(self, ask: Ask) -> Granted:
         """Lease a PID, or say where one goes on.
@@ -148,6 +185,7 @@ class LeaseService:
         Raises:
             UnknownTopicError: there is no such topic.
             UnknownPartitionError: it has no such partition.
+            AwaitedTopicError: it cannot be read yet, or cannot be known now.
             WrongPolicyError: the PID is of a policy that is not leased.
             UnknownPidError: the PID was never leased, or its lease has ended.
             NameNeededError: a PID of policy monotonic has a name; a PID is asked for by one only.
@@ -157,6 +195,7 @@ class LeaseService:
             NameBusyError: the name cannot be granted now; try again.
             NamesError: bindings of names cannot be read or changed now; try again.
             NoPidError: there is none to be had now; try again.
+            LogStoppedError: the partition is stopped; where the PID goes on there is not known.
         """
         began = time.monotonic()
         try:
@@ -165,19 +204,37 @@ class LeaseService:
             self._engine.counts.lease_seconds["http"].observe(time.monotonic() - began)
 
     async def _lease(self, ask: Ask) -> Granted:
-        partition = partition_of(self._engine, ask.topic, ask.partition)
+        partition = await self._partition(ask)
         name = self._name(ask)
+        if name or ask.pid >= 0:
+            # Before a name's generation is raised: where a PID goes on cannot be answered.
+            partition.check_not_stopped()
         if ask.pid >= 0 and not (name and ask.renew):
             if name:
                 raise NameNeededError("ask by pid, or by name; both are for renew")
             await self._sure(partition, ask.pid)
-            return self._known(partition, ask.pid)
+            return await self._known(partition, ask.pid)
         if name:
             return await self._named(partition, name, ask)
         if ask.policy is Policy.MONOTONIC:
             raise NameNeededError("policy monotonic is for producers with a name; say one")
         pid = await self._fresh(ask.policy)
         return Granted(pid, self._random_generation(), 0, self._engine.leases.expire_ms(pid))
+
+    async def _partition(self, ask: Ask) -> Partition:
+        """The partition that is asked for; the log is asked once for all that the request names."""
+        engine = self._engine
+        if engine.partition(ask.topic, ask.partition) is None:
+            if self._missing is None:
+                named = {
+                    TopicPartition(each.topic, each.partition) for each in self._asks or (ask,)
+                }
+                unknown = [place for place in named if engine.partition(*place) is None]
+                self._missing = await engine.missing(unknown)
+            place = TopicPartition(ask.topic, ask.partition)
+            if place not in self._missing and engine.partition(*place) is None:
+                raise _awaited(str(place))
+        return partition_of(engine, ask.topic, ask.partition)
 
     def _name(self, ask: Ask) -> str:
         if ask.assign_name and not ask.name:
@@ -242,21 +299,21 @@ class LeaseService:
         """The partitions that are asked for together with one."""
         same = (each for each in (self._asks or (ask,)) if each[2:] == ask[2:])
         found = (self._engine.partition(each.topic, each.partition) for each in same)
-        return [each for each in found if each is not None]
+        return [each for each in found if each is not None and not each.log.stopped]
 
     def _random_generation(self) -> int:
         return self._random.randrange(GENERATION_START_MAX)
 
-    def _known(self, partition: Partition, pid: int) -> Granted:
+    async def _known(self, partition: Partition, pid: int) -> Granted:
         leases, naming = self._engine.leases, self._engine.naming
         if policy_of(pid) not in (Policy.STRICT, Policy.MONOTONIC):
             raise WrongPolicyError(f"PID {pid} is none of those that are leased here")
+        if partition.producer(pid) is None and leases.unsure(pid):
+            await self._look(pid)
         state, fence = partition.producer(pid), leases.fences.get(pid, -1)
         if fence == FENCED_FOR_EVER:
             raise UnknownPidError(f"PID {pid} is its name's no more; lease by the name")
         if state is None and leases.age(pid, partition.hole_ms) is not Age.YOUNG:
-            if leases.unsure(pid):
-                raise NameBusyError(f"who leased PID {pid} is being looked up; try again")
             raise UnknownPidError(
                 f"PID {pid} was never leased, or its lease has ended; lease a new one with pid -1,"
                 " or by the name"
@@ -268,6 +325,20 @@ class LeaseService:
             generation = self._random_generation() if state is None else state.generation + 1
         name = naming.names.get(pid, "")
         return Granted(pid, generation, sequence, leases.expire_ms(pid), resume_at, name)
+
+    async def _look(self, pid: int) -> None:
+        """Learn whether another server has leased a PID.
+
+        Raises:
+            NameBusyError: that cannot be known now.
+        """
+        try:
+            await self._engine.leases.look()
+        except SequenceError as error:
+            raise NameBusyError(
+                f"whether another server has leased PID {pid} cannot be looked up now: {error};"
+                " try again"
+            ) from error
 
 
 def _next(partition: Partition, pid: int, former: int) -> tuple[int, int]:

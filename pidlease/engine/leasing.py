@@ -166,6 +166,10 @@ class Leases:
         """See `surroundings.LeaseBook`."""
         return self.blocks.unsure(pid)
 
+    async def look(self) -> None:
+        """See `surroundings.LeaseBook`."""
+        await self.blocks.look()
+
     def now_ms(self) -> int:
         """The time by which leases end, in ms since 1970."""
         return self._clock_ms()

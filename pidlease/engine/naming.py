@@ -32,6 +32,7 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.leasing import Leases
 from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.engine.partition import Partition
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 
 #: A generation begins below this, at random: who guesses one, or remembers one of another PID,
@@ -156,7 +157,8 @@ class NamedLeases:
         try:
             await self._pool.run(lambda: self._bindings.change(name, binding, None))
         except (BindingConflictError, NamesError) as error:
-            _log.warning("a name that was let go of stays bound", name=name, reason=str(error))
+            LINES.write(_log, "warning", "a name that was let go of stays bound", kind_of(error),
+                        name=name, reason=str(error))  # fmt: skip
 
     def former(self, pid: int) -> int:
         """The PID that the name of a PID had before; -1: none."""

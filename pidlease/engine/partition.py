@@ -15,21 +15,28 @@ from typing import Final
 import structlog
 
 from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, malformed
-from pidlease.core.packed import Packed, fold_packed, judge_packed, offset_of
+from pidlease.core.packed import Packed, fold_packed, is_newer, judge_packed, offset_of
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch
 from pidlease.core.topic_policy import TopicPolicy
 from pidlease.engine.appends import Applied
+from pidlease.engine.block_lookup import BlockLookup
 from pidlease.engine.counts import Counts, TopicCounts
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.flight import Pending, behind_failed, original, tell
 from pidlease.engine.known import KnownProducers
-from pidlease.engine.outcome import Done, Outcome, Status, told_as
-from pidlease.engine.rereading import LOST, Parked, Rereading
+from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told_as
+from pidlease.engine.rereading import LOST, Parked, ParkedBatches
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import no_policy
-from pidlease.storage.errors import OffsetRangeError
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import (
+    LogError,
+    LogStoppedError,
+    NotOwnerError,
+    OffsetRangeError,
+)
 from pidlease.storage.ports import ForwardingLog, NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
@@ -38,6 +45,13 @@ from pidlease.storage.writer import Writer, is_marker_of
 
 #: Verdicts that hang on what is known: more may stand in a log that others write to, too.
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
+
+#: The refusal of a batch while another server may have stored what comes before it.
+_OWNER_UNKNOWN: Final = Outcome(
+    Status.FAILED,
+    reason="which server serves this partition cannot be known now; send it again",
+    code=UNKNOWN_OUTCOME,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -73,8 +87,12 @@ class Partition(KnownProducers):
         self._pushed: dict[int, Packed] = {}
         self._flying: dict[int, deque[Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
+        #: Whether the log was read again as its owner, when that was last done.
+        self._read_as_owner = True
         self._appends: Final = around.appends(log, self)
         self._shared: Final = self._appends.shared
+        #: Batches of PIDs that another server may have leased; None: there were none yet.
+        self._lookup: BlockLookup | None = None
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -89,7 +107,7 @@ class Partition(KnownProducers):
 
     # ------------------------------------------------------------------ judging
 
-    def produce(  # noqa: C901, PLR0912, PLR0915 - the hot path, in one piece
+    def produce(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915 - the hot path, in one piece
         self,
         pid: int,
         header: BatchHeader,
@@ -98,6 +116,7 @@ class Partition(KnownProducers):
         done: Done,
         *,
         sure: bool = False,
+        looked: bool = False,
     ) -> None:
         """Judge a batch, and append it if it is admitted.
 
@@ -108,13 +127,14 @@ class Partition(KnownProducers):
             batch: its identity.
             done: told the outcome.
             sure: whether the log was read again before.
+            looked: whether the coordinator was asked before which PIDs other servers leased.
         """
         if self.log.stopped:
             reason = self.log.stopped
             done(self._outcome(policy_of(pid), Outcome(Status.STOPPED, reason=reason)))
             return
         if self._shared and self._appends.lost:
-            done(self._outcome(policy_of(pid), LOST))
+            self._give_up(pid, batch, done, LOST)
             return
         if not self._takes_all and (reason := self._policy.refusal(pid)):
             done(self._outcome(policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason)))
@@ -126,10 +146,13 @@ class Partition(KnownProducers):
         if rules is None:
             done(self._outcome(None, Outcome(Status.MALFORMED, reason=no_policy(pid))))
             return
+        if self._lookup is not None and not looked and self._lookup.holds(pid):
+            self._look_up(rules, pid, header, data, batch, done)
+            return
         again = None
         if self._shared and not sure:
             told = partial(self._told, pid, done) if rules.holes else done
-            again = partial(self.produce, pid, header, data, batch, told, sure=True)
+            again = partial(self.produce, pid, header, data, batch, told, sure=True, looked=looked)
             reading = self._appends.reading_for(pid, flying=pid in self._flying)
             if reading is not None:
                 self._park(reading, pid, batch, again, done)
@@ -139,11 +162,18 @@ class Partition(KnownProducers):
         if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):
             done(self._outcome(rules.policy, behind_failed(self._failed.first(pid))))
         elif verdict.kind is not Kind.ADMIT:
+            if verdict.kind is Kind.UNKNOWN and not looked and self._leases.unsure(pid):
+                self._look_up(rules, pid, header, data, batch, done)
+                return
             if verdict.kind in _HEARSAY and again is not None:
                 reading = self._appends.reading_before_refusal(pid)
                 if reading is not None:
                     self._park(reading, pid, batch, again, done)
                     return
+            if verdict.kind in _HEARSAY and not self._knows_all_of(pid):
+                self._note_failed(rules, pid, batch)
+                done(self._outcome(rules.policy, _OWNER_UNKNOWN))
+                return
             self._refuse(pid, rules, batch, verdict, done)
         elif state is None and not self._leases.adopt(pid, self):
             self._no_slot(pid, rules, Pending(pid, batch, NewBatch(data, header), done))
@@ -158,24 +188,41 @@ class Partition(KnownProducers):
                 self._failed.forget(pid)
             self._appends.push(pending)
 
+    def _look_up(
+        self, rules: Rules, pid: int, header: BatchHeader, data: bytearray | memoryview,
+        batch: Batch, done: Done,
+    ) -> None:  # fmt: skip
+        """Have the coordinator asked before a batch is judged, or those in front of it are."""
+        if self._lookup is None:
+            self._lookup = BlockLookup(self._leases)
+        told = partial(self._told, pid, done) if rules.holes else done
+        again = partial(self.produce, pid, header, data, batch, told, looked=True)
+        self._park(self._lookup, pid, batch, again, done)
+
     def _park(
-        self, reading: Rereading, pid: int, batch: Batch, again: Callable[[], None], done: Done
+        self, reading: ParkedBatches, pid: int, batch: Batch, again: Callable[[], None], done: Done
     ) -> None:
-        """Have the log read before a batch is judged."""
+        """Have something read before a batch is judged."""
+        reading.park(pid, Parked(again, partial(self._give_up, pid, batch, done)))
 
-        def give_up(outcome: Outcome) -> None:
-            rules = rules_of(pid)
-            if rules is not None:
-                self._note_failed(rules, pid, batch)
-            done(self._outcome(policy_of(pid), outcome))
-
-        reading.park(pid, Parked(again, give_up))
+    def _give_up(self, pid: int, batch: Batch, done: Done, outcome: Outcome) -> None:
+        """Answer a batch that cannot be judged now; a following one is no gap."""
+        rules = rules_of(pid)
+        if rules is not None:
+            self._note_failed(rules, pid, batch)
+        done(self._outcome(policy_of(pid), outcome))
 
     def _told(self, pid: int, done: Done, outcome: Outcome) -> None:
         """A batch that waited for the log, and whose numbers hold nothing off, is done."""
         if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
-            self._appends.failed(pid)
+            self._fail_waiting(pid)
         done(outcome)
+
+    def _fail_waiting(self, pid: int) -> None:
+        """A batch of a producer has failed: those of it that wait are not to pass it."""
+        self._appends.failed(pid)
+        if self._lookup is not None:
+            self._lookup.fail(pid)
 
     async def sure_of(self, pid: int) -> bool:
         """Whether all that the log holds of a producer is applied: it is read, or asked for, first.
@@ -189,7 +236,7 @@ class Partition(KnownProducers):
 
         def tell(*, sure: bool) -> None:
             if not known.done():
-                known.set_result(sure)
+                known.set_result(sure and self._knows_all_of(pid))
 
         reading.park(pid, Parked(partial(tell, sure=True), lambda _: tell(sure=False)))
         return await known and not self.gone
@@ -270,15 +317,11 @@ class Partition(KnownProducers):
                 self.totals.joined += 1
                 original(flying, batch).retries.append((batch, done))
                 return
-        if kind is Kind.UNKNOWN and self._leases.unsure(pid):
-            self._note_failed(rules, pid, batch)
-            reason = "whether another server has leased this PID is being looked up; send it again"
-            done(self._outcome(rules.policy, Outcome(Status.FAILED, reason=reason)))
-            return
         if verdict.differs:
             self.totals.differing += 1
-            _log.warning("a duplicate by its numbers has other bytes", pid=pid, batch=batch,
-                         partition=str(self.name))  # fmt: skip
+            LINES.write(_log, "warning", "a duplicate by its numbers has other bytes",
+                        (self.name, pid), pid=pid, batch=batch,
+                        partition=str(self.name))  # fmt: skip
         if kind is not Kind.DUPLICATE:
             self._tell_refusal(pid, rules, batch, verdict)
         outcome = told_as(verdict)
@@ -368,7 +411,7 @@ class Partition(KnownProducers):
         """Let pushed be persisted again, and remember what comes first when it comes again."""
         self._flying.pop(pid, None)
         self._pushed.pop(pid, None)
-        self._appends.failed(pid)
+        self._fail_waiting(pid)
         rules = rules_of(pid)
         if rules is not None:
             self._note_failed(rules, pid, batch)
@@ -399,11 +442,40 @@ class Partition(KnownProducers):
         return self._appends.applied
 
     async def reread(self, log: ForwardingLog) -> None:
-        """See `rereading.Rereadable`."""
+        """See `rereading.Rereadable`.
+
+        What another server stored may lie before what is applied here, where this does not read.
+        So only its owner learns from the log that a batch is to be refused.
+        """
+        as_owner = await self._is_owner(log)
         now_ms = self._clock_ms()
         end = await log.look()
         await self.read_on(log, self.applied_offset, end)
         self.caught_up(end, now_ms)
+        self._read_as_owner = as_owner
+
+    def _knows_all_of(self, pid: int) -> bool:
+        """Whether no other server can have stored anything of a PID, when the log was read again.
+
+        Under the partition's writer that is sure: it is asked for, or taken, first.
+        """
+        return self._read_as_owner or policy_of(pid) is not Policy.KAFKA
+
+    async def _is_owner(self, log: ForwardingLog) -> bool:
+        """Whether this server owns the partition; False: that cannot be known now.
+
+        Raises:
+            NotOwnerError: another server does.
+        """
+        try:
+            owned = await log.owned()
+        except LogError as error:
+            LINES.write(_log, "warning", "the owner of a partition cannot be known now",
+                        kind_of(error), partition=str(self.name), error=str(error))  # fmt: skip
+            return False
+        if owned is False:
+            raise NotOwnerError(f"another server serves {self.name}")
+        return True
 
     async def read_on(
         self, log: ForwardingLog, start: int, end: int, marker: Writer | None = None
@@ -419,7 +491,20 @@ class Partition(KnownProducers):
                 found = found or any(is_marker_of(each.header, marker) for each in batches)
         finally:  # also of what was read before it failed
             self._leases.restore(self.producers.keys() - before, self)
+            self._catch_up_pushed()
         return found
+
+    def _catch_up_pushed(self) -> None:
+        """Move pushed to what was read, where another server has stored batches past it.
+
+        The batches in flight here are duplicates then, and Kafka answers them so. Judged by them,
+        the next batch would be a gap: a Kafka client raises its epoch, and sends again what the
+        other server has stored.
+        """
+        for pid in self._flying:
+            rules, state = rules_of(pid), self.producers.get(pid)
+            if rules and state is not None and is_newer(rules, state, self._pushed[pid]):
+                self._pushed[pid] = state
 
     def caught_up(self, end: int, now_ms: int) -> None:
         """See `rereading.Takeable`."""
@@ -444,6 +529,7 @@ class Partition(KnownProducers):
             LogStoppedError: the partition is stopped.
             OSError: it could not be made durable.
         """
+        self.check_not_stopped()
         start, end = self.log.start_offset, self.readable_end
         before = end if before == -1 else before
         if not 0 <= before <= end:
@@ -458,6 +544,34 @@ class Partition(KnownProducers):
     def readable_end(self) -> int:
         """The first offset that consumers may not read yet."""
         return min(self.next_offset, self.log.end_offset)
+
+    @property
+    def incomplete(self) -> str:
+        """Why acknowledged records cannot be read; empty where all can be.
+
+        The end and the state of producers are short then, and must not be returned as if they were
+        not.
+        """
+        stopped = self.log.stopped
+        return stopped if stopped and self.readable_end < self.log.promised_end else ""
+
+    @property
+    def known_end(self) -> int:
+        """The first offset behind all that is known to have been acknowledged; for a display."""
+        return self.log.promised_end if self.incomplete else self.readable_end
+
+    def check_not_stopped(self) -> None:
+        """Return if the partition takes appends.
+
+        Raises:
+            LogStoppedError: it does not.
+        """
+        if self.log.stopped:
+            raise self.stopped_error()
+
+    def stopped_error(self) -> LogStoppedError:
+        """What a client is told of a partition that is stopped."""
+        return LogStoppedError(f"{self.name} is stopped: {self.log.stopped}")
 
     @property
     def in_flight(self) -> int:

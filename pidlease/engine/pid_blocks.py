@@ -4,18 +4,21 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import structlog
 
-from pidlease.coordination.ports import PidSequence
+from pidlease.coordination.ports import PidSequence, SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock
+from pidlease.core.pid import number_of
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 
 #: The next block is taken when this much of the current one is left.
 _PREFETCH_AT: Final = 50
-#: For how long it is believed that no other server has taken a block since it was looked.
-_LOOKED_SECONDS: Final = 1.0
+#: Between two looks at the coordinator, in seconds: many batches are served by one.
+_LOOK_REST_SECONDS: Final = 0.02
 #: Blocks from which on it is worth it to merge those that are older than a lease.
 _MERGE_LEAST: Final = 200
 
@@ -47,9 +50,12 @@ class PidBlocks:
         self._fetching = False
         self._came = asyncio.Event()
         self._merge_at = _MERGE_LEAST
-        self._looking = False
-        #: When (monotonic, s) the blocks that others have taken were last looked at.
-        self._looked_at = float("-inf")
+        #: Up to this number each block that any server ever took is on record here, as of the last
+        #: look. Blocks of this server lie beyond it, and between them those that others took since.
+        self._known_end = 1
+        #: Who waits for a look that has not begun.
+        self._waiting: list[asyncio.Future[SequenceError | None]] = []
+        self._looking: asyncio.Task[None] | None = None
         self.prefetch_seconds = 0.0
         self.prefetch_error = ""
         self.prefetch_failures = 0
@@ -60,7 +66,9 @@ class PidBlocks:
         Raises:
             SequenceError: they cannot be read.
         """
-        self.ages = self._merged(BlockAges(self._sequence.blocks()))
+        self.ages = BlockAges(self._sequence.blocks())
+        self._known_end = self.ages.end
+        self._merge()
 
     def first(self, largest: int) -> None:
         """Take the first block of this run. Blocks; before the doors open.
@@ -115,9 +123,7 @@ class PidBlocks:
 
     def _use(self, block: PidBlock) -> None:
         self.ages.note(block)
-        if len(self.ages) >= self._merge_at:
-            self._merged(self.ages)
-            self._merge_at = 2 * len(self.ages) + _MERGE_LEAST
+        self._keep_small()
         self._numbers = iter(range(block.first, block.end))
         self._left = block.count
 
@@ -134,7 +140,8 @@ class PidBlocks:
             if isinstance(result, Exception):
                 self.prefetch_error = str(result)
                 self.prefetch_failures += 1
-                _log.error("no PID block; leases go on to the end of the last", error=str(result))
+                LINES.write(_log, "error", "no PID block; leases go on to the end of the last",
+                            error=str(result), cause=str(result.__cause__ or ""))  # fmt: skip
                 return
             self.prefetch_error = ""
             self._next = result
@@ -145,35 +152,55 @@ class PidBlocks:
 
     def unsure(self, pid: int) -> bool:
         """See `surroundings.LeaseBook`."""
-        if not self._sequence.shared or self.ages.taken_ms(pid) >= 0:
-            return False
-        if time.monotonic() < self._looked_at + _LOOKED_SECONDS:
-            return False
-        self._look()
-        return True
+        beyond = self._sequence.shared and number_of(pid) >= self._known_end
+        return beyond and self.ages.taken_ms(pid) < 0
 
-    def _look(self) -> None:
-        """Read the blocks on record again, for those that other servers took."""
-        if self._looking:
-            return
-        self._looking = True
-        began = time.monotonic()
+    async def look(self) -> None:
+        """See `surroundings.LeaseBook`."""
+        looked: asyncio.Future[SequenceError | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(looked)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        error = await looked
+        if error is not None:
+            raise SequenceError(str(error)) from error
 
-        def read() -> BlockAges:
-            return self._merged(BlockAges(self._sequence.blocks()))
+    async def _look(self) -> None:
+        """Look at the coordinator, as long as somebody waits for that; once for all who wait."""
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                error = await self._look_once()
+                for each in waiting:
+                    if not each.done():  # who asked may have gone away
+                        each.set_result(error)
+                await asyncio.sleep(_LOOK_REST_SECONDS)
+        finally:
+            self._looking = None
 
-        def done(ages: BlockAges | Exception) -> None:
-            self._looking = False
-            if isinstance(ages, Exception):
-                _log.error("blocks of other servers cannot be read", error=str(ages))
-                return
-            for block in self.ages.newest(ages.end):
-                ages.add(block)  # used since it was looked
-            self.ages = ages
-            self._looked_at = began
+    async def _look_once(self) -> SequenceError | None:
+        """Take note of the blocks that other servers took; why they cannot be read, if so."""
+        try:
+            found = await self._pool.run(partial(self._sequence.blocks, self._known_end))
+        except SequenceError as error:
+            LINES.write(_log, "error", "blocks of other servers cannot be read",
+                        error=str(error))  # fmt: skip
+            return error
+        except Exception as error:  # noqa: BLE001 - a bug is not to leave them waiting
+            LINES.write(_log, "error", "blocks of other servers cannot be read", kind_of(error),
+                        error, error=repr(error))  # fmt: skip
+            return SequenceError(f"{type(error).__name__}: {error}")
+        for block in found:
+            self.ages.note(block)
+            self._known_end = max(self._known_end, block.end)
+        self._keep_small()
+        return None
 
-        self._pool.submit(read, done)
+    def _keep_small(self) -> None:
+        if len(self.ages) >= self._merge_at:
+            self._merge()
+            self._merge_at = 2 * len(self.ages) + _MERGE_LEAST
 
-    def _merged(self, ages: BlockAges) -> BlockAges:
-        ages.merge_older(self._clock_ms() - self._lease_ms)
-        return ages
+    def _merge(self) -> None:
+        """Join blocks that are older than a lease."""
+        self.ages.merge_older(self._clock_ms() - self._lease_ms)

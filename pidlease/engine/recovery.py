@@ -8,11 +8,12 @@ from functools import partial
 import structlog
 
 from pidlease.engine.held import HeldPartition
+from pidlease.engine.known import KnownProducers
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.replay import Replay
 from pidlease.engine.surroundings import Surroundings
-from pidlease.storage.errors import LogError
+from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LogStore
 from pidlease.storage.snapshots import (
@@ -180,15 +181,26 @@ def begin(partition: Partition, rows: PartitionRows | None, now_ms: int) -> None
         rows: None: there are none.
         now_ms: the time, in ms since 1970.
     """
-    start = partition.log.kept_offset
-    if rows is None or rows.topic_id != partition.topic_id:
+    begin_at(partition, partition.log.kept_offset, rows, now_ms)
+
+
+def begin_at(known: KnownProducers, start: int, rows: PartitionRows | None, now_ms: int) -> None:
+    """Begin with what a snapshot has; see `begin`.
+
+    Parameters:
+        known: nothing is applied to it.
+        start: the first offset that the log still has.
+        rows: None: there are none.
+        now_ms: the time, in ms since 1970.
+    """
+    if rows is None or rows.topic_id != known.topic_id:
         # Another topic had the name: who wrote to that one goes on where it was.
         hole = start > 0 or rows is not None
-        partition.restore({}, start, now_ms if hole else partition.hole_ms)
+        known.restore({}, start, now_ms if hole else known.hole_ms)
         return
     hole_ms = now_ms if rows.next_offset < start else rows.hole_ms
     # A copy: where the log cannot be read to its end now, it begins with these rows again.
-    partition.restore(dict(rows.producers), max(rows.next_offset, start), hole_ms)
+    known.restore(dict(rows.producers), max(rows.next_offset, start), hole_ms)
 
 
 def catch_up(partition: Partition, now_ms: int) -> None:
@@ -199,4 +211,5 @@ def catch_up(partition: Partition, now_ms: int) -> None:
     try:
         partition.replay(log.read_batches(partition.next_offset), now_ms)
     except LogError as error:
-        log.stop(f"the log could not be read again: {error}")
+        reason = f"the log could not be read again: {reason_for_clients(error)}"
+        log.stop_short(reason, partition.next_offset, str(error))

@@ -6,12 +6,14 @@ a producer is judged, the log is read.
 """
 
 import asyncio
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Set
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
@@ -94,17 +96,10 @@ class Parked(NamedTuple):
     give_up: Callable[[Outcome], None]
 
 
-class Rereading:
-    """One partition's; many wait for the same reading.
+class ParkedBatches(ABC):
+    """Batches of one partition that wait until something was read; many for the same reading."""
 
-    Parameters:
-        partition: what is read for.
-        log: what is read.
-    """
-
-    def __init__(self, partition: Rereadable, log: ForwardingLog) -> None:
-        self._partition: Final = partition
-        self._log: Final = log
+    def __init__(self) -> None:
         self._parked: list[tuple[int, Parked]] = []
         #: How much of each producer waits, also of those that are being read for.
         self._waiting: dict[int, int] = {}
@@ -118,7 +113,7 @@ class Rereading:
         return producer in self._waiting
 
     def park(self, producer: int, parked: Parked) -> None:
-        """Read the log, from a moment that is not past yet, and judge then."""
+        """Read, from a moment that is not past yet, and judge a batch then."""
         self._waiting[producer] = self._waiting.get(producer, 0) + 1
         self._parked.append((producer, parked))
         self.begin()
@@ -132,7 +127,7 @@ class Rereading:
             self._failed.add(producer)
 
     def begin(self) -> None:
-        """Read the log."""
+        """Read."""
         self._wanted = True
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -147,15 +142,11 @@ class Rereading:
             self._task = None
 
     async def _once(self, parked: list[tuple[int, Parked]]) -> None:
-        failure: Outcome | None = None
         try:
-            await self._partition.reread(self._log)
-        except LogError as error:
-            _log.warning("the log could not be read again", partition=str(self._partition.name),
-                         error=str(error))  # fmt: skip
-            failure = _outcome(error)
-        except Exception:  # noqa: BLE001 - a bug is not to leave them waiting
-            _log.exception("the log could not be read again", partition=str(self._partition.name))
+            failure = await self._read({producer for producer, _ in parked})
+        except Exception as error:  # noqa: BLE001 - a bug is not to leave them waiting
+            LINES.write(_log, "error", "batches that waited could not be validated",
+                        kind_of(error), error, error=repr(error))  # fmt: skip
             failure = _UNREAD
         for producer, each in parked:
             if failure is not None:
@@ -170,8 +161,41 @@ class Rereading:
                     each.give_up(given_up)
                 else:
                     each.again()
-            except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others
-                _log.exception("a batch could not be judged again", producer=producer)
+            except Exception as error:  # noqa: BLE001 - one's bug is not to strand the others
+                LINES.write(_log, "error", "a batch could not be judged again", kind_of(error),
+                            error, producer=producer, error=repr(error))  # fmt: skip
+
+    @abstractmethod
+    async def _read(self, producers: Set[int]) -> Outcome | None:
+        """Read for producers.
+
+        Returns:
+            The outcome of their batches, where it could not be read.
+        """
+
+
+class Rereading(ParkedBatches):
+    """Batches that wait for the log to be read.
+
+    Parameters:
+        partition: what is read for.
+        log: what is read.
+    """
+
+    def __init__(self, partition: Rereadable, log: ForwardingLog) -> None:
+        super().__init__()
+        self._partition: Final = partition
+        self._log: Final = log
+
+    async def _read(self, producers: Set[int]) -> Outcome | None:  # noqa: ARG002 - all are
+        """See `ParkedBatches`."""
+        try:
+            await self._partition.reread(self._log)
+        except LogError as error:
+            LINES.write(_log, "warning", "the log could not be read again", kind_of(error),
+                        partition=str(self._partition.name), error=str(error))  # fmt: skip
+            return _outcome(error)
+        return None
 
 
 def _outcome(error: LogError) -> Outcome:

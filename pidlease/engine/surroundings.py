@@ -31,9 +31,16 @@ class LeaseBook(Protocol):
         """Take note that a PID writes to a partition for the first time; False: no slot is free."""
 
     def unsure(self, pid: int) -> bool:
-        """Whether a PID of no block on record may be one that another server leased since.
+        """Whether another server may have leased a PID, of whose block nothing is known here.
 
-        Then it is being looked up, and will be known soon.
+        What is decided by that waits for `look`.
+        """
+
+    async def look(self) -> None:
+        """Learn which PIDs other servers have leased, by a look that begins after this is called.
+
+        Raises:
+            SequenceError: the coordinator cannot be asked now.
         """
 
     def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:

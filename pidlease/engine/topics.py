@@ -174,6 +174,15 @@ class TopicTable:
         """What a snapshot is to have besides: what the last has of what cannot be read now."""
         return self.held.rows({partition.name for partition in self.partitions_to_snapshot()})
 
+    async def check_owned(self) -> None:
+        """Make sure that no other server has served these logs since this one started to.
+
+        Raises:
+            NotOwnerError: another server has.
+            LogError: it cannot be known now.
+        """
+        await self._pool.run(self._store.check_owned)
+
     async def settle(self) -> None:
         """Wait for changes that are under way."""
         await asyncio.gather(*self._changes, return_exceptions=True)

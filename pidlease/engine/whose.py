@@ -29,17 +29,18 @@ def batch_of(header: BatchHeader) -> Batch:
     return Batch(header.producer_epoch, first, last, header.records, header.crc)
 
 
-def identified(identity: Identity, header: BatchHeader) -> Batch:
+def identified(identity: Identity, header: BatchHeader, crc: int) -> Batch:
     """The identity of a batch that brings it in its first record.
 
     Parameters:
         identity: what the record says.
         header: of the batch, as it stands under the writer.
+        crc: what its content is compared by: of `writer.crc_of_send`, or UNKNOWN_CRC.
     """
     name, generation, first, last = identity[1:5]
     # A producer of policy epoch counts requests, whatever they hold.
     records = last - first + 1 if name else header.records
-    return Batch(generation, first, last, records, header.crc)
+    return Batch(generation, first, last, records, crc)
 
 
 def whose(logged: LoggedBatch, names: ProducerNames) -> Whose | None:
@@ -54,7 +55,7 @@ def whose(logged: LoggedBatch, names: ProducerNames) -> Whose | None:
         pid = header.producer_id
         return Whose(pid, batch_of(header)) if policy_of(pid) is Policy.KAFKA else None
     pid = names.take(identity.name) if identity.name else identity.pid
-    return Whose(pid, identified(identity, header))
+    return Whose(pid, identified(identity, header, header.crc))
 
 
 def no_policy(pid: int) -> str:

@@ -22,6 +22,8 @@ from pidlease.engine.appends import Appending
 from pidlease.engine.flight import Pending, not_taken
 from pidlease.engine.frontier import Frontier
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
+from pidlease.kafka.produce_errors import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
+from pidlease.repeated_lines import LINES
 from pidlease.storage.joined import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
 from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch
 from pidlease.storage.record_batch import read_header
@@ -31,12 +33,6 @@ from pidlease.storage.writer import Writer, stamp
 WRITER: Final = -1
 #: Kafka's numbers wrap behind this one. The writer is taken again before.
 _SEQUENCE_MAX: Final = 2**31 - 1 - (1 << 24)
-#: Refusals for what is in a batch: corrupt, too large, a timestamp or a record that may not be.
-_CONTENT: Final = frozenset({2, 10, 18, 32, 87})
-#: Out of order: what came before it was not taken.
-_OUT_OF_ORDER: Final = 45
-#: Invalid producer epoch, and producer fenced: another server has taken the writer.
-_FENCED: Final = frozenset({47, 90})
 
 _log = structlog.get_logger(__name__)
 
@@ -192,8 +188,10 @@ class WriterLane:
         self._partition.totals.forwarded(flight.began, answer.code, answer.offset)
         if flight not in self._flying:
             return  # it failed with one before it; the log up to the next marker settles it
-        refused = answer.definite or (answer.code == _OUT_OF_ORDER and bool(self._refused))
-        if answer.code in _FENCED:
+        # Out of order, because what came before it was refused.
+        follows = answer.code == OUT_OF_ORDER_SEQUENCE_NUMBER and bool(self._refused)
+        refused = answer.definite or follows
+        if answer.code in FENCED:
             self.fence()
         if self._flying[0] is flight and refused:
             self._flying.popleft()
@@ -231,16 +229,17 @@ class WriterLane:
         everything: Outcome | None = None
         for flight, answer in answers:
             refusal = not_taken(answer)
-            if answer.code == _OUT_OF_ORDER:
+            if answer.code == OUT_OF_ORDER_SEQUENCE_NUMBER:
                 again += flight.parts
-            elif answer.code in _CONTENT and len(flight.parts) > 1:
+            elif answer.code in CONTENT and len(flight.parts) > 1:
                 again += flight.parts  # one of them, and nobody says which
                 self._alone = len(again)
             else:
                 failed += [(each, refusal) for each in flight.parts]
-                everything = everything or (None if answer.code in _CONTENT else refusal)
-                _log.warning("Kafka refuses a batch", partition=str(self._partition.name),
-                             reason=answer.reason)  # fmt: skip
+                everything = everything or (None if answer.code in CONTENT else refusal)
+                place = str(self._partition.name)
+                LINES.write(_log, "warning", "Kafka refuses a batch", (place, answer.code),
+                            partition=place, reason=answer.reason)  # fmt: skip
         gone = {each.pid for each, _ in failed if each.pid}
         behind = everything or Outcome(Status.FAILED, reason="a batch before it was refused")
         kept: deque[Pending] = deque()
@@ -260,9 +259,9 @@ class WriterLane:
         self.writer = None
         if not flights and not self._waiting:
             return
-        _log.warning("the writer of a partition is to be taken again", reason=reason,
-                     partition=str(self._partition.name), fenced=self.fenced,
-                     batches=len(flights))  # fmt: skip
+        LINES.write(_log, "warning", "the writer of a partition is to be taken again",
+                    str(self._partition.name), reason=reason, partition=str(self._partition.name),
+                    fenced=self.fenced, batches=len(flights))  # fmt: skip
         if flights:
             self.doubt_ms = self._clock_ms()
         for flight in self._flying:

@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from pidlease.storage.errors import DataFolderError
+from pidlease.storage.errors import DataFolderError, reason_for_clients
 from pidlease.storage.files import (
     Files,
     Lock,
@@ -161,7 +161,8 @@ class DataFolder:
             for (name, _), log in list(self._logs.items()):
                 if name == topic.name:
                     # What it would take now, a crash could take away with the topic.
-                    log.stop(f"the topic's deletion is in doubt: {error}")
+                    reason = reason_for_clients(error)
+                    log.stop(f"the topic's deletion is in doubt: {reason}", str(error))
             raise
         self._in_doubt.discard(topic.name)
         self._left_over[topic.name] = topic
@@ -199,6 +200,9 @@ class DataFolder:
         self._logs[topic.name, partition] = log
         return log
 
+    def check_owned(self) -> None:
+        """See `LogStore`: the lock of the directory is this process's."""
+
     def close(self) -> None:
         """See `LogStore`. A partition that is stopped makes it an unclean stop."""
         try:
@@ -206,7 +210,7 @@ class DataFolder:
                 try:
                     log.close()
                 except OSError as error:
-                    log.stop(f"it could not be closed: {error}")
+                    log.stop(f"it could not be closed: {reason_for_clients(error)}", str(error))
             if all(log.closed for log in self._logs.values()):
                 write_aside(self._files, self._marker, [b""])
         finally:

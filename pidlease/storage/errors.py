@@ -62,7 +62,26 @@ class DamagedLogError(LogError):
         super().__init__(f"{path} is damaged at byte {position}: {reason}")
         self.path = path
         self.position = position
+        self.reason = reason
 
 
 class DataFolderError(Exception):
     """A data directory that cannot be used; the message says what to do."""
+
+
+def reason_for_clients(error: BaseException) -> str:
+    """What clients are told of a failure: the text without paths of this server.
+
+    Write the error itself to the log.
+    """
+    if isinstance(error, DamagedLogError):
+        return f"the log is damaged at byte {error.position}: {error.reason}"
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.strerror:
+        return error.strerror
+    if isinstance(error.__cause__, OSError):
+        return reason_for_clients(error.__cause__)
+    if error.__cause__ is not None:  # of ZooKeeper
+        return str(error)
+    return "a file of the server cannot be used; its log says more"

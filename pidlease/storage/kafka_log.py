@@ -1,8 +1,8 @@
 """One partition of a Kafka cluster as the engine sees it (see `ports.ForwardingLog`).
 
 Answers of Kafka to a batch are of three kinds: it is in the log; it is not, and will not be; or
-nobody knows, because the connection ended, or a replica was late. Only what is listed here is the
-second kind.
+nobody knows, because the connection ended, or a replica was late. Which of them an error code is
+stands in `pidlease.kafka.produce_errors`.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.state import UNKNOWN_CRC
+from pidlease.kafka.produce_errors import Stored, produce_error
+from pidlease.repeated_lines import LINES
 from pidlease.storage.errors import (
     DamagedLogError,
     LogError,
@@ -45,25 +47,9 @@ from pidlease.storage.upstream.errors import (
 )
 from pidlease.storage.upstream.fetch_wire import Fetched
 from pidlease.storage.upstream.produce_wire import Batch, Row
-from pidlease.storage.writer import LoggedBatch, Writer, crc_under_writer, logged
+from pidlease.storage.writer import LoggedBatch, Writer, logged
 
 Result = TypeVar("Result")
-
-#: Answers that say for certain that a batch is not in the log, and will not be.
-DEFINITE: Final = frozenset(
-    code.value
-    for code in (
-        ErrorCode.corrupt_message,  # 2
-        ErrorCode.unknown_topic_or_partition,  # 3
-        ErrorCode.message_too_large,  # 10
-        ErrorCode.invalid_topic_exception,  # 17
-        ErrorCode.record_list_too_large,  # 18
-        ErrorCode.not_enough_replicas,  # 19
-        ErrorCode.topic_authorization_failed,  # 29
-        ErrorCode.invalid_timestamp,  # 32
-        ErrorCode.invalid_record,  # 87
-    )
-)
 
 _log = structlog.get_logger(__name__)
 
@@ -129,7 +115,7 @@ class Writers(Protocol):
     async def current(self, place: TopicPartition) -> Writer | None:
         """See `ports.ForwardingLog.who_writes`."""
 
-    async def owned(self) -> bool:
+    async def owned(self) -> bool | None:
         """See `ports.ForwardingLog.owned`."""
 
 
@@ -181,7 +167,7 @@ class KafkaPartitionLog:
         """See `ports.ForwardingLog`."""
         return await self._writers.current(self._place)
 
-    async def owned(self) -> bool:
+    async def owned(self) -> bool | None:
         """See `ports.ForwardingLog`."""
         return await self._writers.owned()
 
@@ -208,28 +194,39 @@ class KafkaPartitionLog:
         if isinstance(result, UpstreamError):
             unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
             # No address in what clients are told.
-            _log.info("a batch was not answered", partition=str(self._place), error=str(result))
+            LINES.write(_log, "info", "a batch was not answered", str(result),
+                        partition=str(self._place), error=str(result))  # fmt: skip
             reason = (
                 "its leader in Kafka did not answer" if unknown else "no leader in Kafka takes it"
             )
             told(Forwarded(0, -1, definite=not unknown, reason=reason))
             return
-        code, offset, message = result
-        if code == 0 and offset >= 0:
-            self.end_offset = max(self.end_offset, offset + records)
-            told(Forwarded(0, offset))
-            return
-        said = f"that it is at offset {offset}" if code == 0 else name_of(code)
-        reason = f"Kafka answers {said}" + (f": {message}" if message else "")
-        told(Forwarded(code, -1, definite=code in DEFINITE, reason=reason))
+        answer = forwarded(result)
+        if answer.offset >= 0:
+            self.end_offset = max(self.end_offset, answer.offset + records)
+        elif produce_error(answer.code).stored is Stored.UNEXPECTED:
+            _log.error(
+                "unexpected error code of Produce; the batch may be stored",
+                partition=str(self._place), code=answer.code, reason=answer.reason,
+            )  # fmt: skip
+        told(answer)
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """See `PartitionLog`: this log takes its batches one by one."""
         raise NotImplementedError("Kafka's log takes batches by `send`")
 
-    def stop(self, reason: str) -> None:
+    @property
+    def promised_end(self) -> int:
+        """See `PartitionLog`."""
+        return self.end_offset
+
+    def stop(self, reason: str, detail: str = "") -> None:  # noqa: ARG002 - not needed here
         """See `PartitionLog`."""
         self.stopped = self.stopped or reason
+
+    def stop_short(self, reason: str, offset: int, detail: str = "") -> None:  # noqa: ARG002
+        """See `PartitionLog`. Its end is Kafka's, whatever could be read here."""
+        self.stop(reason)
 
     async def flush(self) -> None:
         """See `PartitionLog`: what Kafka has acknowledged is as durable as it is set to be."""
@@ -329,7 +326,7 @@ class KafkaPartitionLog:
                 if found.code == _OUT_OF_RANGE:
                     raise OffsetRangeError(offset, self.start_offset, self.end_offset)
                 reason = f"Kafka answers {name_of(found.code)}"
-                self._upstream.stale()
+            self._upstream.stale()
             self._tell_again(reason)
             await asyncio.sleep(rest)
             rest *= 2
@@ -350,8 +347,19 @@ class KafkaPartitionLog:
         raise KafkaUnreadableError(f"{self._place} cannot be asked: {reason}")
 
     def _tell_again(self, reason: str) -> None:
-        _log.info("Kafka could not be read; it is asked again", partition=str(self._place),
-                  reason=reason)  # fmt: skip
+        LINES.write(_log, "info", "Kafka could not be read; it is asked again", reason,
+                    partition=str(self._place), reason=reason)  # fmt: skip
+
+
+def forwarded(row: Row) -> Forwarded:
+    """Translate Kafka's answer to a batch. An offset beside an error code counts for nothing."""
+    code, offset, message = row
+    if code == 0 and offset >= 0:
+        return Forwarded(0, offset)
+    said = f"that it is at offset {offset}" if code == 0 else name_of(code)
+    reason = f"Kafka answers {said}" + (f": {message}" if message else "")
+    definite = produce_error(code).stored is Stored.NO
+    return Forwarded(code, -1, definite=definite, reason=reason)
 
 
 def name_of(code: int) -> str:
@@ -394,11 +402,11 @@ def sends_of(header: BatchHeader, data: memoryview, writers: Container[int]) -> 
     """What was sent, of one batch: by the CRCs that it is judged by."""
     try:
         found = logged(header, data, writers)
-        if found.identity is None:
-            return [found]
-        judged_by = UNKNOWN_CRC if header.is_log_append_time else crc_under_writer(data)
-        return list(parted(found._replace(header=header._replace(crc=judged_by)), data))
+        if header.is_log_append_time:  # Kafka has put in a time and a CRC of its own
+            found = found._replace(header=header._replace(crc=UNKNOWN_CRC))
+        return list(parted(found, data))
     except UnidentifiedBatchError as error:
         # Written past us by somebody who has taken a writer's id: nothing can be said of it.
-        _log.error("a batch of a writer does not say who sent it", error=str(error))
+        LINES.write(_log, "error", "a batch of a writer does not say who sent it",
+                    error=str(error))  # fmt: skip
         return [LoggedBatch(header)]

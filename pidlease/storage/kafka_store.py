@@ -11,7 +11,7 @@ import structlog
 
 from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
 from pidlease.coordination.writer_ids import WriterIdsError
-from pidlease.storage.errors import DataFolderError
+from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.kafka_log import KafkaPartitionLog
 from pidlease.storage.kafka_writers import KafkaWriters
@@ -103,6 +103,11 @@ class KafkaStore:
         log = KafkaPartitionLog(self._upstream, place, span, self._writers, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
         return log
+
+    def check_owned(self) -> None:
+        """See `LogStore`."""
+        if self._wait(self._writers.owned()) is False:
+            raise NotOwnerError("another server serves this Kafka cluster")
 
     def close(self) -> None:
         """See `LogStore`."""

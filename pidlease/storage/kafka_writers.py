@@ -12,7 +12,8 @@ from typing import Final
 import structlog
 
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
-from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LATE_MS
 from pidlease.storage.snapshot_tables import TopicPartition
@@ -69,12 +70,15 @@ class KafkaWriters:
         self._last: dict[TopicPartition, int] = {}
         #: The partitions whose writer this server was.
         self._mine: set[TopicPartition] = set()
-        self._began_ms = self._clock_ms()
+        #: Since when nobody else sends for this server's partitions, in ms since 1970.
+        self._took_over_ms = self._clock_ms()
         #: For how long one may be used, in ms.
         self.kept_ms = _WRITER_MS_UNKNOWN
 
     def load(self) -> None:
-        """Read the ids on record. Blocks.
+        """Read the ids on record: this server has just taken over, perhaps after standing by.
+
+        Blocks. From now on no other server begins to send; what it sent before may still come.
 
         Raises:
             WriterIdsError: they cannot be read.
@@ -83,7 +87,7 @@ class KafkaWriters:
         for pid, of in sorted(known.items(), key=lambda each: each[1].given_ms):
             self._last[TopicPartition(of.topic, of.partition)] = pid
         self._ids.update(known)
-        self._began_ms = self._clock_ms()
+        self._took_over_ms = self._clock_ms()
 
     def kafka_keeps(self, kept: Kept) -> None:
         """Take note of how long Kafka remembers."""
@@ -124,8 +128,14 @@ class KafkaWriters:
                 )
                 raise NotAllowedError(f"{error}; {right}", error.code) from error
             raise WriterUnavailableError(str(error)) from error
-        except (UpstreamError, WriterIdsError) as error:
+        except UpstreamError as error:
             raise WriterUnavailableError(str(error)) from error
+        except WriterIdsError as error:
+            LINES.write(_log, "error", "the id of a writer is not stored", kind_of(error),
+                        partition=str(place), error=str(error))  # fmt: skip
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            reason = reason_for_clients(cause)
+            raise WriterUnavailableError(f"the writer's id is not stored: {reason}") from error
         self._taken[place] = writer
         self._mine.add(place)
         _log.info("writer taken", partition=str(place), pid=writer.pid, epoch=writer.epoch)
@@ -160,17 +170,17 @@ class KafkaWriters:
         try:
             return await self._owned()
         except LogError as error:
-            _log.warning("who owns a partition cannot be asked", partition=str(place),
-                         error=str(error))  # fmt: skip
+            LINES.write(_log, "warning", "who owns a partition cannot be asked", kind_of(error),
+                        partition=str(place), error=str(error))  # fmt: skip
             return None
 
-    async def owned(self) -> bool:
+    async def owned(self) -> bool | None:
         """See `ports.ForwardingLog.owned`.
 
         Raises:
             LogError: it cannot be known now.
         """
-        return self._owned is not None and await self._owned()
+        return None if self._owned is None else await self._owned()
 
     async def current(self, place: TopicPartition) -> Writer | None:
         """Who is a partition's writer; None: this Kafka does not tell (before 3.0).
@@ -194,8 +204,8 @@ class KafkaWriters:
             WriterIdsError: it could not be recorded.
         """
         if place in self._last:
-            # Of a life before nobody knows when it last sent.
-            since_ms = doubt_ms if place in self._mine else self._began_ms
+            # When the server before last sent is not known: up to the moment it was replaced.
+            since_ms = doubt_ms if place in self._mine else self._took_over_ms
             late_ms = since_ms + LATE_MS - self._clock_ms()
             if since_ms and late_ms > 0:
                 raise WriterUnavailableError(

@@ -81,14 +81,35 @@ class PartitionLog(Protocol):
         """The first offset that is not acknowledged."""
 
     @property
+    def promised_end(self) -> int:
+        """The first offset behind all that is known to have been acknowledged.
+
+        Above `end_offset` where acknowledged records cannot be read any more.
+        """
+
+    @property
     def stopped(self) -> str:
         """Why the partition takes no appends; empty where it does."""
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """Append all of the batches, in order, or none. The caller waits for `done` in between."""
 
-    def stop(self, reason: str) -> None:
-        """Take no appends from now on."""
+    def stop(self, reason: str, detail: str = "") -> None:
+        """Take no appends from now on.
+
+        Parameters:
+            reason: clients are told; it names no path.
+            detail: the log is told as well.
+        """
+
+    def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
+        """Take no appends from now on, and end where reading failed. Blocks.
+
+        Parameters:
+            reason: why it cannot be read; clients get it, so it names no path.
+            offset: everything before it was read.
+            detail: for the log.
+        """
 
     async def flush(self) -> None:
         """Return when everything acknowledged is on the disk.
@@ -202,8 +223,11 @@ class ForwardingLog(PartitionLog, Protocol):
             LogError: it cannot be asked.
         """
 
-    async def owned(self) -> bool:
-        """Whether this server owns the partition, although another one has taken its writer.
+    async def owned(self) -> bool | None:
+        """Whether this server owns the partition, and always has since it started to serve.
+
+        Returns:
+            None: servers have no coordinator that says who the owner is.
 
         Raises:
             LogError: it cannot be known now.
@@ -276,6 +300,14 @@ class LogStore(Protocol):
             topic: the definition.
             partition: the number.
             recovery_offset: up to here the log was durable and intact (a snapshot's vector).
+        """
+
+    def check_owned(self) -> None:
+        """Make sure that no other server has served these logs since this one started to.
+
+        Raises:
+            NotOwnerError: another server has.
+            LogError: it cannot be known now.
         """
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ import pyarrow.compute  # used by casts, and loaded then: not in the middle of a
 from pidlease.core.packed import NARROW, WIDE, Layout, Packed, layout_of
 from pidlease.core.pid import POLICY_SHIFT
 from pidlease.core.producer_names import ProducerNames, is_stand_in
-from pidlease.core.rules import EPOCH, Rules, rules_of
-from pidlease.core.state import BATCHES_KEPT
+from pidlease.core.rules import EPOCH, KAFKA, Rules, rules_of
+from pidlease.core.state import BATCHES_KEPT, UNKNOWN_CRC
 
 #: Rows that are made at once: a few hundred microseconds in which nobody else runs.
 ROWS_AT_ONCE: Final = 2_000
@@ -296,7 +296,11 @@ def lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
 
 
 def read_producers(
-    table: pa.Table, partitions: Iterable[TopicPartition], names: ProducerNames
+    table: pa.Table,
+    partitions: Iterable[TopicPartition],
+    names: ProducerNames,
+    *,
+    crcs_are_comparable: bool = True,
 ) -> dict[TopicPartition, dict[int, Packed]]:
     """The rows of producers.parquet, by partition.
 
@@ -304,6 +308,8 @@ def read_producers(
         table: the file.
         partitions: those of the offset vector; each gets an entry, if an empty one.
         names: gets the producer ids of policy epoch.
+        crcs_are_comparable: False: an older server computed the CRCs of what stands under the
+            writer in another way, so they are left out.
 
     Raises:
         SnapshotError: a row names another partition, or says what no fold makes.
@@ -316,7 +322,7 @@ def read_producers(
         if any(each.null_count for each in rows.columns):
             raise SnapshotError("a row with nothing where something must be")
         pids = _read_pids(column, names)
-        states = _pack_rows(pids, column)
+        states = _pack_rows(pids, column, crcs_are_comparable=crcs_are_comparable)
         topics = column["topic"].dictionary_encode()
         numbers = _numbers(column["partition"])
         which = _numbers(topics.indices).astype(np.int64) << 32 | numbers
@@ -341,7 +347,9 @@ def _read_pids(column: dict[str, pa.Array], names: ProducerNames) -> np.ndarray:
     return pids
 
 
-def _pack_rows(pids: np.ndarray, column: dict[str, pa.Array]) -> list[Packed]:
+def _pack_rows(
+    pids: np.ndarray, column: dict[str, pa.Array], *, crcs_are_comparable: bool
+) -> list[Packed]:
     """Pack rows, all that are of one layout and have as many batches at once."""
     lists = column["batches"]
     ends = _numbers(lists.offsets)
@@ -356,14 +364,23 @@ def _pack_rows(pids: np.ndarray, column: dict[str, pa.Array]) -> list[Packed]:
             if not 1 <= count <= BATCHES_KEPT:
                 raise SnapshotError(f"a producer with {count} batches")
             places = np.flatnonzero((policies == policy) & (counts == count))
-            packed = _pack_alike(rules, count, places, begins[places], column)
+            keeps_crcs = crcs_are_comparable or rules is KAFKA
+            packed = _pack_alike(
+                rules, count, places, begins[places], column, keeps_crcs=keeps_crcs
+            )
             for place, state in zip(places.tolist(), packed, strict=True):
                 states[place] = state
     return states
 
 
 def _pack_alike(
-    rules: Rules, count: int, places: np.ndarray, begins: np.ndarray, column: dict[str, pa.Array]
+    rules: Rules,
+    count: int,
+    places: np.ndarray,
+    begins: np.ndarray,
+    column: dict[str, pa.Array],
+    *,
+    keeps_crcs: bool,
 ) -> list[Packed]:
     layout = layout_of(rules)
     size = layout.head.size + count * layout.batch.size
@@ -372,6 +389,8 @@ def _pack_alike(
     values = column["batches"].values
     for name, _ in _BATCH_FIELDS:
         _fill(rows["batches"][name], _numbers(values.field(name))[newest_first], name)
+    if not keeps_crcs:
+        rows["batches"]["crc"] = UNKNOWN_CRC
     for name in ("generation", "lowest", "arrival_ms"):
         _fill(rows[name], _numbers(column[name])[places], name)
     if (rows["batches"]["last"][:, 0] != _numbers(column["high"])[places]).any():

@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from pidlease.core.packed import Packed
 from pidlease.core.producer_names import ProducerNames
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.files import (
     Buffer,
     Files,
@@ -59,6 +60,8 @@ __all__ = [
 
 #: 2: producers have a producer_id.
 FORMAT_VERSION: Final = 2
+#: How the CRCs were computed under the writer; 2: by `writer.crc_of_send`.
+_CRC_RULE: Final = 2
 #: How much of a snapshot is written before it is sent to the disk.
 _FSYNC_BYTES: Final = 4 << 20
 
@@ -80,6 +83,7 @@ class Manifest:
         places: for each partition its place in the offset vector, and what goes with it.
         rows: how many rows each file has.
         checksums: (bytes, CRC-32C) of each file.
+        crc_rule: how the batches' CRCs were computed.
     """
 
     number: int
@@ -87,6 +91,7 @@ class Manifest:
     places: dict[TopicPartition, Place]
     rows: dict[str, int]
     checksums: dict[str, tuple[int, int]]
+    crc_rule: int = _CRC_RULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,8 @@ class SnapshotStore:
             try:
                 self.remove(old)
             except OSError as error:  # it does not make the new one any worse
-                _log.error("an old snapshot cannot be removed", number=old, error=str(error))
+                LINES.write(_log, "error", "an old snapshot cannot be removed", kind_of(error),
+                            number=old, error=str(error))  # fmt: skip
         return manifest
 
     def _write_aside(
@@ -208,7 +214,10 @@ class SnapshotStore:
         folder = self._folder / _name(number)
         producers = self._read_table(folder / _PRODUCERS, PRODUCERS_SCHEMA, manifest)
         leases = self._read_table(folder / _LEASES, LEASES_SCHEMA, manifest)
-        states = read_producers(producers, manifest.places, self.names)
+        comparable = manifest.crc_rule == _CRC_RULE
+        states = read_producers(
+            producers, manifest.places, self.names, crcs_are_comparable=comparable
+        )
         return Snapshot(manifest, states, read_leases(leases))
 
     def _write_table(
@@ -325,6 +334,7 @@ def _encode_manifest(manifest: Manifest) -> bytes:
     body = json.dumps(
         {
             "format": FORMAT_VERSION,
+            "crc_rule": manifest.crc_rule,
             "number": manifest.number,
             "created_ms": manifest.created_ms,
             "topics": topics,
@@ -351,4 +361,5 @@ def _decode_manifest(content: bytes) -> Manifest:
         for number, part in entry["partitions"].items()
     }
     sums = {name: (size, crc) for name, (size, crc) in body["checksums"].items()}
-    return Manifest(body["number"], body["created_ms"], places, body["rows"], sums)
+    rule = body.get("crc_rule", 1)
+    return Manifest(body["number"], body["created_ms"], places, body["rows"], sums, rule)

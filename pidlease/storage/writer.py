@@ -26,6 +26,8 @@ WRITER_PID: Final = make_pid(Policy.WRITER, 1)
 _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_END: Final = PRODUCER_AT + _PRODUCER.size
 _CRC: Final = struct.Struct(">I")
+#: The base and the maximum timestamp stand between here and the producer id.
+_TIMES_AT: Final = PRODUCER_AT - 16
 
 
 class Writer(NamedTuple):
@@ -41,11 +43,15 @@ class Writer(NamedTuple):
 
 
 _EMBEDDED: Final = Writer(WRITER_PID, 0)
-_EMBEDDED_NUMBERS: Final = _PRODUCER.pack(*_EMBEDDED, 0)
+_EMBEDDED_HEADER: Final = (*_EMBEDDED, 0)
+_EMBEDDED_NUMBERS: Final = _PRODUCER.pack(*_EMBEDDED_HEADER)
 
 
 class LoggedBatch(NamedTuple):
-    """A batch that stands in a log: its header, and who sent it where the header does not say."""
+    """A batch that stands in a log: its header, and its identity where that is in a record.
+
+    With an identity, the header's CRC is the one that the send is compared by (`crc_of_send`).
+    """
 
     header: BatchHeader
     identity: Identity | None = None
@@ -85,9 +91,22 @@ def stamp(
     return header._replace(producer_id=pid, producer_epoch=epoch, base_sequence=sequence, crc=crc)
 
 
-def crc_under_writer(data: Buffer) -> int:
-    """The CRC that a batch had under the embedded log's writer, whoever's numbers it has now."""
+def crc_of_send(header: BatchHeader, data: Buffer) -> int:
+    """The checksum that a send is compared by with a later one under the same sequence numbers.
+
+    It is a function of the batch alone, so it is the same at the append and in a replay. The
+    writer's numbers are not part of it. Nor are the batch's two timestamps where they are equal:
+    all records have one time then, which a server may have stamped (ADR 21).
+
+    Parameters:
+        header: the batch's header, as it stands in `data`.
+        data: the batch, intact.
+    """
     view = memoryview(data)
+    if header.base_timestamp == header.max_timestamp:
+        return crc32c(view[_PRODUCER_END:], crc32c(view[CRC_FROM:_TIMES_AT]))
+    if header[9:12] == _EMBEDDED_HEADER:
+        return header.crc
     crc = crc32c(view[CRC_FROM:PRODUCER_AT])
     return crc32c(view[_PRODUCER_END:], crc32c(_EMBEDDED_NUMBERS, crc))
 
@@ -113,4 +132,5 @@ def logged(
         raise UnidentifiedBatchError(f"offset {header.base_offset}: {error}") from error
     if identity is None:
         raise UnidentifiedBatchError(f"offset {header.base_offset}: it has no header pidlease")
-    return LoggedBatch(header, identity)
+    crc = crc_of_send(header, data)
+    return LoggedBatch(header if crc == header.crc else header._replace(crc=crc), identity)

@@ -17,7 +17,8 @@ class _Partition(BaseModel):
     topic: str
     partition: int
     start_offset: int
-    end_offset: int
+    #: None: acknowledged records cannot be read, and nobody knows where the log ended.
+    end_offset: int | None
     producers: int
     in_flight: int
     stopped: str
@@ -145,8 +146,9 @@ def _show_partitions(console: Console, found: _Status) -> None:
     columns = ("topic", "partition", "start", "end", "producers", "in flight")
     table = plain_table("partitions", *columns)
     for each in found.partitions:
-        numbers = (each.partition, each.start_offset, each.end_offset, each.producers)
-        cells = [f"{number:,}" for number in (*numbers, each.in_flight)]
+        end = "damaged" if each.end_offset is None else f"{each.end_offset:,}"
+        before, after = (each.partition, each.start_offset), (each.producers, each.in_flight)
+        cells = [*(f"{each:,}" for each in before), end, *(f"{each:,}" for each in after)]
         table.add_row(Text(each.topic), *cells, style="red" if each.stopped else None)
     console.print(table)
     more = found.partition_count - len(found.partitions)
@@ -155,6 +157,9 @@ def _show_partitions(console: Console, found: _Status) -> None:
     for stopped in found.stopped:
         where = f"{stopped.topic}-{stopped.partition} is stopped: "
         console.print(Text(where + stopped.reason, style="red"))
+    if any(each.end_offset is None for each in found.partitions):
+        text = "acknowledged records are damaged: stop the server, then `pidlease repair`"
+        console.print(Text(text, style="red"))
     if found.stopped_count > len(found.stopped):
         console.print(f"and {found.stopped_count - len(found.stopped):,} more are stopped")
 

@@ -26,6 +26,7 @@ from pidlease.engine.naming import (
     UnknownNameError,
 )
 from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
+from pidlease.storage.errors import LogStoppedError
 
 #: How long who is refused for now should wait, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
@@ -46,6 +47,7 @@ _KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
     NameBusyError: (503, "name"),
     NamesError: (503, None),
     NoPidError: (503, None),
+    LogStoppedError: (503, "partition"),
 }
 #: The errors that `status_of` knows.
 REFUSALS: Final = tuple(_KINDS)

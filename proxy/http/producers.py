@@ -1,16 +1,16 @@
 """GET /v1/producers: what is known of producers; DELETE: a name is let go of."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
-from pidlease.contract import NO_PID, ProducerRow, ProducersAnswer
+from pidlease.contract import NO_PID, ProducerRow, ProducersAnswer, StoppedPartition
 from pidlease.core.pid import policy_of
 from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import partition_of, topic_of
+from pidlease.engine.lease_service import find_partition, find_topic
 from pidlease.engine.partition import Partition
 from proxy.http.errors import ready_engine
 
@@ -35,15 +35,24 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
         partition: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
         limit: Annotated[int, Query(ge=1, le=_LIMIT)] = _LIMIT,
     ) -> ProducersAnswer:
-        """Producers that are known: of all partitions, or of those that are named."""
+        """Producers that are known: of all partitions, or of those that are named.
+
+        A partition that is stopped by damage is left out, and named in `stopped`.
+        """
         current = ready_engine(engine)
-        places = _partitions(current, topic, partition)
+        places, stopped = _split(await _partitions(current, topic, partition))
+        if topic is not None and partition is not None and stopped:
+            raise stopped[0].stopped_error()
         pids = None if pid is None else [pid]
         if name is not None:
             named = await _pids_of(current, name)
             pids = named if pids is None else [each for each in pids if each in named]
         found = list(islice(_rows(current, places, pids, limit + 1), limit + 1))
-        return ProducersAnswer(producers=found[:limit], more=len(found) > limit)
+        return ProducersAnswer(
+            producers=found[:limit],
+            more=len(found) > limit,
+            stopped=[_stopped(each) for each in stopped[:_LIMIT]],
+        )
 
     @router.delete("", status_code=204)
     async def release(name: Annotated[str, Query(min_length=1, max_length=256)]) -> None:
@@ -60,19 +69,34 @@ async def _pids_of(engine: Engine, name: str) -> list[int]:
     return [each for each in (binding.pid if binding else None, stands_in) if each is not None]
 
 
-def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterator[Partition]:
+def _split(places: Iterable[Partition]) -> tuple[list[Partition], list[Partition]]:
+    """The partitions whose producers are all known, and the others."""
+    known: list[Partition] = []
+    short: list[Partition] = []
+    for each in places:
+        (short if each.incomplete else known).append(each)
+    return known, short
+
+
+def _stopped(place: Partition) -> StoppedPartition:
+    name = place.name
+    return StoppedPartition(topic=name.topic, partition=name.partition, reason=place.log.stopped)
+
+
+async def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterable[Partition]:
     if topic is not None and number is not None:
-        yield partition_of(engine, topic, number)
-        return
+        return [await find_partition(engine, topic, number)]
     if topic is not None:
-        topic_of(engine, topic)
-    for each in engine.partitions():
-        if topic in (None, each.name.topic) and number in (None, each.name.partition):
-            yield each
+        await find_topic(engine, topic)
+    return (
+        each
+        for each in engine.partitions()
+        if topic in (None, each.name.topic) and number in (None, each.name.partition)
+    )
 
 
 def _rows(
-    engine: Engine, places: Iterator[Partition], pids: list[int] | None, limit: int
+    engine: Engine, places: Iterable[Partition], pids: list[int] | None, limit: int
 ) -> Iterator[ProducerRow]:
     for place in places:
         if pids is None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from pidlease.contract_records import IN_DIGITS, AppendAnswer, ReadQuery, RecordsAnswer
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import partition_of
+from pidlease.engine.lease_service import find_partition
 from pidlease.engine.partition import Partition
 from proxy.http.errors import ready_engine
 from proxy.http.records_answers import APPEND_REFUSALS, READ_REFUSALS, appended
@@ -82,7 +82,7 @@ class RecordRoutes:
         With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
         request that was answered already is not stored again.
         """
-        self._partition(topic, partition)
+        await self._partition(topic, partition)
         named = by_headers(request.headers)
         way = self._maker.way_of(request)
         with self._append_room.hold() as held:
@@ -92,9 +92,9 @@ class RecordRoutes:
             held.more(len(batch.data))
             del body
             # The server may have begun to stop, the topic may have gone, since it was looked at.
-            place, service = self._partition(topic, partition), self._ready()
+            place, service = await self._partition(topic, partition), self._ready()
             outcome = await service.append(
-                place, batch.data, batch.identity, repeatable=batch.timed
+                place, batch.data, batch.identity, repeatable=batch.repeatable
             )
         return appended(outcome, batch.identity)
 
@@ -106,7 +106,7 @@ class RecordRoutes:
         query: Annotated[ReadQuery, Query()],
     ) -> Response:
         """Read records from an offset on; the reader keeps its own place."""
-        place = self._partition(topic, partition)
+        place = await self._partition(topic, partition)
         held = self._read_room.hold()
         try:
             page = await self._reads.page(request, place, query, self._ready().engine.pool)
@@ -123,13 +123,13 @@ class RecordRoutes:
             self._service = AppendService(current)
         return self._service
 
-    def _partition(self, topic: str, number: int) -> Partition:
-        return partition_of(self._ready().engine, topic, number)
+    async def _partition(self, topic: str, number: int) -> Partition:
+        return await find_partition(self._ready().engine, topic, number)
 
 
 def _content(place: Partition, page: Page) -> bytes:
     """See `RecordsAnswer`; put together from records that are JSON already."""
     start = place.log.start_offset
-    end = max(place.readable_end, page.next_offset)
+    end = max(place.known_end, page.next_offset)
     numbers = f'"next_offset":{page.next_offset},"log_start":{start},"log_end":{end}'
     return b"".join((b'{"records":[', page.records, b"],", numbers.encode(), b"}"))

@@ -17,7 +17,12 @@ from pidlease.contract_records import (
     UnreadableAnswer,
 )
 from pidlease.engine.outcome import Outcome, Status
-from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
+from pidlease.storage.errors import (
+    DamagedLogError,
+    LogError,
+    OffsetRangeError,
+    reason_for_clients,
+)
 from pidlease.storage.identity import Identity
 from proxy.http.errors import refusal
 from proxy.http.records_pages import UnreadableError
@@ -55,8 +60,8 @@ _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.NOT_OWNER: (421, False),
 }
 #: What Kafka itself refuses, where the log is Kafka's, by its codes; anything else: 503.
-_BY_KAFKA: Final[Mapping[int, int]] = {2: 400, 3: 404, 10: 413, 17: 404, 18: 413, 29: 403, 53: 403,
-                                       32: 400, 87: 400}  # fmt: skip
+_BY_KAFKA: Final[Mapping[int, int]] = {2: 400, 3: 404, 10: 413, 17: 404, 18: 413, 29: 403, 31: 403,
+                                       53: 403, 32: 400, 43: 400, 76: 400, 87: 400}  # fmt: skip
 
 
 def appended(outcome: Outcome, identity: Identity | None) -> Response:
@@ -128,4 +133,4 @@ def add_record_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(LogError)
     async def unread(_: Request, error: LogError) -> JSONResponse:
-        return refusal(503, f"the log cannot be read: {error}")
+        return refusal(503, f"the log cannot be read: {reason_for_clients(error)}")

@@ -29,12 +29,13 @@ class NewBatch(NamedTuple):
     Attributes:
         data: the batch.
         identity: who sends it; None: nobody says so.
-        timed: whether each record brought its time, so that the same request makes the same bytes.
+        repeatable: whether the same request makes the same content: each record brought its time,
+            or none did, and all have the server's.
     """
 
     data: bytearray
     identity: Identity | None
-    timed: bool
+    repeatable: bool
 
 
 Build = Callable[[bytearray, Identity | None], NewBatch]
@@ -95,7 +96,7 @@ class BatchMaker:
 
     def _of_raw(self, body: bytearray, named: Identity | None) -> NewBatch:
         record = NewRecord.model_construct(value=bytes(body), key=None, headers=[])
-        return NewBatch(self._build([record], named), named, timed=False)
+        return NewBatch(self._build([record], named), named, repeatable=True)
 
     def _of_json(self, body: bytearray, named: Identity | None) -> NewBatch:
         try:
@@ -105,8 +106,8 @@ class BatchMaker:
             first = {**errors[0], "loc": ("body", *errors[0]["loc"])}
             raise RequestValidationError([first]) from None
         identity = by_body(request, named)
-        timed = all(record.timestamp_ms is not None for record in request.records)
-        return NewBatch(self._build(request.records, identity), identity, timed)
+        repeatable = len({record.timestamp_ms is None for record in request.records}) == 1
+        return NewBatch(self._build(request.records, identity), identity, repeatable)
 
     def _build(self, records: Sequence[NewRecord], identity: Identity | None) -> bytearray:
         builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, self._bytes_max)

@@ -5,13 +5,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+import structlog
 from starlette.requests import Request
 
 from pidlease.contract_records import ReadQuery
 from pidlease.engine.counts import count_read
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
-from pidlease.storage.errors import LogError
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.record_batch import HEADER_BYTES, read_header
 from proxy.http.records_pages import Page, page_of
@@ -21,6 +23,8 @@ _AT_ONCE: Final = 2
 #: What is told on the event loop: a millisecond at most.
 _INLINE_BYTES: Final = 32 << 10
 _INLINE_RECORDS: Final = 100
+
+_log = structlog.get_logger(__name__)
 
 
 class Reads:
@@ -52,9 +56,12 @@ class Reads:
             UnknownTopicError: the topic was deleted meanwhile.
             OffsetRangeError: the log does not have the offset.
             UnreadableError: what stands there cannot be told.
+            LogStoppedError: the partition is stopped, and what is asked for cannot be read.
             LogError: the log cannot be read.
         """
         offset = partition.log.start_offset if query.offset is None else query.offset
+        if offset >= partition.readable_end and partition.incomplete:
+            raise partition.stopped_error()
         if offset == partition.readable_end and query.wait_ms and not self._closing:
             await self._wait(request, partition, offset, query.wait_ms / 1000)
         _check_there(partition)
@@ -63,8 +70,14 @@ class Reads:
         async with self._reading:
             try:
                 data = await partition.log.read(offset, query.max_bytes)
+            except OffsetRangeError:
+                if partition.incomplete:
+                    raise partition.stopped_error() from None
+                raise
             except OSError as error:
-                raise LogError(str(error)) from error
+                LINES.write(_log, "error", "a log cannot be read", kind_of(error),
+                            partition=str(partition.name), error=str(error))  # fmt: skip
+                raise LogError(reason_for_clients(error)) from error
             _check_there(partition)
             await count_read(partition.counts, data)
             tell = partial(page_of, data, offset, query.max_bytes)

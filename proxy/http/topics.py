@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, Final
 
+import structlog
 from fastapi import APIRouter, FastAPI, Path, Query, Request
 from fastapi.responses import JSONResponse
 
@@ -20,7 +21,9 @@ from pidlease.contract_topics import (
     TopicsAnswer,
 )
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import topic_of
+from pidlease.engine.lease_service import find_topic, topic_of
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import reason_for_clients
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import change_of_own, change_of_shared, settings_in_force
 from pidlease.storage.topics import Topic
@@ -28,6 +31,8 @@ from proxy.http.errors import NotReadyError, ready_engine, refusal
 
 #: Changes that may wait for others.
 _WAITING_MAX: Final = 100
+
+_log = structlog.get_logger(__name__)
 
 _Name = Annotated[str, Path(min_length=1, max_length=249)]
 
@@ -56,7 +61,9 @@ class _Changes:
         try:
             await change
         except OSError as error:
-            raise NotStoredError(str(error)) from error
+            LINES.write(_log, "error", "a change of topics is not stored", kind_of(error),
+                        error=str(error))  # fmt: skip
+            raise NotStoredError(reason_for_clients(error)) from error
         finally:
             self._waiting -= 1
 
@@ -89,13 +96,13 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
     async def topic(topic: _Name) -> TopicAnswer:
         """A topic, with the settings that are in force."""
         current = ready()
-        return _answer(current, topic_of(current, topic))
+        return _answer(current, await find_topic(current, topic))
 
     @router.patch("/topics/{topic}/settings")
     async def change(topic: _Name, request: SettingsChange) -> TopicAnswer:
         """Change some of a topic's own settings, durably and at once."""
         current = ready()
-        topic_of(current, topic)
+        await find_topic(current, topic)
         await changes.make(current.change_topic(topic, change_of_own(request.root)))
         return _answer(current, topic_of(current, topic))
 

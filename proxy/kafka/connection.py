@@ -9,11 +9,13 @@ does not take its answers, or the server as a whole is short of memory; so a slo
 
 import asyncio
 from collections import deque
+from itertools import dropwhile
 from time import monotonic
 from typing import Final, Protocol, cast
 
 import structlog
 
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.wire.primitives import INT32, MalformedError, RequestHeader, read_request_header
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.counts import DoorCounts
@@ -87,6 +89,15 @@ class Slot:
         while not self.connection.is_next(self):
             self.waiting = asyncio.Event()
             await self.waiting.wait()
+
+    def followed(self) -> asyncio.Future[None]:
+        """Return a future that is done when a request of another API waits for this response.
+
+        A request that only waits for records responds then: clients send everything for a broker
+        on one connection, and librdkafka loses its group coordinator where the next response
+        takes longer than its retry back-off.
+        """
+        return self.connection.followed(self)
 
     def reserve(self, size: int) -> bool:
         """Hold memory for the answer, if there is any."""
@@ -211,6 +222,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.last_read = monotonic()
         self.frame_began = self.last_read
         self.write_paused_at = self.last_read
+        #: The API of the request that waits for records, and what to complete when a request of
+        #: another API follows it.
+        self._poll: tuple[int, asyncio.Future[None]] | None = None
         #: Held by the one task that makes a large answer.
         self.answering = asyncio.Lock()
         #: Set while the client takes its answers.
@@ -227,7 +241,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.peer = str(peer)
         self.host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         if not self._handler.opened(self):
-            _log.warning("too many connections", peer=self.peer)
+            LINES.write(_log, "warning", "too many connections", self.host, peer=self.peer)
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -372,18 +386,36 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.refuse(str(error))
             slot.fill()
             return
-        except Exception:  # noqa: BLE001 - a bug of ours: this client starts over, others go on
-            _log.exception("request failed", peer=self.peer)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this client starts over
+            LINES.write(_log, "error", "request failed", kind_of(error), error, peer=self.peer,
+                        error=repr(error))  # fmt: skip
             self._pause()
             self.close()
             slot.fill()
             return
+        if self._poll is not None and slot.api_key != self._poll[0]:
+            self._end_poll()
         self._check_load()
+
+    def followed(self, slot: Slot) -> asyncio.Future[None]:
+        """See `Slot.followed`. One request of a connection asks for it at a time."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._poll = slot.api_key, future
+        following = dropwhile(lambda each: each is not slot, self._slots)
+        if any(each.api_key != slot.api_key for each in following):
+            self._end_poll()
+        return future
+
+    def _end_poll(self) -> None:
+        if self._poll is not None and not self._poll[1].done():
+            self._poll[1].set_result(None)
+        self._poll = None
 
     def refuse(self, reason: str) -> None:
         """Kafka's protocol has no answer to what is no request: tell the log, and close."""
         self._handler.counts.malformed += 1
-        _log.warning("connection closed: malformed request", peer=self.peer, reason=reason)
+        LINES.write(_log, "warning", "connection closed: malformed request", (self.host, reason),
+                    peer=self.peer, reason=reason)  # fmt: skip
         self._start = self._end = 0
         self._pause()
         self.close()

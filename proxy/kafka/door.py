@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.wire.primitives import MalformedError, RequestHeader
 from proxy.kafka.answer_codes import code_of
 from proxy.kafka.apis import API_VERSIONS, PRODUCE, Apis
@@ -103,8 +104,9 @@ class KafkaDoor:
             now = time.monotonic()
             for connection in list(self.connections):
                 if connection.is_stalled(now):
-                    _log.warning("connection closed: a request or an answer came to a halt",
-                                 peer=connection.peer)  # fmt: skip
+                    LINES.write(_log, "warning",
+                                "connection closed: a request or an answer came to a halt",
+                                connection.host, peer=connection.peer)  # fmt: skip
                     connection.abort()
                 elif connection.idle and now - connection.last_read > self._config.idle_seconds:
                     connection.close()
@@ -191,9 +193,10 @@ class KafkaDoor:
         except MalformedError as error:
             slot.connection.refuse(str(error))
             slot.fill()
-        except Exception:  # noqa: BLE001 - a bug of ours: this client starts over, others go on
-            _log.exception("request failed", api_key=header.api_key, version=header.version,
-                           client=header.client_id)  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this client starts over
+            LINES.write(_log, "error", "request failed", (header.api_key, kind_of(error)), error,
+                        api_key=header.api_key, version=header.version, client=header.client_id,
+                        error=repr(error))  # fmt: skip
             slot.connection.close()
             slot.fill()
 

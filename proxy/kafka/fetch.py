@@ -71,6 +71,8 @@ class FetchApi:
         """Hold the poll until there is enough, or its time is up."""
         event = asyncio.Event()
         self._polls.add(event)
+        poll.followed = slot.followed()
+        poll.followed.add_done_callback(lambda _: event.set())
         try:
             await poll.watch(event)
             # Once more before the first wait: something may have come before it was watched for.
@@ -83,7 +85,7 @@ class FetchApi:
     async def _wait(self, event: asyncio.Event, poll: Poll) -> None:
         """Return when records came, or time is up."""
         left = poll.deadline - time.monotonic()
-        if left <= 0 or self._closing:
+        if left <= 0 or self._closing or poll.is_followed:
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), left)
@@ -113,7 +115,7 @@ class FetchApi:
             slot.resize(found)
         if found >= poll.min_bytes or poll.failed or not poll.rows:
             return True
-        if self._closing or time.monotonic() >= poll.deadline:
+        if self._closing or poll.is_followed or time.monotonic() >= poll.deadline:
             return True
         # What is not enough is not kept, for it would count as nobody's: it is read again.
         for row in ready:

@@ -12,6 +12,7 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 from pidlease.wire.turns import Turns
+from proxy.kafka.errors import HELD_BACK
 
 
 @dataclass(slots=True)
@@ -43,9 +44,16 @@ class Poll:
         self.max_bytes: Final = max(request.max_bytes, 0)
         self.topics: Final[dict[str, list[Wanted]]] = {}
         self.rows: Final[list[Wanted]] = []
-        #: Whether there is an error to tell.
+        #: Whether there is an error that is not held back.
         self.failed = False
+        #: See `Slot.followed`; None: it does not wait yet.
+        self.followed: asyncio.Future[None] | None = None
         self._turns = Turns()
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a request of another API waits for this response."""
+        return self.followed is not None and self.followed.done()
 
     async def find(self, request: Any, engine: Engine) -> None:  # noqa: ANN401 - one of kio's
         """Find the partitions that are asked for."""
@@ -87,13 +95,16 @@ class Poll:
         return found
 
     def _has_records(self, row: Wanted) -> bool:
-        row.data = b""
+        row.data, row.code = b"", ErrorCode.none
         partition = row.partition
         if partition is None or partition.gone:
             self._fail(row, ErrorCode.unknown_topic_or_partition)
             return False
         end = partition.readable_end
-        if row.offset > end:
+        if row.offset >= end and partition.incomplete:
+            # Not an end, nor beyond it: a consumer that is told so reads on elsewhere.
+            self._fail(row, ErrorCode.kafka_storage_error)
+        elif row.offset > end:
             self._fail(row, ErrorCode.offset_out_of_range)
         return row.offset < end
 
@@ -120,7 +131,9 @@ class Poll:
         try:
             row.data = await partition.log.read(row.offset, size)
         except OffsetRangeError:
-            self._fail(row, ErrorCode.offset_out_of_range)
+            stopped = bool(partition.incomplete)  # nobody is reset meanwhile
+            code = ErrorCode.kafka_storage_error if stopped else ErrorCode.offset_out_of_range
+            self._fail(row, code)
         except DamagedLogError:
             self._fail(row, ErrorCode.corrupt_message)
         except (LogError, OSError):
@@ -143,4 +156,4 @@ class Poll:
 
     def _fail(self, row: Wanted, code: ErrorCode) -> None:
         row.code = code
-        self.failed = True
+        self.failed = self.failed or code.value not in HELD_BACK

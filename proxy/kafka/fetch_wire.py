@@ -50,7 +50,7 @@ async def write_fetch(correlation_id: int, version: int, poll: Poll) -> list[byt
 def _row(version: int, row: Wanted) -> bytes:
     """What stands in front of a partition's records."""
     partition = row.partition
-    end = partition.readable_end if partition is not None else -1
+    end = partition.known_end if partition is not None else -1
     size = len(row.data)
     if version < 5:
         return _ROW_V4.pack(row.index, row.code, end, end, _NONE, size)

@@ -16,12 +16,13 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.outcome import Done, Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import identified
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.first_record import TooLongError, find_identity
 from pidlease.storage.identity import Identity, IdentityError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader, read_header
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.writer import under_writer
+from pidlease.storage.writer import crc_of_send, under_writer
 from proxy.kafka.connection import KafkaConnection
 
 #: What is unpacked on the event loop at most.
@@ -141,11 +142,13 @@ class IdentifiedBatches:
                 return
             done = partial(_end_on_error, session, (pid, place), done)
         if isinstance(found, Exception) and not isinstance(found, IdentityError):
-            _log.error("a batch could not be looked into", exc_info=found)
+            LINES.write(_log, "error", "a batch could not be looked into", kind_of(found), found,
+                        error=repr(found))  # fmt: skip
             done(Outcome(Status.FAILED, reason="the server could not look into the batch"))
         elif isinstance(found, Identity) and found.pid == pid and not found.records:
             header = under_writer(header, data)
-            partition.produce(pid, header, data, identified(found, header), done)
+            batch = identified(found, header, crc_of_send(header, data))
+            partition.produce(pid, header, data, batch, done)
         else:
             partition.refuse(pid, Outcome(Status.MALFORMED, reason=_why(pid, found)), done)
 

@@ -4,13 +4,15 @@ The server is a cluster of one broker, which leads every partition and is the co
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from typing import Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics import Topic, illegal_name
 from pidlease.wire.primitives import MalformedError, RequestHeader, write_array
 from proxy.kafka.config import ClusterConfig
@@ -96,20 +98,32 @@ class MetadataApi:
         # Each once, however often it is named.
         asked_for = dict.fromkeys(request.topics)
         parts = [write_array(len(asked_for), flexible=layout >= FLEXIBLE_FROM)]
+        unknown: list[TopicPartition] = []
         for number, asked in enumerate(asked_for, 1):
             if request.create and self._config.auto_create:
                 await self._make(asked.name)
-            parts.append(self._one(header.version, layout, asked))
+            if asked.name is not None and not self._knows(asked.name):
+                unknown.append(TopicPartition(asked.name, 0))
+            if number % _TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others want to be served, too
+        missing = {place.topic for place in await self._engine.missing(unknown)}
+        for number, asked in enumerate(asked_for, 1):
+            parts.append(self._one(header.version, layout, asked, missing))
             if number % _TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # others want to be served, too
         return b"".join(parts)
 
-    def _one(self, version: int, layout: int, asked: Asked) -> bytes:
+    def _knows(self, name: str) -> bool:
+        return name in self._engine.topics or name in self._engine.awaited
+
+    def _one(self, version: int, layout: int, asked: Asked, missing: Set[str]) -> bytes:
         name, topic_id = asked
         if name is not None:
             asked = Asked(name, NO_ID)
             found = self._engine.topics.get(name) or self._engine.awaited.get(name)
-            code = _ILLEGAL if found is None and illegal_name(name) else _UNKNOWN
+            code = _UNKNOWN if name in missing else _NOT_YET
+            if illegal_name(name):
+                code = _ILLEGAL
         elif topic_id == NO_ID or version < BY_ID_FROM:
             found, code = None, _INVALID
             asked = Asked("", topic_id)
@@ -131,7 +145,8 @@ class MetadataApi:
         except TopicExistsError:
             pass  # somebody else asked at the same time
         except (OSError, TooManyPartitionsError) as error:
-            _log.error("topic not created", topic=name, error=str(error))
+            LINES.write(_log, "error", "topic not created", kind_of(error), topic=name,
+                        error=str(error))  # fmt: skip
 
 
 async def _read(header: RequestHeader, frame: bytearray) -> MetadataRequest:
@@ -147,6 +162,9 @@ async def _read(header: RequestHeader, frame: bytearray) -> MetadataRequest:
 
 
 _UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
+#: Whether there is such a topic is not known yet: clients ask again, and give up nothing.
+#: (librdkafka ignores an answer with this error and without partitions.)
+_NOT_YET: Final = ErrorCode.leader_not_available
 _ILLEGAL: Final = ErrorCode.invalid_topic_exception
 _INVALID: Final = ErrorCode.invalid_request
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id

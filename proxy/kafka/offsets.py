@@ -82,11 +82,23 @@ class _UnknownTimestampError(Exception):
 
 
 async def _find(partition: Partition, timestamp: int) -> tuple[int, int]:
+    """The offset that is asked for, and its record's timestamp.
+
+    Raises:
+        LogStoppedError: it lies, or may lie, where records cannot be read.
+    """
     if timestamp == _LATEST:
+        if partition.incomplete:
+            raise partition.stopped_error()
         return partition.readable_end, -1
     if timestamp == _EARLIEST:
-        return partition.log.start_offset, -1
+        start = partition.log.start_offset
+        if start >= partition.readable_end and partition.incomplete:
+            raise partition.stopped_error()
+        return start, -1
     if timestamp < 0:
         raise _UnknownTimestampError
     found = await partition.log.find_time(timestamp)
+    if found is None and partition.incomplete:
+        raise partition.stopped_error()
     return _NOT_FOUND if found is None else (found.offset, found.timestamp)

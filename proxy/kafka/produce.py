@@ -4,6 +4,7 @@ Their records are not looked at, but for the first one's headers under policies 
 monotonic (`identified.py`).
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -151,6 +152,7 @@ class ProduceApi:
         self._passing = passing
         self._batch_bytes_max = batch_bytes_max
         self._identified = IdentifiedBatches(engine.pool)
+        self._looking: set[asyncio.Task[None]] = set()
 
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
         """Answer a request.
@@ -172,17 +174,27 @@ class ProduceApi:
                 self._refused(reply, part, intact=True)
                 reply.put(place, refusal)
             return
+        absent = []
         for place, part in enumerate(request.parts):
-            self._produce(reply, place, part)
+            if not self._produce(reply, place, part):
+                absent.append(place)
+        if absent:
+            looking = asyncio.create_task(self._look_for(reply, request, absent))
+            self._looking.add(looking)
+            looking.add_done_callback(self._looking.discard)
 
-    def _produce(self, reply: _Reply, place: int, part: PartitionData) -> None:
+    def _produce(self, reply: _Reply, place: int, part: PartitionData) -> bool:
+        """Bring a batch to the engine; False: its partition is not known here."""
         topic, index, data = part
         partition = self._engine.partition(topic, index)
         if partition is None:
-            code, message = self._absent(topic, index)
+            # At once, whatever is found out of the partition: what is behind it on the connection
+            # is not to pass it.
             self._refused(reply, part, intact=True)
-            reply.put(place, PartitionResult(code, message=message))
-            return
+            if self._engine.awaits(topic, index):
+                reply.put(place, _not_yet(topic, index))
+                return True
+            return False
         log_start = partition.log.start_offset
         try:
             header = self._check(data)
@@ -190,29 +202,36 @@ class ProduceApi:
             result = PartitionResult(error.code.value, -1, log_start, str(error))
             self._refused(reply, part, intact=error.code is not ErrorCode.corrupt_message)
             reply.put(place, result)
-            return
+            return True
         pid = header.producer_id
         policy = None if pid in NO_PIDS else policy_of(pid)
         if policy in _IDENTIFIED:
             done = partial(reply.tell_leased, place, header, log_start)
             sent = Sent(partition, header, data, done)
             self._identified.produce(reply.connection, sent)
-            return
+            return True
         done = partial(reply.tell, place, header, log_start)
         if self._passing is not None and 0 < pid < OWN_PIDS_FROM:
             self._pass(reply, place, part, None)
-            return
+            return True
         if policy is not Policy.KAFKA and pid not in NO_PIDS:
             partition.refuse(pid, _foreign(pid), done)
-            return
+            return True
         partition.produce(pid, header, data, batch_of(header), done)
+        return True
 
-    def _absent(self, topic: str, index: int) -> tuple[int, str]:
-        """The code for a partition that is not here, and why."""
-        if self._engine.awaits(topic, index):
-            # Kafka's answer while a partition has no leader: clients keep what they have for it.
-            return ErrorCode.not_leader_or_follower.value, f"{topic}-{index} cannot be read yet"
-        return ErrorCode.unknown_topic_or_partition.value, f"{topic}-{index} does not exist"
+    async def _look_for(self, reply: _Reply, request: ProduceRequest, absent: list[int]) -> None:
+        """Answer for partitions that are not known here, when it is known whether they exist."""
+        parts = {place: request.parts[place] for place in absent}
+        missing = await self._engine.missing(
+            [TopicPartition(part.topic, part.number) for part in parts.values()]
+        )
+        for place, (topic, index, _) in parts.items():
+            result = _not_yet(topic, index)
+            if (topic, index) in missing:
+                code = ErrorCode.unknown_topic_or_partition.value
+                result = PartitionResult(code, message=f"{topic}-{index} does not exist")
+            reply.put(place, result)
 
     def _pass(
         self, reply: _Reply, place: int, part: PartitionData, transactional_id: str | None
@@ -242,6 +261,12 @@ class ProduceApi:
         except InvalidBatchError as error:
             raise _RefusedError(ErrorCode.invalid_record, str(error)) from None
         return header
+
+
+def _not_yet(topic: str, index: int) -> PartitionResult:
+    """Kafka's answer while a partition has no leader: clients keep what they have for it."""
+    code = ErrorCode.not_leader_or_follower.value
+    return PartitionResult(code, message=f"{topic}-{index} cannot be read yet")
 
 
 def _check_form(header: BatchHeader, size: int) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -12,7 +12,10 @@ from prometheus_client.registry import Collector
 from pidlease import __version__
 from pidlease.engine.engine import Engine
 from proxy.ops.measured import HttpCounts, Measured
-from proxy.ops.status import replay_of, status_of
+from proxy.ops.status import replay_of, status_of, stopped_of
+
+#: Stopped partitions that readiness lists: who probes it reads little.
+_STOPPED_LISTED: Final = 10
 
 
 class Scraped(Protocol):
@@ -66,10 +69,15 @@ def ops_app(engine: Callable[[], Engine | None], started_ms: int, scraped: Scrap
 
     @app.get("/readyz")
     async def readyz(response: Response) -> dict[str, Any]:
-        """Whether requests are to be sent here: 200, or 503 while it recovers, or a stop begins."""
+        """Whether requests are to be sent here: 200, or 503 while it recovers, or a stop begins.
+
+        Stopped partitions are in the answer, and do not change the code: taken out of service, the
+        server would fail for all the other partitions, too.
+        """
         current = engine()
         if current is not None and current.welcoming:
-            return {"status": "ready"}
+            stopped = stopped_of(current, _STOPPED_LISTED)
+            return {"status": "ready"} | (stopped if stopped["stopped_count"] else {})
         response.status_code = 503
         told: dict[str, Any] = {"status": "not ready"}
         if current is not None:

@@ -9,6 +9,27 @@ from pidlease.engine.engine import Engine, wall_clock_ms
 _PARTITIONS_MAX: Final = 1000
 
 
+def stopped_of(engine: Engine, limit: int = _PARTITIONS_MAX) -> dict[str, Any]:
+    """The partitions that take no appends: how many, and some of them with the reason.
+
+    Parameters:
+        engine: what runs.
+        limit: how many are listed at most.
+    """
+    stopped = [partition for partition in engine.partitions() if partition.log.stopped]
+    return {
+        "stopped_count": len(stopped),
+        "stopped": [
+            {
+                "topic": partition.name.topic,
+                "partition": partition.name.partition,
+                "reason": partition.log.stopped,
+            }
+            for partition in stopped[:limit]
+        ],
+    }
+
+
 def replay_of(engine: Engine) -> dict[str, int]:
     """How far the start of a server is."""
     replay = engine.replay
@@ -24,7 +45,6 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     """
     now_ms = wall_clock_ms()
     partitions = engine.partitions()
-    stopped = [partition for partition in partitions if partition.log.stopped]
     newest = engine.keeper.newest
     leases = engine.leases
     return {
@@ -41,22 +61,15 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
                 "topic": partition.name.topic,
                 "partition": partition.name.partition,
                 "start_offset": partition.log.start_offset,
-                "end_offset": partition.readable_end,
+                "end_offset": None if partition.incomplete else partition.readable_end,
+                "readable_to": partition.readable_end,
                 "producers": len(partition.producers),
                 "in_flight": partition.in_flight,
                 "stopped": partition.log.stopped,
             }
             for partition in partitions[:_PARTITIONS_MAX]
         ],
-        "stopped_count": len(stopped),
-        "stopped": [
-            {
-                "topic": partition.name.topic,
-                "partition": partition.name.partition,
-                "reason": partition.log.stopped,
-            }
-            for partition in stopped[:_PARTITIONS_MAX]
-        ],
+        **stopped_of(engine),
         "leases": {
             "ring_used": len(leases.ring),
             "ring_capacity": leases.ring.capacity,

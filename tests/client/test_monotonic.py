@@ -32,8 +32,11 @@ async def test_ids_with_holes() -> None:
 async def test_ids_rise(policy: Any) -> None:
     async with world() as all_, all_.producer(policy=policy, name="n") as producer:
         await producer.send_and_wait("t", b"", sequence_id=5)
-        for wrong in (5, 4, 0, -1, 2**63):
+        for wrong in (5, 4, 0) if policy == "strict" else ():
             with pytest.raises(ValueError, match="does not rise"):
+                await producer.send("t", b"", sequence_id=wrong)
+        for wrong in (-1, 2**63):
+            with pytest.raises(ValueError, match="outside"):
                 await producer.send("t", b"", sequence_id=wrong)
         with pytest.raises(ValueError, match="either all records"):
             await producer.send("t", b"")

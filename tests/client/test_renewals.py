@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from pidlease.client import FencedError, LeasedProducer, ProducerError, SessionEndedError
+from pidlease.client import (
+    FencedError,
+    LeasedProducer,
+    ProducerClosedError,
+    ProducerError,
+    SessionEndedError,
+)
 from tests.client.harness import until, world
 from tests.client.test_server import producer_of, stored
 from tests.servers.pidlease import PidleaseServer
@@ -128,12 +134,13 @@ async def test_a_lease_that_ends_while_another_partition_is_asked_for(name: str 
 async def test_a_lease_without_time_left_is_not_asked_for_at_once() -> None:
     slow = {"retry_backoff_ms": 50, "retry_backoff_max_ms": 400}
     async with world(lease_ms=0) as all_, all_.producer(**slow) as producer:
-        await producer.send("t", b"x")
+        future = await producer.send("t", b"x")
         await until(lambda: all_.leases.done["fresh"] >= 4)
         began, before = time.monotonic(), all_.leases.done["fresh"]
         await until(lambda: all_.leases.done["fresh"] >= before + 2)
         assert time.monotonic() - began > 0.2, "it rests longer and longer"
         await producer.stop(0)
+        assert isinstance(future.exception(), ProducerClosedError)
 
 
 async def test_what_was_never_sent_is_not_passed_by_under_a_name() -> None:

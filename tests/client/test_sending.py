@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from pidlease.client import LeasedProducer, ProducerClosedError, ProducerError, Sent
+from pidlease.client import (
+    LeasedProducer,
+    ProducerClosedError,
+    ProducerError,
+    Sent,
+    partition_for_key,
+)
 from pidlease.client.partition import RECORD_OVERHEAD
 from tests.client.fake_broker import Fault
 from tests.client.harness import until, world
@@ -165,6 +171,17 @@ async def test_a_topic_that_does_not_exist() -> None:
         with pytest.raises(ProducerError, match="nowhere"):
             await producer.send("nowhere", b"")
         await producer.send_and_wait("t", b"")
+
+
+async def test_the_partitions_of_a_topic() -> None:
+    async with world(t=3) as all_, all_.producer(request_timeout_ms=2_000) as producer:
+        assert list(await producer.partitions_for("t")) == [0, 1, 2]
+        for key in (b"a", b"b", b"c", b"d"):
+            assert (await producer.send_and_wait("t", b"", key=key)).partition == (
+                partition_for_key(key, 3)
+            )
+        with pytest.raises(ProducerError, match="nowhere"):
+            await producer.partitions_for("nowhere")
 
 
 async def test_a_full_buffer_holds_senders_up_in_order() -> None:

@@ -59,6 +59,14 @@ class Wire(NamedTuple):
     stalls: bool = False
 
 
+class Withheld(NamedTuple):
+    """A request that does not reach Kafka, and the answer that its sender gets instead."""
+
+    frame: bytes
+
+
+#: Makes an answer to a request that is withheld.
+Withhold = Callable[[bytes], bytes]
 #: Spoils an answer; None: this one is not fit for it, the next may be.
 Spoil = Callable[[Answer, Random], Wire | None]
 
@@ -97,6 +105,9 @@ class Spoiler(Middle):
         self.random = random
         self.struck: list[Fault] = []
         self.always: dict[int, Spoil] = {}
+        #: How often a request was withheld.
+        self.withheld = 0
+        self._withhold: deque[tuple[int, Withhold]] = deque()
         self._lock = threading.Lock()
         self._due: deque[Fault] = deque()
         self._passed = 0
@@ -111,10 +122,24 @@ class Spoiler(Middle):
         with self._lock:
             self._due.extend(faults)
 
+    def withhold(self, key: int, answer: Withhold) -> None:
+        """Keep the next request of an API from Kafka."""
+        with self._lock:
+            self._withhold.append((key, answer))
+
+    def _instead(self, request: bytes) -> Withheld | None:
+        """What is answered to a request that is withheld; None: it goes on."""
+        with self._lock:
+            if not self._withhold or self._withhold[0][0] != _HEAD.unpack_from(request)[0]:
+                return None
+            self.withheld += 1
+            return Withheld(framed(self._withhold.popleft()[1](request)))
+
     def disarm(self) -> None:
         """Have none strike any more."""
         with self._lock:
             self._due.clear()
+            self._withhold.clear()
             self._passed = 0
 
     def spoilt(self, answer: Answer) -> Wire:
@@ -138,20 +163,25 @@ class Spoiler(Middle):
 
     async def serve(self, client: Side, server: Side) -> None:
         """See `Middle`."""
-        asked: deque[bytes] = deque()
+        asked: deque[bytes | Withheld] = deque()
         await until_one_ends(
-            self._up(client[0], server[1], asked), self._down(server[0], client[1], asked)
+            self._up(client, server[1], asked), self._down(server[0], client[1], asked)
         )
 
     async def _up(
         self,
-        reader: asyncio.StreamReader,
+        client: Side,
         writer: asyncio.StreamWriter,
-        asked: deque[bytes],
+        asked: deque[bytes | Withheld],
     ) -> None:
         while True:
-            frame = await read_frame(reader)
-            asked.append(frame[_LENGTH.size :])
+            frame = await read_frame(client[0])
+            request = frame[_LENGTH.size :]
+            instead = self._instead(request)
+            asked.append(instead or request)
+            if instead is not None:
+                _answer_withheld(client[1], asked)
+                continue
             writer.write(frame)
             await writer.drain()
 
@@ -159,15 +189,17 @@ class Spoiler(Middle):
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        asked: deque[bytes],
+        asked: deque[bytes | Withheld],
     ) -> None:
         while True:
             frame = (await read_frame(reader))[_LENGTH.size :]
             request = asked.popleft()
+            assert isinstance(request, bytes)
             key, version, correlation_id = _HEAD.unpack_from(request)
             assert _LENGTH.unpack_from(frame)[0] == correlation_id
             wire = self.spoilt(Answer(key, version, request, frame))
             writer.write(wire.data)
+            _answer_withheld(writer, asked)
             await writer.drain()
             if wire.ends:
                 await asyncio.sleep(0.002)
@@ -175,6 +207,13 @@ class Spoiler(Middle):
             if wire.stalls:
                 while await reader.read(1 << 16):
                     pass
+
+
+def _answer_withheld(writer: asyncio.StreamWriter, asked: deque[bytes | Withheld]) -> None:
+    """Answer requests that Kafka does not have, when their turn has come."""
+    while asked and isinstance(asked[0], Withheld):
+        writer.write(asked[0].frame)
+        asked.popleft()
 
 
 def framed(frame: bytes) -> bytes:
@@ -287,6 +326,23 @@ def _produce_answer(correlation_id: int, rows: Rows) -> bytes:
 def with_code(code: int) -> Spoil:
     """An error code, though all of it is stored."""
     return produced(lambda rows, _: [(name, part, code, -1) for name, part, _, _ in rows])
+
+
+def not_stored(code: int) -> Withhold:
+    """An error code, for batches that Kafka does not get."""
+
+    def answer(request: bytes) -> bytes:
+        _, version, correlation_id = _HEAD.unpack_from(request)
+        kind: Any = load_request_schema(PRODUCE, version)
+        body = entity_reader(kind)(request, entity_reader(kind.__header_schema__)(request, 0)[1])[0]
+        rows = [
+            (str(topic.name), int(part.index), code, -1)
+            for topic in body.topic_data
+            for part in topic.partition_data
+        ]
+        return _produce_answer(correlation_id, rows)
+
+    return answer
 
 
 def with_offset(offset: Callable[[int], int]) -> Spoil:

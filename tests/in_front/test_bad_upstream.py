@@ -17,12 +17,12 @@ from tests.crash.clients import LibrdkafkaLoad, Load
 from tests.crash.lives import Retries, wait_for
 from tests.crash.seeds import SOAK, new_random
 from tests.in_front import spoiling
+from tests.in_front.between import Between
 from tests.in_front.loads import HttpLoad
-from tests.in_front.spoiling import Fault, Spoil, Spoiler
+from tests.in_front.spoiling import Fault, Spoil
 from tests.in_front.test_clients import new_topic
 from tests.in_front.test_kills import get_on, read_back
-from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer, in_front_of
+from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
 from tests.wire.messages import (
     FETCH,
@@ -155,31 +155,6 @@ GROUPS: Final = {
     "a writer is taken": (LIST_OFFSETS, INIT_PRODUCER_ID, _ADD_PARTITIONS, _END_TXN,
                           FIND_COORDINATOR),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Between:
-    """A Kafka, the relay in front of it, and the server in front of that."""
-
-    kafka: KafkaServer
-    spoiler: Spoiler
-    server: PidleaseServer
-
-
-@pytest.fixture(scope="module")
-def between(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
-    """One for all: each test has a topic of its own."""
-    folder = tmp_path_factory.mktemp("bad-upstream")
-    kafka = KafkaServer(folder / "kafka", listeners={"RELAYED": "PLAINTEXT"})
-    port = int(kafka.listeners["RELAYED"].rpartition(":")[2])
-    with Spoiler(port, Random(0)) as spoiler:
-        kafka.advertised["RELAYED"] = spoiler.bootstrap
-        settings = {"upstream": spoiler.bootstrap, "upstream_timeout_seconds": "1",
-                    "upstream_metadata_seconds": "0.5", "log_level": "info"}  # fmt: skip
-        with kafka, in_front_of(kafka, folder / "server", **settings) as server:
-            server.start()
-            yield Between(kafka, spoiler, server)
-            assert server.stop() == 0
 
 
 def loads_of(

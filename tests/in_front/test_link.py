@@ -141,6 +141,69 @@ async def test_a_broker_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
         assert not link.open
 
 
+async def test_the_oldest_request_decides_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks a connection that is dead again and again does not keep it."""
+    monkeypatch.setattr(module, "_WATCH_SECONDS", 0.05)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with linked(silent, seconds=0.1) as link:
+        first = link.begin(request(1))
+        second = link.begin(request(2), seconds=3600)
+        async with asyncio.timeout(30):
+            both = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(each) for each in both] == [UpstreamLostError] * 2
+
+
+async def test_a_request_may_take_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WATCH_SECONDS", 0.02)
+    looked = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await read(reader)
+        await looked.wait()
+        writer.write(frame(asked[4:]))
+
+    async with linked(late, seconds=0.01) as link:
+        asked = link.begin(request(1), seconds=60)
+        look, looks = link._look, 0
+
+        def counted() -> None:
+            nonlocal looks
+            looks += 1
+            look()
+            if looks == 5:
+                looked.set()
+
+        monkeypatch.setattr(link, "_look", counted)
+        async with asyncio.timeout(30):
+            assert await asked == b"\0\0\0\x01"
+
+
+async def test_who_waits_is_told_when_the_broker_takes_more() -> None:
+    reads = asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reads.wait()
+        while await reader.read(1 << 20):
+            pass
+        writer.close()
+
+    async with linked(slow) as link:
+        changed = asyncio.Event()
+        link.on_change = changed.set
+        link.begin(request(1, bytes(50 << 20)))
+        assert link.paused
+        assert not changed.is_set()
+        reads.set()
+        async with asyncio.timeout(30):
+            await changed.wait()
+        assert link.open
+        assert not link.paused
+
+
 async def test_the_end_of_the_connection_is_told_to_all() -> None:
     async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = await read(reader)
@@ -192,6 +255,30 @@ async def test_who_ends_the_connection_may_want_tls() -> None:
         writer.close()
 
     async with broker(ends) as port:
+        with pytest.raises(UpstreamRefusedError, match="does it want TLS"):
+            await connect(config(port), (LOOPBACK, port))
+
+
+async def test_who_has_answered_before_does_not_want_tls() -> None:
+    """It is going down: it takes the connection, and ends it."""
+    goes_down = False
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await read(reader)
+        if not goes_down:
+            writer.write(frame(asked[4:8] + bytes(6)))
+            await writer.drain()
+        writer.close()
+
+    async with broker(serve) as port:
+        known = config(port)
+        (await connect(known, (LOOPBACK, port))).close()
+        goes_down = True
+        for _ in range(2):
+            with pytest.raises(UpstreamAwayError, match="the connection ended") as caught:
+                await connect(known, (LOOPBACK, port))
+            # Whoever waits may be sure that nothing of his was sent.
+            assert not isinstance(caught.value, UpstreamLostError)
         with pytest.raises(UpstreamRefusedError, match="does it want TLS"):
             await connect(config(port), (LOOPBACK, port))
 

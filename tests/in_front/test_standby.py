@@ -65,6 +65,7 @@ async def test_a_server_that_was_stopped_stores_nothing_behind_its_successor(
             await stale.send(topic, value, partition=0)
         await stale.flush()
 
+        snapshots = sorted((tmp_path / "a").rglob("manifest.json"))
         os.kill(first.pid, signal.SIGSTOP)
         late = await stale.send(topic, b"late", partition=0)
         await asyncio.to_thread(second.wait_ready, _WAIT_SECONDS)
@@ -78,6 +79,9 @@ async def test_a_server_that_was_stopped_stores_nothing_behind_its_successor(
         log = first.log_text()
         assert "fenced=True" in log, "it tried to store nothing"
         assert "stepped down" in log
+        # Of what its successor stored it knew nothing: its next start is to read that.
+        assert "no snapshot at the stop" in log
+        assert sorted((tmp_path / "a").rglob("manifest.json")) == snapshots
         closing = asyncio.create_task(stale.stop())
         async with to(second, "one") as producer:
             assert producer.last_sequence_id(topic, 0) in (None, -1, 49)

@@ -8,16 +8,21 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.mutants.client_mutants import CLIENT
 from tests.mutants.copier_mutants import COPIER
+from tests.mutants.damage_mutants import DAMAGE
 from tests.mutants.engine_mutants import ENGINE
 from tests.mutants.groups_mutants import GROUPS
 from tests.mutants.leased_mutants import LEASED
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Result, check, control, prepare
+from tests.mutants.sharing_mutants import SHARING
 from tests.mutants.storage_mutants import STORAGE
 from tests.mutants.upstream_mutants import UPSTREAM
 
-MUTANTS = (*STORAGE, *ENGINE, *LEASED, *GROUPS, *UPSTREAM, *COPIER)
+MUTANTS = (
+    *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *CLIENT, *COPIER,
+)  # fmt: skip
 
 
 def main() -> int:

@@ -24,6 +24,8 @@ _OUTPUT_LINES = 40
 _GREEN, _RED = 0, 1
 #: Each process that imports the copy writes down its name where this says.
 _MARKS = "MUTANT_MARKS"
+#: How the process is called from which servers are forked (`tests/servers/forked.py`).
+_FORK_SERVER = "-c"
 _MARKING = f"""
 import os as _os, sys as _sys
 with open(_os.environ["{_MARKS}"], "a") as _marks:
@@ -138,6 +140,6 @@ def _not_the_copy(copy: Path, *, server: bool) -> str:
     who = marks.read_text().splitlines() if marks.exists() else []
     if not any("pytest" in name for name in who):
         return "the tests did not import the copy"
-    if server and not any("proxy" in name for name in who):
+    if server and not any("proxy" in name or name == _FORK_SERVER for name in who):
         return "no server ran the copy"
     return ""

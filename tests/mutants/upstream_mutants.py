@@ -6,11 +6,114 @@ from tests.mutants.mutant import Mutant
 
 _LANES: Final = "pidlease/engine/lanes.py"
 _FRONTIER: Final = "pidlease/engine/frontier.py"
+_PARTITION: Final = "pidlease/engine/partition.py"
 _WRITING: Final = "pidlease/engine/writing.py"
 _SIM: Final = "tests/unit/engine/test_lanes.py"
 _JOINED: Final = "tests/unit/storage/test_joined.py"
+_LINK: Final = "pidlease/storage/upstream/link.py"
+_CHANNELS: Final = "pidlease/storage/upstream/channels.py"
+_LINKED: Final = "tests/in_front/test_link.py"
+_SENT: Final = "tests/in_front/test_channels.py"
+_CLUSTER: Final = "pidlease/storage/upstream/cluster.py"
+_CLIENT_LINKS: Final = "proxy/kafka/upstream/links.py"
+_KAFKA_LOG: Final = "pidlease/storage/kafka_log.py"
+_LOOKED: Final = "tests/in_front/test_cluster_looks.py"
+_READ: Final = "tests/unit/storage/test_kafka_log.py"
+_CODES: Final = "pidlease/kafka/produce_errors.py"
+_EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
+
+_FETCHING: Final = "proxy/kafka/upstream/fetching.py"
+_HELD: Final = "tests/wire/test_fetch_held.py"
+_WRITER: Final = "pidlease/storage/writer.py"
+_CONTENT: Final = "tests/http_door/test_records_content.py"
+_REPEATS: Final = "pidlease/repeated_lines.py"
+_LINES: Final = "tests/unit/test_repeated_lines.py"
 
 UPSTREAM: Final = (
+    Mutant(
+        "a leader that is away is told at once",
+        _FETCHING,
+        "        _code(row) not in HELD_BACK and bool(_code(row))\n",
+        "        bool(_code(row))\n",
+        (_HELD,),
+    ),
+    Mutant(
+        "errors that a client acts on are held back",
+        _FETCHING,
+        "        _code(row) not in HELD_BACK and bool(_code(row))\n",
+        "        False\n",
+        (_HELD,),
+    ),
+    Mutant(
+        "a new leader does not end the wait of a Fetch",
+        _FETCHING,
+        "        cluster.on_change.append(self._changed)\n",
+        "",
+        (_HELD,),
+    ),
+    Mutant(
+        "the error of one partition ends the wait of its broker's others",
+        _FETCHING,
+        "            if done or (idle and len(rows) == known):\n",
+        "            if done or rows:\n",
+        (_HELD,),
+    ),
+    Mutant(
+        "a send of one time is compared with its time",
+        _WRITER,
+        "    if header.base_timestamp == header.max_timestamp:\n",
+        "    if header.base_timestamp == header.max_timestamp == 0:\n",
+        (_CONTENT,),
+    ),
+    Mutant(
+        "a send of several times is compared without them",
+        _WRITER,
+        "    if header.base_timestamp == header.max_timestamp:\n",
+        "    if header.base_timestamp <= header.max_timestamp:\n",
+        (_CONTENT, _JOINED),
+    ),
+    Mutant(
+        "a replay compares by the CRC of the batch",
+        _WRITER,
+        "    crc = crc_of_send(header, data)\n    return LoggedBatch(",
+        "    crc = header.crc\n    return LoggedBatch(",
+        (_CONTENT, _JOINED),
+    ),
+    Mutant(
+        "a request with some of its times is compared",
+        "pidlease/engine/append_service.py",
+        "crc_of_send(header, data) if repeatable else UNKNOWN_CRC",
+        "crc_of_send(header, data)",
+        (_CONTENT,),
+    ),
+    Mutant(
+        "CRCs of an older rule are compared",
+        "pidlease/storage/snapshot_tables.py",
+        "            keeps_crcs = crcs_are_comparable or rules is KAFKA\n",
+        "            keeps_crcs = True\n",
+        ("tests/unit/storage/test_snapshots.py",),
+    ),
+    Mutant(
+        "the last count of repeated lines is lost",
+        _REPEATS,
+        "            if oldest.write is not None:\n",
+        "            if oldest.write is not None and len(self._causes) > self._causes_max:\n",
+        (_LINES,),
+    ),
+    Mutant(
+        "a broker that goes down may want TLS",
+        "pidlease/storage/upstream/connecting.py",
+        "        if link.address in config.answered:\n",
+        "        if link.address in ():\n",
+        ("tests/in_front/test_link.py",),
+    ),
+    Mutant(
+        "clients are told paths",
+        "pidlease/storage/errors.py",
+        "    if error.strerror:\n        return error.strerror\n",
+        "    if error.strerror:\n        return str(error)\n",
+        ("tests/http_door/test_no_paths.py",),
+    ),
     Mutant(
         "the first batch of a producer does not go alone",
         _LANES,
@@ -97,9 +200,230 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "what is known here is all there is",
-        "pidlease/engine/partition.py",
+        _PARTITION,
         "            if verdict.kind in _HEARSAY and again is not None:\n",
         "            if verdict.kind in _HEARSAY and again is None:\n",
         (_SIM,),
+    ),
+    Mutant(
+        "a Fetch goes on waiting when another request follows",
+        "proxy/kafka/connection.py",
+        "        if self._poll is not None and slot.api_key != self._poll[0]:\n",
+        "        if self._poll is not None and slot.api_key == self._poll[0]:\n",
+        ("tests/wire/test_fetch.py",),
+    ),
+    Mutant(
+        "in-flight state wins over what was read from the log",
+        _PARTITION,
+        "                self._pushed[pid] = state\n",
+        "                pass\n",
+        (_SIM,),
+    ),
+    Mutant(
+        "a server that was replaced refuses batches",
+        _PARTITION,
+        "        if owned is False:\n",
+        "        if owned is None:\n",
+        (_SIM,),
+    ),
+    Mutant(
+        "a server that cannot ask who the owner is refuses batches",
+        _PARTITION,
+        "        self._read_as_owner = as_owner\n",
+        "        self._read_as_owner = True\n",
+        (_SIM,),
+    ),
+    Mutant(
+        "a server that was replaced leaves a snapshot",
+        "pidlease/engine/keeper.py",
+        "            await self._check_owned()\n",
+        "",
+        ("tests/unit/engine/test_keeper.py",),
+    ),
+    Mutant(
+        "a batch that timed out is certainly not stored",
+        _CODES,
+        '"REQUEST_TIMED_OUT", _MAYBE',
+        '"REQUEST_TIMED_OUT", _NO',
+        (f"{_EACH_CODE}::test_a_code_under_the_writer",),
+    ),
+    Mutant(
+        "a batch that too few replicas have is certainly not stored",
+        _CODES,
+        '"NOT_ENOUGH_REPLICAS_AFTER_APPEND", _MAYBE',
+        '"NOT_ENOUGH_REPLICAS_AFTER_APPEND", _NO',
+        (f"{_EACH_CODE}::test_a_code_under_the_writer",),
+    ),
+    Mutant(
+        "a replica that was removed has certainly not stored a batch",
+        _CODES,
+        '"UNKNOWN_TOPIC_OR_PARTITION", _MAYBE',
+        '"UNKNOWN_TOPIC_OR_PARTITION", _NO',
+        (f"{_EACH_CODE}::test_a_code_under_the_writer",),
+    ),
+    Mutant(
+        "what is not in the table is certainly not stored",
+        _CODES,
+        'ProduceError(code, "", Stored.UNEXPECTED,',
+        'ProduceError(code, "", Stored.NO,',
+        (f"{_EACH_CODE}::test_a_code_under_the_writer",),
+    ),
+    Mutant(
+        "what follows a batch that met no owner is a gap",
+        "pidlease/engine/partition.py",
+        "            self._give_up(pid, batch, done, LOST)\n",
+        "            done(self._outcome(policy_of(pid), LOST))\n",
+        (f"{_SIM}::test_what_follows_a_batch_that_met_no_owner_is_no_gap",),
+    ),
+    Mutant(
+        "the newest request decides what is late",
+        _LINK,
+        "time.monotonic() > self._waiting[0].latest",
+        "time.monotonic() > self._waiting[-1].latest",
+        (_LINKED,),
+    ),
+    Mutant(
+        "a request's own time does not count",
+        _LINK,
+        "(seconds or self._seconds)",
+        "self._seconds",
+        (_LINKED,),
+    ),
+    Mutant(
+        "who waits for room on a connection is not told",
+        _LINK,
+        "        self.paused = False\n        self._changed()\n\n    def get_buffer",
+        "        self.paused = False\n\n    def get_buffer",
+        (_LINKED,),
+    ),
+    Mutant(
+        "a connection that could not be made is not tried again",
+        _CHANNELS,
+        "        finally:\n            self._connecting = None\n        self._schedule()",
+        "        finally:\n            pass\n        self._schedule()",
+        (_SENT,),
+    ),
+    Mutant(
+        "a producer keeps its connection for ever",
+        _CHANNELS,
+        "        if not self.producers[producer]:\n            del",
+        "        if self.producers[producer] < 0:\n            del",
+        (_SENT,),
+    ),
+    Mutant(
+        "replicas have milliseconds for seconds",
+        _CHANNELS,
+        "int(cluster.config.request_seconds * 1000 * _REPLICAS_PART)",
+        "int(cluster.config.request_seconds * _REPLICAS_PART)",
+        (_SENT,),
+    ),
+    Mutant(
+        "without a producer batches stay with the old leader",
+        _CHANNELS,
+        "            self._end(lane)\n        if not isinstance(result, Row) or result.code in",
+        "            pass\n        if not isinstance(result, Row) or result.code in",
+        (_SENT,),
+    ),
+    Mutant(
+        "transactions share a request",
+        _CHANNELS,
+        "                or batch.transactional_id != first.batch.transactional_id\n",
+        "",
+        (_SENT,),
+    ),
+    Mutant(
+        "what is behind a failed batch is held off for milliseconds",
+        "pidlease/engine/failed.py",
+        "FAILED_HOLD_MS: Final = 120_000",
+        "FAILED_HOLD_MS: Final = 120",
+        ("tests/unit/engine/test_partition.py",),
+    ),
+    Mutant(
+        "a writer is used for a thousand times its time",
+        _WRITING,
+        "self._taken_ms < self._log.writer_ms\n",
+        "self._taken_ms < self._log.writer_ms * 1000\n",
+        (f"{_SIM}::test_a_writer_is_taken_again_when_its_time_is_up",),
+    ),
+    Mutant(
+        "a writer's numbers wrap",
+        _WRITING,
+        "            and self._sequence < _SEQUENCE_MAX\n",
+        "            and self._sequence >= 0\n",
+        (f"{_SIM}::test_a_writer_is_taken_again_before_its_numbers_wrap",),
+    ),
+    Mutant(
+        "it is asked once who owns a partition",
+        _LANES,
+        "            self._asked_ms = now_ms\n",
+        "            self._asked_ms = now_ms + 3_600_000\n",
+        (f"{_SIM}::test_it_is_asked_again_who_owns_the_partition",),
+    ),
+    Mutant(
+        "doubts that are over are not ended",
+        _LANES,
+        "        self._rereading.begin()\n        return True",
+        "        return True",
+        (f"{_SIM}::test_doubts_end_when_nothing_can_come_any_more",),
+    ),
+    Mutant(
+        "who waits for a look at the cluster is told before it",
+        _CLUSTER,
+        "lambda: self._looks > before",
+        "lambda: self._looks >= before",
+        (_LOOKED,),
+    ),
+    Mutant(
+        "a look at the cluster that failed is not made again",
+        _CLUSTER,
+        "                self._stale.set()\n                rest",
+        "                rest",
+        (_LOOKED,),
+    ),
+    Mutant(
+        "a broker that has moved is not followed",
+        _CLIENT_LINKS,
+        " or link.address != address",
+        "",
+        (_LOOKED,),
+    ),
+    Mutant(
+        "a client that has gone keeps its connections",
+        _CLIENT_LINKS,
+        "self._links.pop(connection, None)",
+        "self._links.get(connection)",
+        (_LOOKED,),
+    ),
+    Mutant(
+        "the end of the log is the last record's offset",
+        _KAFKA_LOG,
+        "answer.offset + records)",
+        "answer.offset + records - 1)",
+        (_READ,),
+    ),
+    Mutant(
+        "a leader that cannot be reached is asked again and again",
+        _KAFKA_LOG,
+        "            self._upstream.stale()\n            self._tell_again(reason)\n"
+        "            await asyncio.sleep(rest)\n            rest *= 2\n"
+        '        raise KafkaUnreadableError(f"{self._place} cannot be read',
+        "            self._tell_again(reason)\n"
+        "            await asyncio.sleep(rest)\n            rest *= 2\n"
+        '        raise KafkaUnreadableError(f"{self._place} cannot be read',
+        (_READ,),
+    ),
+    Mutant(
+        "what failed while it waited is held against what comes later",
+        "pidlease/engine/rereading.py",
+        "                self._failed.discard(producer)\n",
+        "                pass\n",
+        ("tests/unit/engine/test_rereading.py",),
+    ),
+    Mutant(
+        "what has landed of a producer that is gone is kept",
+        _LANES,
+        "        self._heard.discard(pid)\n",
+        "        pass\n",
+        (f"{_SIM}::test_nothing_is_kept_of_a_producer_that_is_gone",),
     ),
 )

@@ -20,6 +20,7 @@ FIELDS: Final = {
     "magic": (16, ">b"),
     "attributes": (21, ">h"),
     "last_offset_delta": (23, ">i"),
+    "base_timestamp": (27, ">q"),
     "max_timestamp": (35, ">q"),
     "producer_id": (43, ">q"),
     "producer_epoch": (51, ">h"),

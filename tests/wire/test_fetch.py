@@ -10,7 +10,7 @@ import pytest
 from tests.wire.batches import NOW_MS, batch, batches_of, records_of
 from tests.wire.client import WireClient, fetched, fetched_of
 from tests.wire.harness import Server, Wanted, serving
-from tests.wire.messages import FETCH, LIST_OFFSETS
+from tests.wire.messages import FETCH, LIST_OFFSETS, METADATA
 
 
 async def _fill(client: WireClient, batches: int, size: int = 1000) -> None:
@@ -49,6 +49,43 @@ async def test_a_poll_ends_when_records_come(server: Server, client: WireClient)
     found = fetched_of(await client.receive())[0]
     assert [record.value for record in records_of(found.data)] == [b"new"]
     assert time.monotonic() - started < 5
+
+
+_LONG_MS = 60_000
+_LONG_S = _LONG_MS / 1000
+
+
+@pytest.mark.parametrize("polls", [1, 3])
+async def test_a_poll_ends_when_another_request_follows(client: WireClient, polls: int) -> None:
+    """librdkafka asks for its coordinator where it reads, and loses it while it has no answer."""
+    await _fill(client, 1)
+    started = time.monotonic()
+    for _ in range(polls):
+        client.send(FETCH, 11, **fetched([("t", 0, 1)], wait_ms=_LONG_MS))
+    await asyncio.sleep(0.05)  # it waits
+    client.send(METADATA, 1, topics=[])
+    for _ in range(polls):
+        assert not fetched_of(await client.receive())[0].data
+    assert (await client.receive()).brokers
+    # Both at once: it does not begin to wait.
+    client.send(FETCH, 11, **fetched([("t", 0, 1)], wait_ms=_LONG_MS))
+    client.send(METADATA, 1, topics=[])
+    assert not fetched_of(await client.receive())[0].data
+    assert (await client.receive()).brokers
+    assert time.monotonic() - started < _LONG_S / 2
+
+
+async def test_a_poll_goes_on_when_a_poll_follows(server: Server, client: WireClient) -> None:
+    await _fill(client, 1)
+    for _ in range(2):
+        client.send(FETCH, 11, **fetched([("t", 0, 1)], wait_ms=_LONG_MS))
+    first = asyncio.create_task(client.receive())
+    async with await server.connect() as other:
+        await asyncio.sleep(0.1)
+        assert not first.done()
+        await other.produce("t", batch([b"new"]))
+    for answer in (await first, await client.receive()):
+        assert [each.value for each in records_of(fetched_of(answer)[0].data)] == [b"new"]
 
 
 async def test_a_poll_waits_for_min_bytes(server: Server, client: WireClient) -> None:

@@ -23,27 +23,26 @@ from tests.wire.messages import (
 async def test_a_long_poll_comes_before_what_was_asked_behind_it(client: WireClient) -> None:
     await client.create("t")
     started = time.monotonic()
-    client.send(FETCH, 11, **fetched([("t", 0, 0)], wait_ms=300))
+    client.send(FETCH, 11, **fetched([("t", 0, 0)], wait_ms=60_000))
     client.send(METADATA, 9, topics=[])
     client.send(INIT_PRODUCER_ID, 4, **INIT)
     assert fetched_of(await client.receive())[0].data == b""
-    assert 0.25 < time.monotonic() - started < 2
     await client.receive()
     assert (await client.receive()).error_code == 0
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30, "the poll ended when others followed"
 
 
 async def test_a_produce_behind_a_long_poll_on_its_own_connection_ends_the_poll(
     client: WireClient,
 ) -> None:
     await client.create("t")
-    client.send(FETCH, 11, **fetched([("t", 0, 0)], wait_ms=10_000))
+    client.send(FETCH, 11, **fetched([("t", 0, 0)], wait_ms=60_000))
     client.send(PRODUCE, 9, **produced([("t", 0, batch([b"v"]))]))
     started = time.monotonic()
-    found = fetched_of(await client.receive())[0]
-    assert [record.value for record in records_of(found.data)] == [b"v"]
+    assert fetched_of(await client.receive())[0].code == 0
     assert answers_of(await client.receive())[0].offset == 0
-    assert time.monotonic() - started < 5
+    assert [each.value for each in records_of((await client.fetch("t", 0)).data)] == [b"v"]
+    assert time.monotonic() - started < 30
 
 
 async def test_mixed_requests_by_chance(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ class CopiedBatch(Batch):
         self.data = bytearray()
         self.span: Span | None = None
         self.sends = 0
+        self.repeats = []
 
     def seal(self, span: Span, codec: str | None) -> None:  # noqa: ARG002 - the source's is kept
         """See `Batch`."""

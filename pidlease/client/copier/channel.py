@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from pidlease.client.batch import Futures
 from pidlease.client.copier.batches import CopiedBatch
 from pidlease.client.copier.settings import CLIENT_ID, CopySettings
 from pidlease.client.errors import OutcomeUnknownError, ProducerError, SessionEndedError
@@ -186,6 +187,12 @@ class Channel:
         """See `Host`."""
         if partition.closed:
             self._sender.push(partition)
+
+    def failed(self, error: ProducerError, futures: Futures) -> None:
+        """See `Host`: the copier hears of it by `ended`, whatever its futures say."""
+        self.metrics.failed(error, len(futures))
+        for future in futures:
+            future.exception()
 
     def wake(self, partition: PartitionQueue) -> None:
         """See `Host`."""

@@ -106,7 +106,9 @@ class Copier:
         self.destination = Destination(destination_settings(settings))
         self._membership = Membership(settings, self._assigned, self._revoked)
         self._saving = Saving(self._membership, self.metrics)
-        self._fetcher = Fetcher(self._source.client, settings.fetch_wait_ms)
+        self._fetcher = Fetcher(
+            self._source.client, settings.fetch_wait_ms, settings.give_up_ms / 1000
+        )
         try:
             if await self._unless_stopped(self._connect()):
                 self._seen_s = time.monotonic()

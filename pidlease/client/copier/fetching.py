@@ -26,6 +26,8 @@ _FETCH_BYTES: Final = 8 << 20
 _PART_BYTES: Final = 1 << 20
 #: Who has no leader, or one that does not answer, is tried again after this time.
 _REST_S: Final = 0.2
+#: A broker cannot read what it has: it may never be able to (KAFKA_STORAGE_ERROR).
+_STORAGE: Final = 56
 
 
 class Reading(Protocol):
@@ -55,11 +57,15 @@ class Fetcher:
     Parameters:
         client: of the source, connected.
         wait_ms: how long a fetch waits for records.
+        give_up_s: how long a partition that cannot be read by its broker is tried again.
     """
 
-    def __init__(self, client: AIOKafkaClient, wait_ms: int) -> None:
+    def __init__(self, client: AIOKafkaClient, wait_ms: int, give_up_s: float) -> None:
         self._client: Final = client
         self._wait_ms: Final = wait_ms
+        self._give_up_s: Final = give_up_s
+        #: Since when brokers cannot read partitions, by the loop's clock.
+        self._unread: Final[dict[TopicPartition, float]] = {}
         self._readers: dict[TopicPartition, Reading] = {}
         self._busy: set[int] = set()
         self._resting: set[TopicPartition] = set()
@@ -77,6 +83,7 @@ class Fetcher:
         """Read it no more; what is under way is not told any more."""
         if self._readers.get(reader.place) is reader:
             del self._readers[reader.place]
+            self._unread.pop(reader.place, None)
 
     def wake(self) -> None:
         """Somebody takes more."""
@@ -145,12 +152,14 @@ class Fetcher:
                 reader, offset = asked.get(place, (None, 0))
                 if reader is None or self._readers.get(place) is not reader:
                     continue  # it is somebody else's by now
+                if code != _STORAGE:
+                    self._unread.pop(place, None)
                 if not code:
                     self._readers[place] = self._readers.pop(place)  # others have their turn
                     reader.came(offset, chunk_of(part, committed=True))
                 elif code == OUT_OF_RANGE:
                     reader.out_of_range()
-                elif code in RETRIABLE:
+                elif code in RETRIABLE and not (code == _STORAGE and self._is_over(place)):
                     moved = True
                     self._rest(place)
                 else:
@@ -158,6 +167,13 @@ class Fetcher:
                     reader.failed(CopyError(reason))
         if moved:
             self._tasks.spawn(self._refresh())
+
+    def _is_over(self, place: TopicPartition) -> bool:
+        """Whether a partition has not been read by its broker for too long."""
+        now = asyncio.get_running_loop().time()
+        if place not in self._unread:
+            _log.warning("%s of the source: its broker cannot read it; trying again", place)
+        return now - self._unread.setdefault(place, now) > self._give_up_s
 
     async def _refresh(self) -> None:
         """Ask for the cluster again."""

@@ -2,8 +2,10 @@
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from kazoo.exceptions import (
     RequestTimeoutError,
     SessionExpiredError,
 )
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.security import make_digest_acl
 
 _log = structlog.get_logger(__name__)
@@ -28,6 +30,8 @@ _kazoo_log.setLevel(logging.CRITICAL)
 
 #: How long attempts to connect wait in between, at first and at most.
 _RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+#: Nodes that are asked for at once.
+_AT_ONCE: Final = 200
 #: After these it is not known whether it was done.
 _CONNECTION_ERRORS: Final = (
     ConnectionClosedError,
@@ -96,6 +100,12 @@ class ZooKeeper:
     A session that has ended is followed by a new one. Who holds an ephemeral node looks after it
     (`ownership.py`).
 
+    A server of ZooKeeper's answers reads from its own copy, which may lag behind the leader's. So
+    every read here goes with a sync before it in the same session: it returns what the leader had
+    when the read was asked for, or later. Requests of a session are done in order, so the read does
+    not wait for the sync's answer. (A leader that was replaced, and has not noticed within
+    ZooKeeper's syncLimit, can answer a sync, too; a conditional write notices that.)
+
     Parameters:
         config: how it is reached.
     """
@@ -152,7 +162,7 @@ class ZooKeeper:
         return f"{self._config.root}/{name}"
 
     def call(self, ask: Callable[[KazooClient], Any]) -> Any:  # noqa: ANN401 - kazoo has no types
-        """Ask, and wait for the answer. Blocks.
+        """Ask for a change, and wait for the answer. Blocks. Reads have methods of their own.
 
         Parameters:
             ask: given the client, calls one of its methods that do not wait.
@@ -161,25 +171,71 @@ class ZooKeeper:
             ZooKeeperError: it does not answer; whether it has done it is not known.
             KazooException: what it answers, where that is no failure of the connection.
         """
+        return self._answers(lambda client: [ask(client)])[0]
+
+    def _answers(
+        self, ask: Callable[[KazooClient], list[Any]], missing: tuple[type[Exception], ...] = ()
+    ) -> list[Any]:
+        """Ask for several things, and wait for all answers as long as for one.
+
+        Parameters:
+            ask: given the client, calls methods of it that do not wait.
+            missing: errors in whose place the answer is None.
+        """
         if self.state != "connected":
             # Calls would be kept until it is back, and be done behind our back.
             raise ZooKeeperError(f"{self._config.addresses}: the connection is {self.state}")
+        latest = time.monotonic() + self._config.timeout_seconds
+        found = []
         try:
-            return ask(self._client).get(timeout=self._config.timeout_seconds)
+            for each in ask(self._client):
+                try:
+                    found.append(each.get(timeout=max(latest - time.monotonic(), 0)))
+                except missing:
+                    found.append(None)
         except self._client.handler.timeout_exception:
             seconds = self._config.timeout_seconds
             raise ZooKeeperError(f"{self._config.addresses}: no answer in {seconds} s") from None
         except _CONNECTION_ERRORS as error:
             reason = f"{self._config.addresses}: {type(error).__name__} {error}"
             raise ZooKeeperError(reason.strip()) from error
+        return found
 
     def children(self, path: str) -> list[str]:
         """The names below a node; none where there is no such node. Blocks; raises as `call`."""
-        try:
-            found: list[str] = self.call(lambda client: client.get_children_async(path))
-        except NoNodeError:
-            return []
+        found: list[str] | None = self._read(lambda client: [client.get_children_async(path)])[0]
+        return found or []
+
+    def changes_below(self, path: str) -> int:
+        """How many nodes have come or gone below a node. Blocks; raises as `data`."""
+        found = self._read(lambda client: [client.get_children_async(path, include_data=True)])[0]
+        if found is None:
+            raise NoNodeError(path)
+        return int(found[1].cversion)
+
+    def node(self, path: str) -> tuple[bytes, ZnodeStat] | None:
+        """A node's content and state; None where there is none. Blocks; raises as `call`."""
+        return self.nodes([path])[0]
+
+    def nodes(self, paths: Sequence[str]) -> list[tuple[bytes, ZnodeStat] | None]:
+        """The same of many nodes, hundreds of which are asked for at once."""
+
+        def ask(some: Sequence[str], client: KazooClient) -> list[Any]:
+            return [client.get_async(path) for path in some]
+
+        found: list[tuple[bytes, ZnodeStat] | None] = []
+        for start in range(0, len(paths), _AT_ONCE):
+            found += self._read(partial(ask, paths[start : start + _AT_ONCE]))
         return found
+
+    def _read(self, ask: Callable[[KazooClient], list[Any]]) -> list[Any]:
+        """Read, behind a sync; None for a node that is not there."""
+        path = self._config.root or "/"
+        # The sync's answer counts, too: were it lost with its connection, the read may go to
+        # another server.
+        return self._answers(
+            lambda client: [client.sync_async(path), *ask(client)], (NoNodeError,)
+        )[1:]
 
     def session(self) -> int:
         """The number of the session.
@@ -194,8 +250,10 @@ class ZooKeeper:
 
     def data(self, path: str) -> bytes:
         """What a node says. Blocks; raises as `call` does, and NoNodeError."""
-        data: bytes = self.call(lambda client: client.get_async(path))[0]
-        return data
+        found = self.node(path)
+        if found is None:
+            raise NoNodeError(path)
+        return found[0]
 
     def ensure(self, path: str, data: bytes = b"") -> None:
         """Make a node, and those above it, where they are missing. Blocks.

@@ -8,18 +8,11 @@ By the SHA-256 of the name, which may hold what a node's name may not, in 256 fo
 import hashlib
 import json
 import threading
-import time
-from functools import partial
-from typing import Any, Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 from pidlease.coordination.names import Binding, BindingConflictError, NamesError
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
-
-#: Bindings that are asked for at once.
-_AT_ONCE: Final = 200
 
 
 class ZooKeeperNames:
@@ -68,10 +61,10 @@ class ZooKeeperNames:
     def _read(self, name: str) -> tuple[Binding | None, int]:
         """A binding, and the version of its node; -1: there is none."""
         path = self._path(name)
-        try:
-            data, stat = self._zookeeper.call(lambda client: client.get_async(path))
-        except NoNodeError:
+        found = self._zookeeper.node(path)
+        if found is None:
             return None, -1
+        data, stat = found
         told, binding = _parse(path, data)
         if told != name:
             raise ValueError(f"ZooKeeper's {path} is no binding of {name!r}, but of {told!r}")
@@ -81,12 +74,10 @@ class ZooKeeperNames:
         """The bindings of a folder: asked for many at once, for there may be thousands."""
         found: dict[str, Binding] = {}
         paths = [f"{folder}/{each}" for each in self._zookeeper.children(folder)]
-        for start in range(0, len(paths), _AT_ONCE):
-            part = paths[start : start + _AT_ONCE]
-            for path, data in zip(part, self._zookeeper.call(partial(_ask_all, part)), strict=True):
-                if data is not None:
-                    name, binding = _parse(path, data)
-                    found[name] = binding
+        for path, node in zip(paths, self._zookeeper.nodes(paths), strict=True):
+            if node is not None:  # let go of since
+                name, binding = _parse(path, node[0])
+                found[name] = binding
         return found
 
     def _write(self, name: str, new: Binding | None, version: int) -> None:
@@ -112,28 +103,6 @@ class ZooKeeperNames:
     def _path(self, name: str) -> str:
         digest = hashlib.sha256(name.encode()).hexdigest()
         return self._zookeeper.path(f"names/{digest[:2]}/{digest}")
-
-
-class _Answers:
-    """Several answers that are waited for as one."""
-
-    def __init__(self, answers: list[Any]) -> None:
-        self._answers = answers
-
-    def get(self, timeout: float) -> list[bytes | None]:
-        latest = time.monotonic() + timeout
-        found: list[bytes | None] = []
-        for answer in self._answers:
-            try:
-                data, _ = answer.get(timeout=max(latest - time.monotonic(), 0))
-            except NoNodeError:
-                data = None  # let go of since
-            found.append(data)
-        return found
-
-
-def _ask_all(paths: list[str], client: KazooClient) -> _Answers:
-    return _Answers([client.get_async(path) for path in paths])
 
 
 def _parse(path: str, data: bytes) -> tuple[str, Binding]:

@@ -11,7 +11,7 @@ import json
 import threading
 from typing import Any, Final
 
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NodeExistsError
 
 from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
@@ -98,14 +98,11 @@ class ZooKeeperOwnership:
 
     def _owner(self) -> tuple[int, dict[str, Any], int] | None:
         """The session that made the node, what it says, and its version."""
-        try:
-            data, stat = self._zookeeper.call(lambda client: client.get_async(self._node))
-        except NoNodeError:
+        found = self._zookeeper.node(self._node)
+        if found is None:
             return None
+        data, stat = found
         return stat.ephemeralOwner, json.loads(data), stat.version
 
     def _count_changes(self) -> int:
-        _, stat = self._zookeeper.call(
-            lambda client: client.get_children_async(self._root, include_data=True)
-        )
-        return int(stat.cversion)
+        return self._zookeeper.changes_below(self._root)

@@ -11,7 +11,7 @@ So of two servers that want the same numbers one is refused, and looks again.
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,9 +37,12 @@ from pidlease.coordination.zookeeper.records import (
 )
 from pidlease.core.blocks import PidBlock
 from pidlease.core.pid import BLOCK_SIZE
+from pidlease.repeated_lines import LINES, kind_of
 
 #: Blocks in a node: each new one is written with all of them.
 _NODE_BLOCKS: Final = 50
+#: Nodes that are read at once, the newest first; then four times as many, and so on.
+_NODES_AT_ONCE: Final = 2
 #: Nodes of old blocks that are merged at once.
 _MERGED_AT_ONCE: Final = 10
 #: How long others may be faster before we give up for now.
@@ -102,18 +105,17 @@ class ZooKeeperSequence:
         #: Of an attempt whose outcome is not known; empty: there is none.
         self._token = ""
 
-    def blocks(self) -> list[PidBlock]:
-        """See `PidSequence`.
-
-        Raises:
-            SequenceError: they cannot be read.
-        """
-        with self._lock:
-            try:
-                self._prepare()
-                return self._read_all()
-            except (ZooKeeperError, KazooException, ValueError) as error:
-                raise SequenceError(f"the PID blocks cannot be read: {_told(error)}") from error
+    def blocks(self, beyond: int = 0) -> list[PidBlock]:
+        """See `PidSequence`."""
+        try:
+            self._prepare()
+            while True:
+                try:
+                    return self._read_blocks(beyond)
+                except NoNodeError:
+                    continue  # a node was merged meanwhile
+        except (ZooKeeperError, KazooException, ValueError) as error:
+            raise SequenceError(f"the PID blocks cannot be read: {_told(error)}") from error
 
     def take(self, at_least: int = 1) -> PidBlock:
         """See `PidSequence`."""
@@ -182,7 +184,8 @@ class ZooKeeperSequence:
         try:
             self._merge()
         except (ZooKeeperError, KazooException, ValueError) as error:
-            _log.warning("old PID blocks could not be merged", error=_told(error))
+            LINES.write(_log, "warning", "old PID blocks could not be merged", kind_of(error),
+                        error=_told(error))  # fmt: skip
         return _Tail(number, 0, (entry,), end)
 
     # ------------------------------------------------------------------ reading
@@ -202,34 +205,51 @@ class ZooKeeperSequence:
         entries, version = self._read_node(numbers[-1])
         return _Tail(numbers[-1], version, tuple(entries), entries[-1].block.end)
 
-    def _read_all(self) -> list[PidBlock]:
-        while True:
-            found: list[PidBlock] = []
-            try:
-                for number in self._numbers():
-                    found += [each.block for each in self._read_node(number)[0]]
-            except NoNodeError:
-                continue  # it was merged meanwhile
-            merged = self._read_merged()[0]  # behind the nodes: what leaves them is here by then
-            if merged is None:
+    def _read_blocks(self, beyond: int) -> list[PidBlock]:
+        """The blocks, from the newest node back to the one that holds a number.
+
+        Raises:
+            NoNodeError: a node was merged meanwhile.
+        """
+        found: list[PidBlock] = []
+        numbers, at_once = self._numbers(), _NODES_AT_ONCE
+        while numbers:
+            some, numbers = numbers[-at_once:], numbers[:-at_once]
+            read = self._read_nodes(some)
+            found[:0] = [each.block for entries, _ in read for each in entries]
+            if found[0].first <= beyond:
                 return found
-            return [merged, *(each for each in found if each.first >= merged.end)]
+            at_once *= 4
+        merged = self._read_merged()[0]  # after the nodes: what leaves them is here by then
+        if merged is None:
+            return found
+        return [merged, *(each for each in found if each.first >= merged.end)]
 
     def _numbers(self) -> list[int]:
-        names = self._zookeeper.call(lambda c: c.get_children_async(self._folder))
+        names = self._zookeeper.children(self._folder)
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def _read_node(self, number: int) -> tuple[list[Entry], int]:
-        path = self._node(number)
-        data, stat = self._zookeeper.call(lambda c: c.get_async(path))
-        entries = decode_entries(path, data)
-        if not entries:
-            raise ValueError(f"ZooKeeper's {path} holds no PID block")
-        return entries, stat.version
+        return self._read_nodes([number])[0]
+
+    def _read_nodes(self, numbers: Sequence[int]) -> list[tuple[list[Entry], int]]:
+        """The blocks in nodes, and the nodes' versions."""
+        read = []
+        paths = [self._node(number) for number in numbers]
+        for path, node in zip(paths, self._zookeeper.nodes(paths), strict=True):
+            if node is None:
+                raise NoNodeError(path)
+            entries = decode_entries(path, node[0])
+            if not entries:
+                raise ValueError(f"ZooKeeper's {path} holds no PID block")
+            read.append((entries, node[1].version))
+        return read
 
     def _read_merged(self) -> tuple[PidBlock | None, int]:
-        data, stat = self._zookeeper.call(lambda c: c.get_async(self._merged))
-        return decode_merged(self._merged, data), stat.version
+        node = self._zookeeper.node(self._merged)
+        if node is None:
+            raise NoNodeError(self._merged)
+        return decode_merged(self._merged, node[0]), node[1].version
 
     def _node(self, number: int) -> str:
         return f"{self._folder}/{number:010d}"

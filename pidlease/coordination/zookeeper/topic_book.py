@@ -31,10 +31,11 @@ class ZooKeeperTopicBook:
         """See `TopicBook`."""
         own = {}
         try:
-            for name in self._zookeeper.children(self._root):
-                own[name] = dict(
-                    json.loads(self._zookeeper.data(f"{self._root}/{name}"))["settings"]
-                )
+            names = self._zookeeper.children(self._root)
+            nodes = self._zookeeper.nodes([f"{self._root}/{name}" for name in names])
+            for name, node in zip(names, nodes, strict=True):
+                if node is not None:
+                    own[name] = dict(json.loads(node[0])["settings"])
         except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
             raise self._error(error) from error
         return TopicSettings(own.pop(_SHARED, {}), own)

@@ -14,7 +14,7 @@ from pidlease.core.judge import Kind as Judged
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
-from pidlease.core.state import Appended, Batch, ProducerState, fold
+from pidlease.core.state import UNKNOWN_CRC, Appended, Batch, ProducerState, fold
 from pidlease.engine.verify.report import Kind
 from pidlease.engine.whose import whose
 from pidlease.storage.snapshots import LeaseRow
@@ -104,7 +104,7 @@ class History:
         if (row.generation, row.high) != (state.generation, state.high):
             return False
         cut = pid in self._cut
-        if not cut and (row.lowest, row.batches) == (state.lowest, state.batches):
+        if not cut and row.lowest == state.lowest and _same(row.batches, state.batches):
             return True
         if cut and _ends_with(row.batches, state.batches):
             return True
@@ -141,7 +141,15 @@ def _lasted(lease: LeaseRow | None) -> bool:
 
 
 def _ends_with(batches: tuple[Appended, ...], end: tuple[Appended, ...]) -> bool:
-    return bool(end) and batches[-len(end) :] == end
+    return bool(end) and _same(batches[-len(end) :], end)
+
+
+def _same(some: tuple[Appended, ...], others: tuple[Appended, ...]) -> bool:
+    """Whether batches are the same, as far as their CRCs are known."""
+    return len(some) == len(others) and all(
+        one[:3] == other[:3] and (one.crc == other.crc or UNKNOWN_CRC in (one.crc, other.crc))
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def _show(state: ProducerState) -> str:

@@ -10,9 +10,10 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.verify.history import History
 from pidlease.engine.verify.report import Kind, Report
 from pidlease.engine.verify.segments import IndexChecks, batches
+from pidlease.storage.checked_offset import decode_offset
 from pidlease.storage.errors import DamagedLogError, UnidentifiedBatchError
 from pidlease.storage.files import Files, OpenFile, read_file
-from pidlease.storage.log.durable_mark import DurableMark
+from pidlease.storage.log.durable_mark import MARK_NAME, DurableMark
 from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start
 from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, is_torn
 from pidlease.storage.log.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
@@ -22,8 +23,6 @@ from pidlease.storage.writer import logged
 
 #: Progress is told once for so many bytes.
 _TOLD_BYTES: Final = 1 << 20
-#: The file of the durable mark.
-_MARK: Final = "durable"
 
 
 class Checkpoint(NamedTuple):
@@ -122,19 +121,20 @@ class PartitionCheck:
             if dot + suffix in SUFFIXES and stem not in stems:
                 text = "left by an interrupted removal; the next start removes it"
                 self._report.note(path, text)
-            elif dot + suffix not in SUFFIXES and name not in (_MARK, LOG_START_NAME):
+            elif dot + suffix not in SUFFIXES and name not in (MARK_NAME, LOG_START_NAME):
                 self._report.wrong(Kind.STRAY, path, "is no file of a log")
         if not bases and self._report.clean:
             self._report.wrong(Kind.MISSING, self._folder, "there is no segment", offset=0)
 
     def _durable_mark(self) -> int:
         """Up to where the log is known to be durable; 0 where nothing is known."""
-        path = self._folder / _MARK
+        path = self._folder / MARK_NAME
         durable = DurableMark(self._files, self._folder).read()
         if not durable and self._files.exists(path):
-            if any(read_file(self._files, path)):
+            content = read_file(self._files, path)
+            if any(content) and decode_offset(content) is None:
                 self._report.wrong(Kind.DAMAGED, path, "the mark is damaged", position=0)
-            else:
+            elif not any(content):
                 self._report.note(path, "the mark is empty; a power cut may leave it so")
         return durable
 

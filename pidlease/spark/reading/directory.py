@@ -6,12 +6,12 @@ from typing import Final, NamedTuple
 
 from pidlease.spark.reading.errors import ReadError
 from pidlease.spark.reading.parts import SegmentPart
-from pidlease.spark.reading.searching import Broken, walk
 from pidlease.spark.reading.segments import FILES, folder_of
 from pidlease.storage.data_folder import FORMAT_VERSION
 from pidlease.storage.errors import DamagedLogError, DataFolderError
 from pidlease.storage.files import OpenFile, read_file
 from pidlease.storage.log import sparse_index
+from pidlease.storage.log.batch_search import Broken, walk
 from pidlease.storage.log.durable_mark import DurableMark
 from pidlease.storage.log.log_start import read_log_start
 from pidlease.storage.log.scan import BrokenBatchError, is_torn, scan_headers

@@ -22,7 +22,7 @@ from pidlease.storage.first_record import find_identity
 from pidlease.storage.identity import IdentityError
 from pidlease.storage.joined import parted
 from pidlease.storage.record_batch import BatchHeader
-from pidlease.storage.writer import WRITER_PID, LoggedBatch, crc_under_writer, logged
+from pidlease.storage.writer import WRITER_PID, LoggedBatch, crc_of_send, logged
 
 SCHEMA: Final = pa.schema([
     ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
@@ -139,7 +139,9 @@ def sends_of(header: BatchHeader, data: memoryview, *, over_kafka: bool) -> list
     pid = header.producer_id
     policy = policy_of(pid)
     if policy is Policy.KAFKA or pid < 0:
-        return [LoggedBatch(header)]
+        # Kafka may have put in a time and a CRC of its own.
+        own = header.is_log_append_time
+        return [LoggedBatch(header._replace(crc=UNKNOWN_CRC) if own else header)]
     if over_kafka:
         return _sends_over_kafka(header, data)
     if pid and pid != WRITER_PID:
@@ -160,5 +162,5 @@ def _sends_over_kafka(header: BatchHeader, data: memoryview) -> list[LoggedBatch
             return [LoggedBatch(header)]  # an idempotent producer of Kafka's
         raise UnidentifiedBatchError(f"offset {header.base_offset}: it has no header pidlease")
     # As a server judges it that has Kafka behind itself.
-    judged_by = UNKNOWN_CRC if header.is_log_append_time else crc_under_writer(data)
+    judged_by = UNKNOWN_CRC if header.is_log_append_time else crc_of_send(header, data)
     return list(parted(LoggedBatch(header._replace(crc=judged_by), identity), data))

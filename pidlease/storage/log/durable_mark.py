@@ -7,11 +7,15 @@ append, and cutting it would lose what was acknowledged.
 """
 
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from pidlease.storage.checked_offset import decode_offset, encode_offset
 from pidlease.storage.files import Files, OpenFile, read_file
+
+#: The file of a partition's mark.
+MARK_NAME: Final = "durable"
 
 _log = structlog.get_logger(__name__)
 
@@ -26,7 +30,7 @@ class DurableMark:
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
-        self._path = folder / "durable"
+        self._path = folder / MARK_NAME
         self._file: OpenFile | None = None
         self._failed = False
         self._noted = 0

@@ -87,6 +87,18 @@ class LogView(NamedTuple):
         if expected is not None and expected != self.end_offset:
             raise LogError(f"the log ends at {expected}, not at {self.end_offset}")
 
+    def up_to(self, offset: int) -> "LogView":
+        """The same log with an earlier end: an offset, or the damage that comes before it."""
+        place = self._place(min(offset, self.end_offset))
+        segment = self.segments[place]
+        end, size = segment.base_offset, 0
+        with suppress(DamagedLogError, OSError):
+            for batch in self._scan_segment(segment, end, None):
+                if batch.header.last_offset >= offset:
+                    break
+                end, size = batch.header.last_offset + 1, batch.position + batch.header.size
+        return self._replace(segments=self.segments[: place + 1], end_offset=end, last_size=size)
+
     def _place(self, offset: int) -> int:
         """The place of the segment that holds an offset; the first for earlier ones."""
         bases = [segment.base_offset for segment in self.segments]

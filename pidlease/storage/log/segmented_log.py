@@ -13,6 +13,7 @@ from pidlease.storage.errors import (
     DamagedLogError,
     LogStoppedError,
     OffsetRangeError,
+    reason_for_clients,
 )
 from pidlease.storage.files import Files, make_durable_folder, remove_tree, sweep_asides
 from pidlease.storage.io_pool import IoPool
@@ -67,6 +68,8 @@ class SegmentedLog:
         self._open_logs = open_logs if open_logs is not None else OpenLogs(1)
         self._holds_files = False
         self._deleted_to = 0
+        #: Above the end where acknowledged records cannot be read.
+        self._promised_end = 0
         #: See `open_logs.OpenLog`.
         self.recent = False
         self._lock = threading.Lock()
@@ -116,16 +119,22 @@ class SegmentedLog:
             return
         self._sealed = tuple(segments[:-1])
         self._active = ActiveSegment(segments[-1])
+        durable = self._mark.read()
+        recovery_offset = max(recovery_offset, durable)
+        start_known = False
         try:
             # First: what was deleted is not to be seen again because something else is damaged.
             self._deleted_to = read_log_start(self._files, self._folder)
-            durable = self._mark.read()
-            recovery_offset = max(recovery_offset, durable)
+            start_known = True
             self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
             self._check_complete(durable)
             self._check_start()
         except DamagedLogError as error:
-            self.stop(str(error))
+            end = self._active.next_offset
+            self._promised_end = max(recovery_offset, self._deleted_to, end + 1)
+            if not start_known:
+                self._deleted_to = end  # any of it may have been deleted: none of it is read
+            self.stop(reason_for_clients(error), str(error))
         if self.cut_bytes:
             _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
                          end_offset=self._active.next_offset)  # fmt: skip
@@ -226,6 +235,11 @@ class SegmentedLog:
     def end_offset(self) -> int:
         """See `PartitionLog`."""
         return self.view.end_offset
+
+    @property
+    def promised_end(self) -> int:
+        """See `PartitionLog`."""
+        return max(self._promised_end, self.view.end_offset)
 
     def append_blocking(self, batches: Sequence[NewBatch]) -> list[int]:
         """Append the batches; their base offsets.
@@ -331,7 +345,9 @@ class SegmentedLog:
                 self._files.remove(path)
                 self._files.fsync_folder(self._folder)
         except OSError as second:
-            self.stop(f"a new segment failed ({error}), and could not be removed ({second})")
+            first, last = reason_for_clients(error), reason_for_clients(second)
+            self.stop(f"a new segment failed ({first}), and could not be removed ({last})",
+                      f"{error}; {second}")  # fmt: skip
 
     def _undo(self, error: OSError, *, fsync: bool) -> None:
         if fsync and not self.stopped and (self._unflushed or self._flushing is not None):
@@ -343,15 +359,24 @@ class SegmentedLog:
             self._cut()
         except OSError as second:
             if not self.stopped:
-                self.stop(f"append failed ({error}), and it could not be undone ({second})")
+                first, last = reason_for_clients(error), reason_for_clients(second)
+                self.stop(f"append failed ({first}), and it could not be undone ({last})",
+                          f"{error}; {second}")  # fmt: skip
             raise LogStoppedError(self.stopped) from error
-        raise AppendFailedError(f"append failed: {error}") from error
+        raise AppendFailedError(f"append failed: {reason_for_clients(error)}") from error
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, detail: str = "") -> None:
         """See `PartitionLog`."""
         self.stopped = reason
         _log.error("partition stopped: it takes no appends until it has been looked at",
-                   log=self._folder.name, reason=reason)  # fmt: skip
+                   log=self._folder.name, reason=reason, detail=detail)  # fmt: skip
+
+    def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
+        """See `PartitionLog`."""
+        with self._lock:
+            self.stop(reason, detail)
+            self._promised_end = max(self._promised_end, self.view.end_offset, offset + 1)
+            self.view = self.view.up_to(offset)
 
     def _publish(self) -> None:
         """Let readers see what is acknowledged, as one picture that never changes."""
@@ -399,7 +424,8 @@ class SegmentedLog:
     def _fsync_failed(self, error: OSError) -> None:
         # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
         self._in_doubt = True
-        self.stop(f"fsync of acknowledged records failed ({error})")
+        reason = reason_for_clients(error)
+        self.stop(f"fsync of acknowledged records failed ({reason})", str(error))
 
     def _flush_locked(self) -> None:
         try:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.journal import JOURNAL_NAME, OffsetJournal
@@ -201,9 +202,11 @@ class OffsetStore:
         if isinstance(outcome, dict):
             failures = outcome
             for error in failures.values():
-                _log.error("a record of offsets cannot be written", error=repr(error))
+                LINES.write(_log, "error", "a record of offsets cannot be written",
+                            kind_of(error), error=repr(error))  # fmt: skip
         else:
-            _log.error("offsets not stored", records=len(batch), error=repr(outcome))
+            LINES.write(_log, "error", "offsets not stored", kind_of(outcome),
+                        records=len(batch), error=repr(outcome))  # fmt: skip
             failures = dict.fromkeys(range(len(batch)), outcome)
         for number, each in enumerate(batch):
             self._settle(each, failures.get(number))
@@ -218,7 +221,8 @@ class OffsetStore:
 
     def _flushed(self, failure: Exception | None) -> None:
         if failure is not None:
-            _log.error("the offsets' journal could not be made durable", error=repr(failure))
+            LINES.write(_log, "error", "the offsets' journal could not be made durable",
+                        kind_of(failure), error=repr(failure))  # fmt: skip
             self._flush_later()
         self._end()
 
@@ -274,7 +278,8 @@ class OffsetStore:
             except OSError as error:
                 # It is only longer than it need be.
                 self._replace_from = length + _SLACK_BYTES
-                _log.warning("the offsets' journal could not be written anew", error=str(error))
+                LINES.write(_log, "warning", "the offsets' journal could not be written anew",
+                            kind_of(error), error=str(error))  # fmt: skip
         try:
             self._journal.append(records)
         except (ValueError, TypeError):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from pidlease.repeated_lines import LINES
 from pidlease.storage.files import Buffer
 from pidlease.storage.upstream.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.link import Link
@@ -75,4 +76,5 @@ def read(link: Link, frame: bytearray, reader: Callable[[bytearray], Answer]) ->
 
 def _end(link: Link, error: UpstreamNonsenseError) -> None:
     link.close(error)
-    _log.error("an answer of Kafka makes no sense", broker=str(link), error=str(error))
+    LINES.write(_log, "error", "an answer of Kafka makes no sense", str(link),
+                broker=str(link), error=str(error))  # fmt: skip

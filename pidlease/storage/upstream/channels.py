@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pidlease.kafka.produce_errors import STALE_LEADER
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.connecting import connect
@@ -43,8 +45,6 @@ _REQUESTS_MAX: Final = 5
 _REQUEST_BYTES_MAX: Final = 4 << 20
 #: The leader gives up on the other replicas this part of the time before we give up on the leader.
 _REPLICAS_PART: Final = 0.8
-#: Unknown topic or partition, not the leader, a disk that failed: who leads may have changed.
-_STALE_CODES: Final = frozenset({3, 5, 6, 56, 72, 100})
 
 _log = structlog.get_logger(__name__)
 
@@ -117,7 +117,7 @@ class Channels:
         if not lane.key[0]:
             # Without a producer nothing is to stay in order: the next goes to who leads now.
             self._end(lane)
-        if not isinstance(result, Row) or result.code in _STALE_CODES:
+        if not isinstance(result, Row) or result.code in STALE_LEADER:
             self._cluster.stale()
 
     def _end(self, lane: _Lane) -> None:
@@ -220,7 +220,8 @@ class _Channel:
         except UpstreamError as error:
             self._give_up(error)
         except Exception as error:  # noqa: BLE001 - told to those who wait
-            _log.exception("no connection to Kafka")
+            LINES.write(_log, "error", "no connection to Kafka", (self._broker, kind_of(error)),
+                        error, broker=self._broker, error=repr(error))  # fmt: skip
             self._give_up(UpstreamAwayError(f"no connection to broker {self._broker}: {error!r}"))
         finally:
             self._connecting = None
@@ -299,7 +300,8 @@ class _Channel:
                 error = nonsense
             if rows.keys() != {send.batch.place for send in sends}:
                 rows = {}  # what fits is not to be believed, either
-                _log.error("an answer of Kafka makes no sense", broker=str(link), error=str(error))
+                LINES.write(_log, "error", "an answer of Kafka makes no sense", str(link),
+                            broker=str(link), error=str(error))  # fmt: skip
                 link.close(error)
         for send in sends:
             _tell(send, rows.get(send.batch.place, error))

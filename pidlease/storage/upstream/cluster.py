@@ -3,13 +3,16 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
 
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.topics import illegal_name
 from pidlease.storage.upstream.asking import ask, ask_slowly, read
 from pidlease.storage.upstream.config import Address, UpstreamConfig
 from pidlease.storage.upstream.configs import Kept, compacted, kept_ms
@@ -30,6 +33,18 @@ _REST_SECONDS: Final = 0.1
 _REST_SECONDS_MAX: Final = 2.0
 #: How long other brokers may take to tell whether a topic is gone, in seconds.
 _CONFIRMING_SECONDS: Final = 2.0
+#: Between two questions for topics that are not known here, in seconds: each serves all who wait.
+_QUESTION_REST_SECONDS: Final = 0.05
+#: How long somebody waits for the answer, in seconds; then it is not known.
+_QUESTION_SECONDS: Final = 3.0
+#: Topics that one request adds to a question; what it asks for beyond goes into the next ones.
+_QUESTION_TOPICS_MAX: Final = 1000
+#: Topics in one question, of all requests; whoever asks for more is told to try again.
+_QUESTION_SIZE_MAX: Final = 10_000
+#: Brokers that are asked besides the first whether it only lags behind.
+_QUESTION_OTHERS_MAX: Final = 2
+#: What Kafka says of topics that there are not, or that we may not see.
+_ABSENT: Final = frozenset((3, 17, 29))
 #: A topic of more partitions there cannot be; what claims to have one is not given the memory.
 _PARTITIONS_MAX: Final = 1 << 20
 _PORTS_MAX: Final = 1 << 16
@@ -76,12 +91,30 @@ class View:
     brokers: Mapping[int, Address] = field(default_factory=dict)
     topics: Mapping[str, UpstreamTopic] = field(default_factory=dict)
 
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether there is such a partition."""
+        found = self.topics.get(topic)
+        return found is not None and 0 <= partition < len(found.leaders)
+
     def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition; -1: none, or there is no such partition."""
-        found = self.topics.get(topic)
+        found = self.topics.get(topic)  # not by `has`: this is asked for each batch
         if found is None or not 0 <= partition < len(found.leaders):
             return NO_LEADER
         return found.leaders[partition]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What Kafka is to be asked next.
+
+    Attributes:
+        names: of topics.
+        absent: those of them that it does not have, or why that cannot be known.
+    """
+
+    names: set[str]
+    absent: asyncio.Future[Set[str] | UpstreamError]
 
 
 class Cluster:
@@ -102,6 +135,11 @@ class Cluster:
         self._looked = asyncio.Condition()
         self._looks = 0
         self._task: asyncio.Task[None] | None = None
+        #: Whoever changes the view holds it: what was asked before does not replace a later answer.
+        self._viewing: Final = asyncio.Lock()
+        #: A question that has not begun; None: nobody waits for one.
+        self._question: _Question | None = None
+        self._questions: asyncio.Task[None] | None = None
         #: Whether topics are compacted, by their ids; and when all are asked for again.
         self._cleanup: dict[str, bool | None] = {}
         self._cleanup_due = 0.0
@@ -118,10 +156,11 @@ class Cluster:
 
     async def close(self) -> None:
         """End all of it."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        for task in (self._task, self._questions):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         for link in self._links.values():
             link.close()
 
@@ -235,11 +274,13 @@ class Cluster:
                 same = self.view == before
                 rest = min(rest * 1.5, _REST_SECONDS_MAX) if same else _REST_SECONDS
             except UpstreamError as error:
-                _log.warning("Kafka cannot be asked what it looks like", error=str(error))
+                LINES.write(_log, "warning", "Kafka cannot be asked what it looks like",
+                            kind_of(error), error=str(error))  # fmt: skip
                 self._stale.set()
                 rest = min(rest * 2, _REST_SECONDS_MAX)
-            except Exception:  # noqa: BLE001 - whoever is told of a change; look again later
-                _log.exception("what has changed in Kafka could not be followed")
+            except Exception as error:  # noqa: BLE001 - whoever is told; look again later
+                LINES.write(_log, "error", "what has changed in Kafka could not be followed",
+                            kind_of(error), error, error=repr(error))  # fmt: skip
             async with self._looked:
                 self._looks += 1
                 self._looked.notify_all()
@@ -247,11 +288,16 @@ class Cluster:
 
     async def _look(self) -> None:
         started = time.monotonic()
-        link = await self.any_link()
-        found = await self._seen_by(link)
-        if missing := self.view.topics.keys() - found.topics.keys():
-            found = await self._confirmed(link, found, missing)
-        before, self.view = self.view, await self._with_cleanup(found)
+        async with self._viewing:
+            link = await self.any_link()
+            found = await self._seen_by(link)
+            if missing := self.view.topics.keys() - found.topics.keys():
+                found = await self._confirmed(link, found, missing)
+            self._show(await self._with_cleanup(found), started)
+
+    def _show(self, found: View, started: float) -> None:
+        """From now on the cluster looks so."""
+        before, self.view = self.view, found
         for address in self._links.keys() - self.view.brokers.values():
             if address not in self.config.bootstrap:
                 self._links.pop(address).close()
@@ -272,6 +318,10 @@ class Cluster:
         Raises:
             UpstreamError: it does not tell.
         """
+        return (await self._asked(link, topics))[0]
+
+    async def _asked(self, link: Link, topics: Set[str] | None) -> tuple[View, Set[str]]:
+        """The same, with those of the topics that are asked for that there are not."""
         request, body = _metadata(link, topics, create=False)
         answer = await ask_slowly(link, request, body)
         found = read(link, answer, _view)
@@ -285,7 +335,8 @@ class Cluster:
             # It has just started, and was not told anything yet (under ZooKeeper).
             link.close()
             raise UpstreamAwayError(f"{link} does not know of any broker yet")
-        return found
+        there = {str(each.name) for each in answer.topics if each.error_code.value not in _ABSENT}
+        return found, (topics or set()) - there
 
     async def _confirmed(self, first: Link, found: View, missing: Set[str]) -> View:
         """What the cluster looks like, with topics that one broker does not know of any more.
@@ -303,7 +354,8 @@ class Cluster:
                             await self._link(address), missing - still.keys()
                         )
                     except UpstreamError as error:
-                        _log.info("a broker does not tell what topics there are", error=str(error))
+                        LINES.write(_log, "info", "a broker does not tell what topics there are",
+                                    address, error=str(error))  # fmt: skip
                         continue
                     still |= other.topics
                     if len(still) == len(missing):
@@ -312,6 +364,111 @@ class Cluster:
             return found
         self.stale()  # they are to agree
         return replace(found, topics={**still, **found.topics})
+
+    # ------------------------------------------------------------------ topics that are not known
+
+    async def missing(self, places: Collection[TopicPartition]) -> Set[TopicPartition]:
+        """Which partitions Kafka does not have, for certain, asked after this is called.
+
+        What it has is in the view when this returns. Of what it does not tell in time, nothing is
+        certain. One question is under way at a time, and serves all who wait for it.
+        """
+        legal = list({place.topic for place in places if not illegal_name(place.topic)})
+        absent: set[str] = set()
+        told: set[str] = set()
+        for start in range(0, len(legal), _QUESTION_TOPICS_MAX):
+            some = legal[start : start + _QUESTION_TOPICS_MAX]
+            try:
+                absent |= await self._find(some)
+            except UpstreamError as error:
+                _log.warning("whether Kafka has topics is not known", topics=some[:10],
+                             error=str(error))  # fmt: skip
+            else:
+                told.update(some)
+        return {each for each in places if self._is_missing(each, absent, told)}
+
+    def _is_missing(self, place: TopicPartition, absent: Set[str], told: Set[str]) -> bool:
+        name, number = place
+        if name in absent or illegal_name(name):
+            return True
+        known = self.view.topics.get(name)
+        return name in told and known is not None and not 0 <= number < len(known.leaders)
+
+    async def _find(self, names: Collection[str]) -> Set[str]:
+        """Have the next question ask for topics.
+
+        Returns:
+            Those, and perhaps others, that Kafka does not have.
+
+        Raises:
+            UpstreamError: it does not tell in time.
+        """
+        if self._question is None:
+            self._question = _Question(set(), asyncio.get_running_loop().create_future())
+        question = self._question
+        if len(question.names) + len(names) > _QUESTION_SIZE_MAX:
+            raise UpstreamAwayError("too many topics are asked for at once")
+        question.names.update(names)
+        if self._questions is None:
+            self._questions = asyncio.create_task(self._ask_questions())
+        try:
+            async with asyncio.timeout(_QUESTION_SECONDS):
+                absent = await asyncio.shield(question.absent)
+        except TimeoutError:
+            text = f"Kafka does not tell its topics within {_QUESTION_SECONDS} s"
+            raise UpstreamAwayError(text) from None
+        if isinstance(absent, UpstreamError):
+            raise UpstreamAwayError(str(absent)) from absent
+        return absent
+
+    async def _ask_questions(self) -> None:
+        """Ask, as long as somebody waits for it; not in the way of other requests."""
+        try:
+            while self._question is not None:
+                question, self._question = self._question, None
+                absent: Set[str] | UpstreamError
+                try:
+                    absent = await self._ask_question(question.names)
+                except UpstreamError as error:
+                    absent = error
+                except Exception as error:  # noqa: BLE001 - who waits is not to wait for a bug
+                    _log.exception("Kafka could not be asked for topics")
+                    absent = UpstreamAwayError(f"{type(error).__name__}: {error}")
+                question.absent.set_result(absent)
+                await asyncio.sleep(_QUESTION_REST_SECONDS)
+        finally:
+            self._questions = None
+
+    async def _ask_question(self, names: Set[str]) -> Set[str]:
+        """Ask for topics, and see those that there are.
+
+        One broker may lag behind: what it does not know others are asked for.
+
+        Raises:
+            UpstreamError: no broker tells.
+        """
+        started = time.monotonic()
+        async with self._viewing:
+            link = await self.any_link()
+            found, absent = await self._asked(link, names)
+            topics = dict(found.topics)
+            others = [each for each in self._addresses() if each != link.address]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CONFIRMING_SECONDS):
+                    for address in others[:_QUESTION_OTHERS_MAX] if absent else ():
+                        try:
+                            other, still = await self._asked(await self._link(address), absent)
+                        except UpstreamError as error:
+                            _log.info("a broker does not tell what topics there are",
+                                      error=str(error))  # fmt: skip
+                            continue
+                        topics |= other.topics
+                        absent = absent & still
+            if topics:
+                seen = await self._with_cleanup(replace(self.view, topics=topics))
+                all_topics = {**self.view.topics, **seen.topics}
+                self._show(replace(self.view, topics=all_topics), started)
+        return absent
 
     async def _with_cleanup(self, found: View) -> View:
         """What the cluster looks like, with which topics are compacted.

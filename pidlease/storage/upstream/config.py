@@ -1,7 +1,7 @@
 """How Kafka is reached."""
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
@@ -31,6 +31,8 @@ class UpstreamConfig:
         connect_seconds: a connection, with all that belongs to it, takes so long at most.
         request_seconds: an answer comes within this time, or the connection is given up.
         metadata_seconds: how often it is asked what the cluster looks like.
+        answered: brokers that have answered a first request. Where one ends a later connection, it
+            is not because of TLS or SASL.
     """
 
     bootstrap: tuple[Address, ...]
@@ -44,6 +46,7 @@ class UpstreamConfig:
     connect_seconds: float = 10.0
     request_seconds: float = 30.0
     metadata_seconds: float = 30.0
+    answered: set[Address] = field(default_factory=set, repr=False, compare=False)
 
     @cached_property
     def ssl_context(self) -> ssl.SSLContext | None:

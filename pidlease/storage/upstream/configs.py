@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from pidlease.repeated_lines import LINES
 from pidlease.storage.upstream.asking import ask
 from pidlease.storage.upstream.errors import UpstreamError
 from pidlease.storage.upstream.link import Link, version_for
@@ -50,7 +51,8 @@ async def kept_ms(brokers: Iterable[int], link_to: Callable[[int], Awaitable[Lin
         try:
             link = await link_to(broker)
         except UpstreamError as error:
-            _log.warning("a broker does not tell its settings", broker=broker, error=str(error))
+            LINES.write(_log, "warning", "a broker does not tell its settings", broker,
+                        broker=broker, error=str(error))  # fmt: skip
             continue
         told = await _ask(link, _BROKER, [str(broker)], (_PRODUCERS, _TRANSACTIONAL_IDS))
         settings = told.get(str(broker), {})

@@ -26,6 +26,8 @@ from pidlease.storage.upstream.messages import (
 #: Correlation id, error, and how many APIs follow; of each its key and versions.
 _VERSIONS: Final = struct.Struct(">ihi")
 _VERSION: Final = struct.Struct(">hhh")
+#: Brokers of which it is kept that they have answered.
+_ANSWERED_MAX: Final = 10_000
 
 
 async def connect(config: UpstreamConfig, address: Address) -> Link:
@@ -40,7 +42,7 @@ async def connect(config: UpstreamConfig, address: Address) -> Link:
     try:
         async with asyncio.timeout(config.connect_seconds):
             await _open(link, config)
-            link.versions = await _versions(link)
+            link.versions = await _versions(link, config)
             if config.mechanism:
                 await _authenticate(link, config)
     except TimeoutError:
@@ -68,10 +70,13 @@ async def _open(link: Link, config: UpstreamConfig) -> None:
         raise UpstreamAwayError(f"{link}: {error}") from error
 
 
-async def _versions(link: Link) -> dict[int, tuple[int, int]]:
+async def _versions(link: Link, config: UpstreamConfig) -> dict[int, tuple[int, int]]:
     try:
         frame = await link.ask(Request(API_VERSIONS, 0).encode())
     except UpstreamLostError as error:
+        if link.address in config.answered:
+            # It is going down, or just coming up. What was asked had no effect.
+            raise UpstreamAwayError(str(error)) from error
         raise UpstreamRefusedError(
             f"{link} ends the connection at the first request: does it want TLS, or SASL?"
         ) from error
@@ -82,6 +87,9 @@ async def _versions(link: Link) -> dict[int, tuple[int, int]]:
         raise UpstreamNonsenseError(f"{link}: its versions cannot be read: {error}") from error
     if code:
         raise UpstreamNonsenseError(f"{link}: asked for its versions, it answers error {code}")
+    if len(config.answered) >= _ANSWERED_MAX:
+        config.answered.clear()  # addresses that move
+    config.answered.add(link.address)
     return {key: (lowest, highest) for key, lowest, highest in found}
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.repeated_lines import LINES
 from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.errors import UpstreamAwayError
+from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError
 from pidlease.storage.upstream.messages import FIND_COORDINATOR
 
 GROUP: Final = 0
@@ -15,6 +17,8 @@ TRANSACTION: Final = 1
 _VERSIONS: Final = (1, 3)
 #: Coordinators that are remembered.
 _KNOWN_MAX: Final = 100_000
+
+_log = structlog.get_logger(__name__)
 
 
 class NoCoordinatorError(UpstreamAwayError):
@@ -61,6 +65,16 @@ class Coordinators:
     def forget(self) -> None:
         """One of them did not answer: all are asked for again."""
         self._known.clear()
+
+    async def is_reachable(self, broker: int) -> bool:
+        """Whether a broker takes connections. One that died may be named for seconds more."""
+        try:
+            await self._cluster.link_to(broker)
+        except UpstreamError as error:
+            LINES.write(_log, "info", "a coordinator cannot be reached", broker,
+                        broker=broker, error=str(error))  # fmt: skip
+            return False
+        return True
 
     async def split(self, kind: int, keys: Sequence[str]) -> dict[int, list[str]]:
         """Which broker coordinates which of them.

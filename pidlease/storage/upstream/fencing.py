@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.repeated_lines import LINES
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.asking import ask
 from pidlease.storage.upstream.cluster import Cluster
@@ -89,7 +90,8 @@ class Fencing:
         writer = Writer(int(answer.producer_id), int(answer.producer_epoch))
         if not (0 <= writer.pid < _PIDS_OF_KAFKA and writer.epoch >= 0):
             error = f"no producer can be {writer}, as which Kafka makes us the writer of {place}"
-            _log.error("an answer of Kafka makes no sense", error=error)
+            LINES.write(_log, "error", "an answer of Kafka makes no sense", str(place),
+                        error=error)  # fmt: skip
             raise UpstreamNonsenseError(error)
         return writer
 

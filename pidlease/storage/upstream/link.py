@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, cast
 
 import structlog
 
+from pidlease.repeated_lines import LINES
 from pidlease.storage.files import Buffer
 from pidlease.storage.upstream.config import Address
 from pidlease.storage.upstream.errors import (
@@ -236,7 +237,8 @@ class Link(asyncio.BufferedProtocol):
         if not self._waiting or self._waiting[0].correlation_id != frame[_ANSWER_ID]:
             error = UpstreamNonsenseError(f"{self}: an answer that nobody waits for")
             if not self._waiting:  # nobody is told, who would tell
-                _log.error("an answer of Kafka makes no sense", broker=str(self), error=str(error))
+                LINES.write(_log, "error", "an answer of Kafka makes no sense", str(self),
+                            broker=str(self), error=str(error))  # fmt: skip
             self.close(error)
             return False
         self._tell(self._waiting.popleft().answered, frame)
@@ -257,7 +259,8 @@ class Link(asyncio.BufferedProtocol):
         self._watch = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
         if self._waiting and time.monotonic() > self._waiting[0].latest:
             # Whoever waits may try again and have it: here alone it is known for certain.
-            _log.warning("a connection to Kafka is given up: no answer in time", broker=str(self))
+            LINES.write(_log, "warning", "a connection to Kafka is given up: no answer in time",
+                        str(self), broker=str(self))  # fmt: skip
             self.close(UpstreamLostError(f"{self}: no answer in time"))
 
 

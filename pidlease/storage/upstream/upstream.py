@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.repeated_lines import LINES
 from pidlease.storage.ports import TimedOffset
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.asking import ask, ask_for
@@ -170,7 +171,8 @@ class Upstream:
                     starts = await self._offsets(leader, some, _EARLIEST)
                     ends = await self._offsets(leader, some, _LATEST)
                 except UpstreamError as error:
-                    _log.warning("a broker does not tell offsets", broker=leader, error=str(error))
+                    LINES.write(_log, "warning", "a broker does not tell offsets", leader,
+                                broker=leader, error=str(error))  # fmt: skip
                     self.stale()
                     break
                 for place in starts.keys() & ends.keys():
@@ -178,8 +180,9 @@ class Upstream:
                     if 0 <= start <= end:
                         found[place] = start, end
                     else:
-                        _log.error("an answer of Kafka makes no sense", broker=leader,
-                                   error=f"{place} goes from {start} to {end}")  # fmt: skip
+                        LINES.write(_log, "error", "an answer of Kafka makes no sense", leader,
+                                    broker=leader, error=f"{place} goes from {start} to {end}"
+                                    )  # fmt: skip
         return found
 
     async def _offsets(

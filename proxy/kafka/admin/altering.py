@@ -33,7 +33,7 @@ from proxy.kafka.admin.settings import (
     shared_settings,
     unknown,
 )
-from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
+from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.config import NODE_ID
 
@@ -145,7 +145,7 @@ class AlteringApi:
         except UnknownTopicError:
             return unknown_topic(name)
         except (LogError, OSError) as error:
-            return Verdict(ErrorCode.kafka_storage_error, str(error))
+            return not_stored(error)
         return DONE
 
     async def _alter_shared(
@@ -168,7 +168,7 @@ class AlteringApi:
             # Not INVALID_CONFIG, as for topics (KAFKA-13609).
             return Verdict(ErrorCode.invalid_request, str(error))
         except OSError as error:
-            return Verdict(ErrorCode.kafka_storage_error, str(error))
+            return not_stored(error)
         return DONE
 
 

@@ -22,7 +22,7 @@ from pidlease.storage.topics import Topic, illegal_name
 from pidlease.wire.turns import counted
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings, synonyms
-from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
+from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.config import NODE_ID, ClusterConfig
 
@@ -83,7 +83,7 @@ class CreatingApi:
         except TooManyPartitionsError as error:
             return None, Verdict(ErrorCode.invalid_partitions, str(error))
         except OSError as error:
-            return None, Verdict(ErrorCode.kafka_storage_error, str(error))
+            return None, not_stored(error)
         return topic, verdict
 
     def _new_topic(self, asked: Any) -> tuple[Topic | None, Verdict]:
@@ -217,5 +217,5 @@ class CreatingApi:
         except (PartitionCountError, TooManyPartitionsError) as error:
             return Verdict(ErrorCode.invalid_partitions, str(error))
         except OSError as error:
-            return Verdict(ErrorCode.kafka_storage_error, str(error))
+            return not_stored(error)
         return DONE

@@ -20,7 +20,7 @@ from pidlease.storage.topics import Topic
 from pidlease.wire.primitives import write_array, write_string
 from pidlease.wire.turns import Turns, counted
 from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict
+from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.metadata_cache import TopicIds
 
@@ -133,7 +133,7 @@ class DeletingApi:
         except UnknownTopicError as error:
             return Verdict(ErrorCode.unknown_topic_or_partition, str(error))
         except OSError as error:
-            return Verdict(ErrorCode.kafka_storage_error, str(error))
+            return not_stored(error)
         return DONE
 
     # ------------------------------------------------------------------ DeleteRecords

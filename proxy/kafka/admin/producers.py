@@ -69,6 +69,8 @@ class DescribeProducersApi:
         elif partition is None:
             reason = f"{topic}-{number} does not exist"
             verdict = Verdict(ErrorCode.unknown_topic_or_partition, reason)
+        elif partition.incomplete:
+            verdict = Verdict(ErrorCode.kafka_storage_error, str(partition.stopped_error()))
         else:
             found = await _producers(partition, rows)
             verdict = _TOO_MUCH if found is None else DONE

@@ -13,6 +13,7 @@ from typing import Final, cast
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.repeated_lines import LINES
 from pidlease.storage.offsets.records import GroupNote, OffsetsFullError
 from proxy.kafka.groups.group import Group
 from proxy.kafka.groups.known import KnownGroups
@@ -345,7 +346,7 @@ def _answer(effect: Answer) -> None:
 
 def _tell_failure(stored: "asyncio.Future[None]") -> None:
     if stored.exception() is not None:
-        _log.error("group not stored", error=str(stored.exception()))
+        LINES.write(_log, "error", "group not stored", error=str(stored.exception()))
 
 
 def _new_id() -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.offsets.records import CommittedOffset, Forget, Record, RemoveGroup
 from pidlease.storage.offsets.table import StoredGroup
 from proxy.kafka.groups.coordinator import Coordinator
@@ -50,8 +51,9 @@ class Expiry:
                 if now - checked >= _CHECK_SECONDS:
                     checked = now
                     await self.check()
-            except Exception:  # noqa: BLE001 - what goes wrong once is to be tried again
-                _log.exception("upkeep of consumer groups failed")
+            except Exception as error:  # noqa: BLE001 - what goes wrong once is tried again
+                LINES.write(_log, "error", "upkeep of consumer groups failed", kind_of(error),
+                            error, error=repr(error))  # fmt: skip
 
     async def check(self) -> None:
         """Let go of offsets that have expired, and of groups that are empty.

@@ -8,6 +8,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.offsets.records import (
     NEVER_MS,
     Commit,
@@ -94,7 +95,8 @@ class OffsetsApi:
             try:
                 stored = self._offsets.write(Commit(request.group_id, tuple(topics)))
             except OffsetsFullError as full:
-                _log.warning("offsets refused", group=request.group_id, reason=str(full))
+                LINES.write(_log, "warning", "offsets refused", kind_of(full),
+                            group=request.group_id, reason=str(full))  # fmt: skip
                 error = ErrorCode.invalid_commit_offset_size
             else:
                 self._coordinator.known.expect(request.group_id, stored)
@@ -165,7 +167,8 @@ class OffsetsApi:
             found = await _topics(version, asked.group_id, topics, growing)
             if found is not None:
                 return found
-            _log.warning("offsets not told: too many at once", group=asked.group_id)
+            LINES.write(_log, "warning", "offsets not told: too many at once", asked.group_id,
+                        group=asked.group_id)  # fmt: skip
             error = ErrorCode.invalid_request
         # The oldest version tells errors of partitions only.
         parts = [write_group_head(version, asked.group_id, len(asked.topics or ()))]

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import UNKNOWN_OUTCOME
+from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, NoCoordinatorError
@@ -159,8 +160,9 @@ class UpstreamApis:
             slot.connection.close()
             return None
         except UpstreamError as error:
-            _log.warning("Kafka did not answer a client's request", api_key=header.api_key,
-                         client=header.client_id, error=str(error))  # fmt: skip
+            LINES.write(_log, "warning", "Kafka did not answer a client's request",
+                        (header.api_key, kind_of(error)), api_key=header.api_key,
+                        client=header.client_id, error=str(error))  # fmt: skip
             self._cluster.stale()
             slot.connection.close()
             return None
@@ -237,15 +239,17 @@ class UpstreamApis:
         def answered(result: Row | UpstreamError) -> None:
             if isinstance(result, UpstreamError):
                 counts.forwarded(began, 0, -1)
-                _log.info("a batch was not answered", partition=str(place), error=str(result))
+                LINES.write(_log, "info", "a batch was not answered", str(result),
+                            partition=str(place), error=str(result))  # fmt: skip
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
                 code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
                 told(PartitionResult(code, message="its leader in Kafka did not answer"))
                 return
             counts.forwarded(began, result.code, result.offset)
             if result.code == 0 and result.offset < 0:
-                _log.error("an answer of Kafka makes no sense", partition=str(place),
-                           error=f"a batch is taken at offset {result.offset}")  # fmt: skip
+                LINES.write(_log, "error", "an answer of Kafka makes no sense", "no offset",
+                            partition=str(place),
+                            error=f"a batch is taken at offset {result.offset}")  # fmt: skip
                 told(PartitionResult(UNKNOWN_OUTCOME, message="Kafka does not say where it is"))
             else:
                 told(PartitionResult(result.code, result.offset, -1, result.message or None))

@@ -1,4 +1,4 @@
-"""FindCoordinator: clients are told that we coordinate whatever Kafka has a coordinator for."""
+"""FindCoordinator: this server, where Kafka has a coordinator that can be reached."""
 
 from typing import Final
 
@@ -50,6 +50,10 @@ class CoordinatorsApi:
         answer = await self._coordinators.find(kind, key)
         if answer.error_code.value:
             return _error(answer.error_code, answer.error_message)
+        if not await self._coordinators.is_reachable(int(answer.node_id)):
+            # A client that heard of us would connect, and lose its request each time: librdkafka
+            # gives a commit up after two retries. Where it hears of no coordinator, it waits.
+            return _error(ErrorCode.coordinator_not_available, "it cannot be reached now")
         return {
             "node_id": NODE_ID,
             "host": self._config.host,

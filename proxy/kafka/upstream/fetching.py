@@ -3,30 +3,46 @@
 Fetch sessions (KIP-227) are not kept: the answer's session id 0 tells a client to ask in full each
 time. A broker that has nothing yet is not asked again while it still waits: its answer belongs to
 the client's next request, if that asks for the same.
+
+A partition whose leader is away does not end the wait: its error is held back until the client's
+wait is over, its leader is another one, or there is something else to answer. Clients that got it
+at once would ask again at once, some hundred times a second.
 """
 
 import asyncio
 import dataclasses
+import time
+from collections.abc import Set
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.produce_errors import STALE_LEADER
+from pidlease.repeated_lines import LINES
+from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.asking import read
-from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
+from pidlease.storage.upstream.cluster import NO_LEADER, Cluster, View
 from pidlease.storage.upstream.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.storage.upstream.link import Link
 from pidlease.storage.upstream.messages import FETCH, Request
 from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.connection import Slot
+from proxy.kafka.errors import HELD_BACK
 from proxy.kafka.messages import read_request_slowly
 from proxy.kafka.upstream.fetch_rows import FetchRow, Place, empty_row, read_rows, write_answer
 from proxy.kafka.upstream.links import ClientLinks
 
 #: How much longer than it was told to wait a broker may take.
 _LATE_SECONDS: Final = 30.0
-_STALE_CODES: Final = frozenset((3, 5, 6, 56, 72, 74, 75, 76))
+#: How long errors are held back at most, whatever the client asks for; and how much longer than
+#: that for a broker that is about to answer.
+_HELD_SECONDS_MAX: Final = 60.0
+_GRACE_SECONDS: Final = 0.1
+#: How often leaders that are away are asked again, where nothing else is waited for.
+_AGAIN_SECONDS: Final = 1.0
 _NO_MARKS: Final = (-1, -1, -1)
 _NOT_LEADER: Final = ErrorCode.not_leader_or_follower
 
@@ -59,7 +75,8 @@ class _Asked:
             if code:
                 raise UpstreamNonsenseError(f"Kafka answers error {code} to a Fetch")
         except UpstreamError as error:
-            _log.info("a leader did not answer a Fetch", broker=str(self.link), error=str(error))
+            LINES.write(_log, "info", "a leader did not answer a Fetch", str(self.link),
+                        broker=str(self.link), error=str(error))  # fmt: skip
             return {(name, number): _NOT_LEADER for name, number, _ in self.key[2]}
         return dict(rows)
 
@@ -68,6 +85,32 @@ class _Asked:
         """Whether the answer holds records, or an error."""
         return any(isinstance(row, ErrorCode) or row.size or row.code for row in self.rows.values())
 
+    @property
+    def has_records(self) -> bool:
+        """Whether the answer holds records."""
+        return any(isinstance(row, FetchRow) and row.size for row in self.rows.values())
+
+
+def _is_final(row: FetchRow | ErrorCode) -> bool:
+    """Whether a partition's part is to be answered at once: records, or an error to act on."""
+    return bool(isinstance(row, FetchRow) and row.size) or (
+        _code(row) not in HELD_BACK and bool(_code(row))
+    )
+
+
+def _code(row: FetchRow | ErrorCode) -> int:
+    return row.code if isinstance(row, FetchRow) else row.value
+
+
+async def _first_of_use(
+    waiting: dict[asyncio.Future[Any], _Asked], followed: asyncio.Future[None]
+) -> None:
+    """Return when one of the answers is of use, all are there, or a request follows."""
+    while waiting:
+        done, _ = await asyncio.wait({*waiting, followed}, return_when=asyncio.FIRST_COMPLETED)
+        if followed in done or any(waiting.pop(each).is_of_use for each in list(done)):
+            return
+
 
 class ClientFetches:
     """One client's.
@@ -75,9 +118,11 @@ class ClientFetches:
     Attributes:
         asked: what brokers were asked, by their ids.
         marks: what partitions said of their ends.
+        followed: see `Slot.followed`; of the request that is worked on.
     """
 
     def __init__(self) -> None:
+        self.followed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.asked: dict[int, _Asked] = {}
         self.marks: dict[Place, tuple[int, int, int]] = {}
 
@@ -93,6 +138,9 @@ class Fetching:
     def __init__(self, cluster: Cluster, fetch_bytes_max: int) -> None:
         self._cluster = cluster
         self._fetch_bytes_max = fetch_bytes_max
+        #: Requests whose errors are held back: what to set when a leader has changed.
+        self._held: dict[asyncio.Event, list[Place]] = {}
+        cluster.on_change.append(self._changed)
 
     async def answer(
         self,
@@ -109,28 +157,87 @@ class Fetching:
         """
         async with slot.connection.answering:
             request = await read_request_slowly(header, frame)
-            by_leader = self._split(request)
-            rows = self._without_leader(by_leader.pop(NO_LEADER, []))
-            asked: list[_Asked] = []
-            for leader, some in by_leader.items():
-                part = self._part(request, some, waits=not rows)
-                try:
-                    asked.append(await self._ask(links, fetches, header, leader, part))
-                except UpstreamError as error:
-                    _log.info("a leader cannot be reached", broker=leader, error=str(error))
-                    self._cluster.stale()
-                    rows |= {(name, int(each.partition)): _NOT_LEADER for name, each in some}
-            await self._wait(asked, waits=not rows)
-            for leader, each in list(fetches.asked.items()):
-                if each in asked and each.answer.done():
-                    rows |= each.rows
-                    del fetches.asked[leader]
+            fetches.followed = slot.followed()
+            rows = await self._gather(links, fetches, header, request)
             self._fill(slot, header, request, rows, fetches)
 
-    def _split(self, request: Any) -> dict[int, list[tuple[str, Any]]]:
+    async def _gather(
+        self, links: ClientLinks, fetches: ClientFetches, header: RequestHeader, request: Any
+    ) -> _Rows:
+        """What leaders answer, when there is something to answer at once, or the wait is over."""
+        missing = await self._missing(request)
+        rows: _Rows = dict.fromkeys(missing, ErrorCode.unknown_topic_or_partition)
+        deadline = time.monotonic() + min(request.max_wait.total_seconds(), _HELD_SECONDS_MAX)
+        idle = False
+        while True:
+            known = len(rows)
+            asked = await self._ask_all(links, fetches, header, request, rows, deadline)
+            final = any(map(_is_final, rows.values()))
+            followed = None if final else fetches.followed
+            changed = await self._wait(asked, rows, deadline, followed)
+            empty: _Rows = {}
+            for leader, each in list(fetches.asked.items()):
+                if each in asked and each.answer.done():
+                    for place, row in each.rows.items():
+                        (rows if _code(row) or _is_final(row) else empty)[place] = row
+                    del fetches.asked[leader]
+            done = changed or final or any(map(_is_final, rows.values()))
+            done = done or fetches.followed.done() or not rows or time.monotonic() >= deadline
+            if not done and not asked:
+                # A broker that was started again leads what it led: nothing tells that it is back.
+                rows.clear()
+                continue
+            # Brokers that have nothing answer when the wait is over, or a little before it.
+            if done or (idle and len(rows) == known):
+                return empty | rows
+            idle = len(rows) == known
+
+    async def _ask_all(
+        self,
+        links: ClientLinks,
+        fetches: ClientFetches,
+        header: RequestHeader,
+        request: Any,
+        rows: _Rows,
+        deadline: float,
+    ) -> list[_Asked]:
+        """Ask the leaders of all partitions of which there is no row; others get one."""
+        by_leader = self._split(request, rows)
+        rows |= self._without_leader(by_leader.pop(NO_LEADER, []))
+        asked: list[_Asked] = []
+        for leader, some in by_leader.items():
+            part = self._part(request, some)
+            if any(map(_is_final, rows.values())):
+                part = dataclasses.replace(part, max_wait=timedelta(0))
+            elif rows:
+                left = max(deadline - time.monotonic(), 0)
+                part = dataclasses.replace(part, max_wait=timedelta(seconds=left))
+            try:
+                asked.append(await self._ask(links, fetches, header, leader, part))
+            except UpstreamError as error:
+                LINES.write(_log, "info", "a leader cannot be reached", leader,
+                            broker=leader, error=str(error))  # fmt: skip
+                self._cluster.stale()
+                rows |= {(name, int(each.partition)): _NOT_LEADER for name, each in some}
+        return asked
+
+    async def _missing(self, request: Any) -> Set[Place]:
+        """The partitions that there are not, for certain: Kafka is asked for those not seen yet."""
+        view = self._cluster.view
+        unseen = [
+            TopicPartition(str(topic.topic), int(part.partition))
+            for topic in request.topics
+            for part in topic.partitions
+            if not view.has(topic.topic, part.partition)
+        ]
+        return await self._cluster.missing(unseen) if unseen else set()
+
+    def _split(self, request: Any, rows: _Rows) -> dict[int, list[tuple[str, Any]]]:
         by_leader: dict[int, list[tuple[str, Any]]] = {}
         for topic in request.topics:
             for part in topic.partitions:
+                if rows and (topic.topic, int(part.partition)) in rows:
+                    continue
                 leader = self._cluster.view.leader(topic.topic, part.partition)
                 by_leader.setdefault(leader, []).append((topic.topic, part))
         return by_leader
@@ -138,15 +245,9 @@ class Fetching:
     def _without_leader(self, parts: list[tuple[str, Any]]) -> _Rows:
         if parts:
             self._cluster.stale()
-        known = self._cluster.view.topics
-        return {
-            (name, int(part.partition)): _NOT_LEADER
-            if name in known
-            else ErrorCode.unknown_topic_or_partition
-            for name, part in parts
-        }
+        return {(name, int(part.partition)): _NOT_LEADER for name, part in parts}
 
-    def _part(self, request: Any, some: list[tuple[str, Any]], *, waits: bool) -> Any:
+    def _part(self, request: Any, some: list[tuple[str, Any]]) -> Any:
         """A request for some partitions: without session, rack, and epochs that are not Kafka's."""
         kinds = {topic.topic: topic for topic in request.topics}
         named: dict[str, list[Any]] = {}
@@ -163,8 +264,6 @@ class Fetching:
             "session_id": 0, "session_epoch": -1, "forgotten_topics_data": (), "rack_id": "",
             "max_bytes": type(request.max_bytes)(self._limit(request)),
         }  # fmt: skip
-        if not waits:
-            other["max_wait"] = request.max_wait * 0
         fields = {each.name for each in dataclasses.fields(request)}
         changes = {name: value for name, value in other.items() if name in fields}
         return dataclasses.replace(request, topics=topics, **changes)
@@ -191,7 +290,7 @@ class Fetching:
         if before is not None:
             # What it had to say is taken where it is of use; that there was nothing is not news.
             if before.key == key and (before.link.open or before.answer.done()):
-                if not before.answer.done() or before.is_of_use:
+                if not before.answer.done() or before.has_records:
                     return before
             elif not before.answer.done():
                 before.link.close()  # the client reads elsewhere: what comes is of no use
@@ -203,15 +302,56 @@ class Fetching:
         asked = fetches.asked[leader] = _Asked(key, link, answer)
         return asked
 
-    async def _wait(self, asked: list[_Asked], *, waits: bool) -> None:
-        """Return when one of the answers is of use, or all are there."""
-        waiting = {each.answer: each for each in asked}
-        while waiting:
-            done, _ = await asyncio.wait(
-                waiting, return_when=asyncio.FIRST_COMPLETED if waits else asyncio.ALL_COMPLETED
+    async def _wait(
+        self,
+        asked: list[_Asked],
+        rows: _Rows,
+        deadline: float,
+        followed: asyncio.Future[None] | None,
+    ) -> bool:
+        """Return when one of the answers is of use, or all are there.
+
+        Where errors are held back, also when the wait is over, or a leader has changed.
+
+        Parameters:
+            asked: the requests to brokers.
+            rows: errors that are held back, by partition.
+            deadline: when the wait is over, as time.monotonic tells it.
+            followed: ends the wait, too; None: brokers answer at once, and are waited for.
+
+        Returns:
+            Whether a leader has changed.
+        """
+        waiting: dict[asyncio.Future[Any], _Asked] = {each.answer: each for each in asked}
+        if followed is None:
+            if waiting:
+                await asyncio.wait(waiting)
+            return False
+        if not rows:
+            await _first_of_use(waiting, followed)
+            return False
+        event = asyncio.Event()
+        self._held[event] = list(rows)
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(event.wait())]
+        if waiting:
+            tasks.append(asyncio.create_task(_first_of_use(waiting, followed)))
+        try:
+            left = max(deadline - time.monotonic(), 0)
+            left = left + _GRACE_SECONDS if waiting else min(left, _AGAIN_SECONDS)
+            await asyncio.wait(
+                {*tasks, followed}, timeout=left, return_when=asyncio.FIRST_COMPLETED
             )
-            if any(waiting.pop(each).is_of_use for each in list(done)):
-                return
+        finally:
+            del self._held[event]
+            for task in tasks:
+                task.cancel()
+        return event.is_set()
+
+    def _changed(self, before: View, after: View) -> None:
+        """The cluster looks another way: see `Cluster.on_change`."""
+        for event, places in self._held.items():
+            if any(after.leader(*each) not in (NO_LEADER, before.leader(*each)) for each in places):
+                event.set()
 
     def _fill(
         self,
@@ -229,7 +369,7 @@ class Fetching:
             for part in topic.partitions:
                 place = topic.topic, int(part.partition)
                 row = rows.get(place, ErrorCode.none)
-                code = row.code if isinstance(row, FetchRow) else row.value
+                code = _code(row)
                 if isinstance(row, FetchRow):
                     fetches.marks[place] = row.marks
                     if not row.size or not size or size + row.size <= limit:
@@ -245,5 +385,5 @@ class Fetching:
         slot.fill(*write_answer(header.version, slot.correlation_id, topics))
 
     def _note(self, code: int) -> None:
-        if code in _STALE_CODES:
+        if code in STALE_LEADER:
             self._cluster.stale()

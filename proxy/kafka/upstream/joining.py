@@ -2,11 +2,13 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.produce_errors import STALE_LEADER
+from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.asking import read
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators
@@ -21,9 +23,6 @@ DELETE_RECORDS: Final = 21
 DESCRIBE_PRODUCERS: Final = 61
 LIST_GROUPS: Final = 16
 LIST_TRANSACTIONS: Final = 66
-
-#: Who leads may have changed.
-_STALE_CODES: Final = frozenset((3, 5, 6))
 
 #: Of requests about groups or transactional ids: which of the two, where they stand in the request,
 #: and in the answer.
@@ -73,6 +72,7 @@ class Joining:
             UpstreamError: a broker does not answer.
         """
         request = await read_request_slowly(header, frame)
+        missing = await self._missing(request)
         rows: dict[tuple[str, int], Any] = {}
         by_leader: dict[int, list[tuple[str, Any]]] = {}
         for topic in request.topics:
@@ -80,7 +80,8 @@ class Joining:
                 leader = self._cluster.view.leader(topic.name, _number(part))
                 by_leader.setdefault(leader, []).append((topic.name, part))
         for name, part in by_leader.pop(NO_LEADER, ()):
-            rows[name, _number(part)] = self._no_leader(header, name, _number(part))
+            place = TopicPartition(name, _number(part))
+            rows[place] = self._no_leader(header, place, exists=place not in missing)
         asked = [
             (leader, dataclasses.replace(request, topics=_regroup(request, some)))
             for leader, some in by_leader.items()
@@ -88,7 +89,7 @@ class Joining:
         for answer in await self._ask(links, header, asked):
             for topic in answer.topics:
                 for row in topic.partitions:
-                    if row.error_code.value in _STALE_CODES:
+                    if row.error_code.value in STALE_LEADER:
                         self._cluster.stale()
                     rows[topic.name, row.partition_index] = row
         asked_for = {
@@ -98,14 +99,23 @@ class Joining:
             raise UpstreamNonsenseError(f"no answer of Kafka for {asked_for - rows.keys()}")
         return self._joined(header, request, rows)
 
-    def _no_leader(self, header: RequestHeader, name: str, number: int) -> Any:
+    async def _missing(self, request: Any) -> Set[TopicPartition]:
+        """The partitions that there are not, for certain: Kafka is asked for those not seen yet."""
+        view = self._cluster.view
+        unseen = [
+            TopicPartition(str(topic.name), _number(part))
+            for topic in request.topics
+            for part in _parts(topic)
+            if not view.has(topic.name, _number(part))
+        ]
+        return await self._cluster.missing(unseen) if unseen else set()
+
+    def _no_leader(self, header: RequestHeader, place: TopicPartition, *, exists: bool) -> Any:
         self._cluster.stale()
-        known = self._cluster.view.topics.get(name)
-        exists = known is not None and 0 <= number < len(known.leaders)
         code = ErrorCode.leader_not_available if exists else ErrorCode.unknown_topic_or_partition
         _, kind, values = _PARTITIONS[header.api_key]
         response = Response(header.api_key, header.version)
-        return response.part(kind, partition_index=number, error_code=code, **values)
+        return response.part(kind, partition_index=place.partition, error_code=code, **values)
 
     def _joined(
         self, header: RequestHeader, request: Any, rows: dict[tuple[str, int], Any]

@@ -102,7 +102,8 @@ def test_sends_are_whose_the_replay_says(logs: Logs) -> None:
     for path in logs.segments("t"):
         file = RealFiles().open_readonly(path)
         for position, header, data in scan(file, 0, file.size()):
-            found = whose(logged(header, data), names)
+            stands = logged(header, data)
+            found = whose(stands, names)
             who = (-1, "", -1, -1, -1)
             if found is not None:
                 batch = found.batch
@@ -111,7 +112,7 @@ def test_sends_are_whose_the_replay_says(logs: Logs) -> None:
                 who = (-1 if name else found.pid, name or "", *numbers)
             expected.append((
                 path.name, position, header.base_offset, header.last_offset, header.records,
-                header.crc, *who,
+                stands.header.crc, *who,
             ))  # fmt: skip
         file.close()
     names_of_columns = (

@@ -127,3 +127,14 @@ def test_a_merged_record_still_takes_new_blocks() -> None:
     ages.add(block(2, 20))
     assert ages_of(ages, range(199, 203), 20) == [Age.YOUNG] * 4
     assert len(ages) == 2
+
+
+def test_a_merged_block_fills_what_is_between_others() -> None:
+    ages = BlockAges([PidBlock(101, 100, 1), PidBlock(301, 100, 3)])
+    ages.note(PidBlock(1, 450, 2, "merged"))
+    assert ages.blocks() == [
+        PidBlock(1, 100, 2, "merged"), PidBlock(101, 100, 1), PidBlock(201, 100, 2, "merged"),
+        PidBlock(301, 100, 3), PidBlock(401, 50, 2, "merged"),
+    ]  # fmt: skip
+    ages.note(PidBlock(1, 450, 9))
+    assert len(ages) == 5, "all of it is on record"

@@ -19,7 +19,7 @@ from pidlease.core.judge import (
     malformed,
 )
 from pidlease.core.rules import EPOCH, KAFKA, MONOTONIC, RULES, STRICT, Rules
-from pidlease.core.state import Batch, ProducerState, fold
+from pidlease.core.state import UNKNOWN_CRC, Batch, ProducerState, fold
 
 ALL = list(RULES.values())
 EVERY_RULE = pytest.mark.parametrize("rules", ALL, ids=[r.policy.name.lower() for r in ALL])
@@ -203,3 +203,11 @@ def test_kafka_batch_longer_than_half_the_space_is_malformed() -> None:
     accepted, and lose it."""
     state = state_after(KAFKA, send(0, 0, 9))
     assert judge(KAFKA, state, send(0, 5, 2**30 + 100)).kind is Kind.MALFORMED
+
+
+def test_what_is_not_known_of_either_differs_from_nothing() -> None:
+    for known, sent in ((1, UNKNOWN_CRC), (UNKNOWN_CRC, 1), (UNKNOWN_CRC, UNKNOWN_CRC)):
+        state = state_after(STRICT, Batch(0, 0, 0, 1, crc=known))
+        assert judge(STRICT, state, Batch(0, 0, 0, 1, crc=sent)) == Verdict(
+            Kind.DUPLICATE, offset=0
+        )

@@ -61,8 +61,15 @@ class FakeLog:
         waiting, self.waiting = self.waiting, None
         return waiting
 
-    def stop(self, reason: str) -> None:
+    @property
+    def promised_end(self) -> int:
+        return self.end_offset
+
+    def stop(self, reason: str, detail: str = "") -> None:
         self.stopped = reason
+
+    def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
+        self.stop(reason, detail)
 
     async def flush(self) -> None:
         if self.stopped:
@@ -109,6 +116,9 @@ class FakeLeases:
     def unsure(self, pid: int) -> bool:
         return False
 
+    async def look(self) -> None:
+        raise AssertionError("nothing is unsure")
+
     def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:
         self.adopted += pids
 
@@ -116,9 +126,9 @@ class FakeLeases:
 class Bench:
     """A partition with a fake log, a clock that stands, and short words to use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, leases: FakeLeases | None = None) -> None:
         self.log = FakeLog()
-        self.leases = FakeLeases()
+        self.leases = leases or FakeLeases()
         self.now_ms = 1000
         self.around = Surroundings(self.leases, Counts(), lambda: self.now_ms)
         self.partition = Partition(

@@ -20,18 +20,19 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.appends import Appending, Appends
 from pidlease.engine.counts import Counts
 from pidlease.engine.lanes import Lanes
-from pidlease.engine.outcome import Done, Outcome, Status
+from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import batch_of, identified
 from pidlease.storage.errors import LogError, NotOwnerError
 from pidlease.storage.identity import Identity, encode_identity
-from pidlease.storage.kafka_log import sends_of
+from pidlease.storage.kafka_log import forwarded, sends_of
 from pidlease.storage.ports import Forwarded, NewBatch, PartitionLog
 from pidlease.storage.record_batch import BatchHeader, check_intact, read_header
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import LoggedBatch, Writer, under_writer
+from pidlease.storage.upstream.produce_wire import Row
+from pidlease.storage.writer import LoggedBatch, Writer, crc_of_send, under_writer
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import FakeLeases, FakeLog, settle
 
@@ -190,12 +191,16 @@ class SimClient:
         self.pid = pid
         self.count = count
         self.acked: dict[int, int] = {}
+        #: The errors that it got, with their codes.
+        self.errors: set[tuple[Status, int]] = set()
         self._world = world
         self._timestamp = timestamp
         self._flying: set[int] = set()
         self._next = 0
         self._held = False
         self._life = 0
+        #: A server that goes on after its successor has started; None: the successor.
+        self._server: Partition | None = None
 
     @property
     def done(self) -> bool:
@@ -222,7 +227,8 @@ class SimClient:
         data = make_batch([b"%d" % number], pid=self.pid, epoch=0, first=number,
                           timestamps=self._timestamp)  # fmt: skip
         header = read_header(data)
-        self._world.partition.produce(self.pid, header, data, batch_of(header), done)
+        server = self._server or self._world.partition
+        server.produce(self.pid, header, data, batch_of(header), done)
 
     def stored(self) -> list[tuple[int, int]]:
         """The numbers that stand in the log, with their offsets."""
@@ -239,22 +245,37 @@ class SimClient:
         if outcome.status in (Status.APPENDED, Status.DUPLICATE):
             self.acked[number] = outcome.offset
             return
-        retriable = (
-            outcome.status in (Status.FAILED, Status.NOT_OWNER, Status.SESSION_ENDED)
-            or outcome.code == NOT_ENOUGH_REPLICAS
+        self.errors.add((outcome.status, outcome.code))
+        fault = self._world.fault
+        retriable = outcome.status in (Status.FAILED, Status.NOT_OWNER, Status.SESSION_ENDED) or (
+            outcome.status is Status.REFUSED
+            and outcome.code in (NOT_ENOUGH_REPLICAS, fault.code if fault else NOT_ENOUGH_REPLICAS)
         )
         if not retriable:
             self._world.wrong.append(f"batch {number} of {self.pid}: {outcome}")
         self._hold()
 
     def _hold(self) -> None:
+        """Send again, to whichever server the next connection reaches."""
         self._held = True
+        self._server = None
+        if self._moves and self._world.zombies and self._world.random.random() < 0.2:
+            self._server = self._world.random.choice(self._world.zombies)
+
+    @property
+    def _moves(self) -> bool:
+        return self._world.moving
 
     def disconnected(self) -> None:
         """The server died: what was in flight comes again."""
         self._life += 1
         self._flying.clear()
         self._hold()
+
+    def lost(self, server: Partition) -> None:
+        """A server has ended."""
+        if self._server is server:
+            self.disconnected()
 
 
 def rows_before(number: int) -> int:
@@ -265,22 +286,15 @@ def rows_before(number: int) -> int:
 class StrictClient(SimClient):
     """One of ours: batches of some records, under the partition's writer. It may meet a zombie."""
 
-    _server: Partition | None = None
+    _moves = True
 
     def _first(self, number: int) -> int:
         return rows_before(number)
 
-    def _hold(self) -> None:
-        """Whoever it sends to from now on."""
-        super()._hold()
-        self._server = None
-        if self._world.zombies and self._world.random.random() < 0.2:
-            self._server = self._world.random.choice(self._world.zombies)
-
     def _produce(self, number: int, done: Done) -> None:
         begin, end = rows_before(number), rows_before(number + 1)
-        first = self._first(number)
-        identity = Identity(self.pid, "", 0, first, first + end - begin - 1)
+        server = self._server or self._world.partition
+        pid, identity = self._identity(server, number)
         builder: Any = DefaultRecordBatchBuilder(2, NO_CODEC, 0, -1, -1, -1, 1 << 20)
         headers = [("pidlease", encode_identity(identity))]
         for row in range(begin, end):
@@ -288,8 +302,13 @@ class StrictClient(SimClient):
             builder.append(row - begin, START_MS, None, value, headers if row == begin else [])
         data = bytearray(builder.build())
         header = under_writer(read_header(data), data)
-        server = self._server or self._world.partition
-        server.produce(self.pid, header, data, identified(identity, header), done)
+        batch = identified(identity, header, crc_of_send(header, data))
+        server.produce(pid, header, data, batch, done)
+
+    def _identity(self, server: Partition, number: int) -> tuple[int, Identity]:
+        """The PID of a batch at a server, and what its first record says."""
+        first, count = self._first(number), number % 3 + 1
+        return self.pid, Identity(self.pid, "", 0, first, first + count - 1)
 
     def stored(self) -> list[tuple[int, int]]:
         found: dict[int, int] = {}
@@ -333,6 +352,27 @@ class MonotonicClient(StrictClient):
         self._session = [False]
 
 
+class EpochClient(StrictClient):
+    """One with a string for a producer id, which counts its requests. Its PID is in its values."""
+
+    def _identity(self, server: Partition, number: int) -> tuple[int, Identity]:
+        name = f"client {self.pid}"
+        return server.names.take(name), Identity(-1, name, 0, number, number)
+
+
+@dataclass(frozen=True)
+class CodeFault:
+    """An error code that Kafka answers to a batch, instead of what it would say.
+
+    Attributes:
+        code: the error code.
+        stored: whether the batch was appended all the same.
+    """
+
+    code: int
+    stored: bool
+
+
 class World:
     """All of it.
 
@@ -340,11 +380,27 @@ class World:
         random: draws what happens next.
         producers: how many clients.
         batches: of each.
-        strict: how many more, of policy strict.
+        strict: how many more, of policy strict; half as many of policy monotonic.
+        epoch: how many more, of policy epoch.
+        fault: an error code that is to be answered often.
+        moving: whether Kafka clients, too, reach servers that were replaced. Kafka knows all of
+            them then: whoever it forgets is safe at one server only.
     """
 
-    def __init__(self, random: Random, producers: int, batches: int, strict: int = 0) -> None:
+    def __init__(
+        self,
+        random: Random,
+        producers: int,
+        batches: int,
+        strict: int = 0,
+        epoch: int = 0,
+        fault: CodeFault | None = None,
+        *,
+        moving: bool = False,
+    ) -> None:
         self.random = random
+        self.moving = moving
+        self.fault = fault
         self.now_ms = START_MS
         self.faults = True
         self.gates: deque[asyncio.Event] = deque()
@@ -359,12 +415,14 @@ class World:
         #: Servers that were stopped, and go on behind their successor.
         self.zombies: list[Partition] = []
         self.zombie_logs: list[SimLog] = []
+        #: Where clients move, until when a server that was replaced finds that out and ends.
+        self._ends_ms: deque[int] = deque()
         self._rows: PartitionRows | None = None
         self.start()
         # Every other one brings records of long ago, which Kafka may forget at any time.
         self.clients = [
             SimClient(self, make_pid(Policy.KAFKA, number), batches,
-                      START_MS if number % 2 else START_MS - 10 * KEPT_MS)
+                      START_MS if number % 2 or moving else START_MS - 10 * KEPT_MS)
             for number in range(1, producers + 1)
         ]  # fmt: skip
         self.clients += [
@@ -374,6 +432,10 @@ class World:
         self.clients += [
             MonotonicClient(self, make_pid(Policy.MONOTONIC, number), batches, START_MS)
             for number in range(1, strict // 2 + 1)
+        ]
+        self.clients += [
+            EpochClient(self, make_pid(Policy.EPOCH, number), batches, START_MS)
+            for number in range(1, epoch + 1)
         ]
 
     def start(self) -> None:
@@ -405,19 +467,37 @@ class World:
         self.now_ms += self.random.randrange(400)
         while self.late and self.late[0][0] <= self.now_ms:
             self._late()
+        while self._ends_ms and self._ends_ms[0] <= self.now_ms:
+            self._step_down()
         common: list[Callable[[], None]] = [
             self._arrive, self._answer, self._client, self._read
         ] * 12  # fmt: skip
         if self.markers:
             common += [self._mark] * 12
+        if self.fault is not None and self.faults:
+            common += [self._answer_fault] * 6
         rare = [self._refuse, self._cut, self._time_out, self._late, self._kill, self._stop,
                 self._snapshot, self.kafka.restart, self.kafka.foreign, self._forget,
                 self.partition.settle, self._plain]  # fmt: skip
+        if self.fault is not None:
+            common *= 4
         event = self.random.choice([*common, *(rare if self.faults else [])])
         if self._owed and self.faults and any(self.log.out.values()):
             event = self._owed.popleft()
+        if self.fault is not None and self.faults and not self.fault_told:
+            event = self.random.choice([event, self._answer_fault])
         event()
         await settle()
+
+    @property
+    def fault_told(self) -> bool:
+        """Whether a client has got the error that the fault's answer is translated to."""
+        fault = self.fault
+        if fault is None or self.happened.get("fault", 0) < 3:
+            return False
+        definite = forwarded(Row(fault.code, -1)).definite
+        wanted = (Status.REFUSED, fault.code) if definite else (Status.FAILED, UNKNOWN_OUTCOME)
+        return any(wanted in client.errors for client in self.clients)
 
     def _plain(self) -> None:
         """Somebody writes without a PID, and does not care."""
@@ -436,14 +516,25 @@ class World:
 
     def _stop(self) -> None:
         """The server is stopped, and another one takes its place; then it goes on."""
-        if not any(isinstance(each, StrictClient) for each in self.clients):
+        if not self.moving and not any(isinstance(each, StrictClient) for each in self.clients):
             return
         self._note("stopped")
         self.zombies.append(self.partition)
         self.zombie_logs.append(self.log)
+        if self.moving:
+            self._ends_ms.append(self.now_ms + LATE_MS)
         for client in self.clients:
             client.disconnected()
         self.start()
+
+    def _step_down(self) -> None:
+        """A server that was replaced ends; what it has sent may still be stored."""
+        self._ends_ms.popleft()
+        server, log = self.zombies.pop(0), self.zombie_logs.pop(0)
+        for pid in sorted(log.out):
+            self._lose(pid, log)
+        for client in self.clients:
+            client.lost(server)
 
     def _note(self, what: str) -> None:
         self.happened[what] = self.happened.get(what, 0) + 1
@@ -472,7 +563,7 @@ class World:
             code, offset = self.kafka.take(bytes(new.data))
             if code == OLD_EPOCH:
                 self._note("fenced")
-            answer = Forwarded(code, offset, reason=f"code {code}")
+            answer = forwarded(Row(code, offset))
             log.back.setdefault(pid, deque()).append((told, answer))
 
     def _back(self, pid: int, told: Told, answer: Forwarded) -> None:
@@ -491,7 +582,20 @@ class World:
         if pid is not None:
             _, told = self.log.out[pid].popleft()
             self._note("refused")
-            self._back(pid, told, Forwarded(NOT_ENOUGH_REPLICAS, -1, definite=True, reason="isr"))
+            self._back(pid, told, forwarded(Row(NOT_ENOUGH_REPLICAS, -1)))
+
+    def _answer_fault(self) -> None:
+        """The error code that is looked at here."""
+        pid, fault = self._some(self.log.out), self.fault
+        # Plain batches have no client that would tell.
+        if not pid or fault is None:
+            return
+        new, told = self.log.out[pid].popleft()
+        code, offset = self.kafka.take(bytes(new.data)) if fault.stored else (0, -1)
+        if not code:
+            self._note("fault")
+            code = fault.code
+        self._back(pid, told, forwarded(Row(code, offset)))
 
     def _time_out(self) -> None:
         """Stored, and the other replicas were late: nobody knows."""
@@ -501,8 +605,8 @@ class World:
             code, offset = self.kafka.take(bytes(new.data))
             if not code:
                 self._note("timed out")
-                code, offset = TIMED_OUT, -1
-            self._back(pid, told, Forwarded(code, offset, reason="late replicas"))
+                code = TIMED_OUT  # beside the offset, as Kafka does it
+            self._back(pid, told, forwarded(Row(code, offset)))
 
     def _cut(self) -> None:
         """A connection ends: answers are lost, and so are requests, but for the first ones."""
@@ -511,18 +615,19 @@ class World:
             self._note("cut")
             self._lose(pid)
 
-    def _lose(self, pid: int) -> None:
+    def _lose(self, pid: int, log: SimLog | None = None) -> None:
+        log = log or self.log
         reached = self.random.randrange(3)
-        for number, (new, told) in enumerate([*self.log.out.pop(pid, ())]):
+        for number, (new, told) in enumerate([*log.out.pop(pid, ())]):
             if number < reached:
                 late_ms = self.now_ms + self.random.randrange(LATE_MS)
                 self.late.append((late_ms, bytes(new.data)))
                 self.late = deque(sorted(self.late, key=lambda each: each[0]))
-            answers = self.log.back.setdefault(pid, deque())
+            answers = log.back.setdefault(pid, deque())
             answers.append((told, Forwarded(0, -1, reason="cut")))
         # Answers that were on their way are lost, too.
-        lost = self.log.back.get(pid, deque())
-        self.log.back[pid] = deque((told, Forwarded(0, -1, reason="cut")) for told, _ in lost)
+        lost = log.back.get(pid, deque())
+        log.back[pid] = deque((told, Forwarded(0, -1, reason="cut")) for told, _ in lost)
 
     def _late(self) -> None:
         """A broker comes to a request whose connection is gone."""
@@ -538,7 +643,7 @@ class World:
         Not between two arrivals of one batch: it looks for them every ten minutes, and nothing
         could tell then (docs/in-front-of-kafka.md).
         """
-        for client in self.clients[1::2]:
+        for client in self.clients[1::2] if not self.moving else ():
             late = any(read_header(each).producer_id == client.pid for _, each in self.late)
             if (
                 not late
@@ -563,8 +668,10 @@ class World:
     # ------------------------------------------------------------------ to the end, and looked at
 
     async def run(self, steps: int) -> None:
-        """So many steps with faults, and as many as it takes without."""
-        for _ in range(steps):
+        """So many steps with faults, or until a client has met its own; and then without."""
+        for number in range(20 * steps):
+            if number >= steps and (self.fault is None or self.fault_told):
+                break
             await self.step()
         self.faults = False
         for _ in range(200_000):

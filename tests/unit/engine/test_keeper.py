@@ -8,8 +8,11 @@ import pytest
 
 from pidlease.engine import keeper
 from pidlease.engine.keeper import KeeperConfig
+from pidlease.storage.data_folder import DataFolder
+from pidlease.storage.errors import NotOwnerError
+from pidlease.storage.snapshots import SnapshotStore
 from tests.sim.files import SimFiles
-from tests.unit.engine.server import Server
+from tests.unit.engine.server import SNAPSHOTS, Server
 
 _FAILURES = 2
 
@@ -40,6 +43,28 @@ async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
     assert len(failed) == upkeep.snapshot_failures == _FAILURES
     assert upkeep.newest.rows
     await server.engine.stop()
+
+
+async def test_a_server_that_was_replaced_leaves_no_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its vector may lie past what its successor stored: started again, it would not read that."""
+    server = await Server(SimFiles()).start()
+    await server.fill(server.lease(), 0, 3)
+    number = await server.snapshot()
+    await server.fill(server.lease(), 0, 3)
+    asked: list[str] = []
+
+    def replaced(_: DataFolder) -> None:
+        asked.append("owned")
+        raise NotOwnerError("another server serves this Kafka cluster")
+
+    monkeypatch.setattr(DataFolder, "check_owned", replaced)
+    with pytest.raises(NotOwnerError):
+        await server.snapshot()
+    await server.engine.stop()
+    assert len(asked) == 2, "at the stop, too"
+    assert SnapshotStore(server.files, SNAPSHOTS).numbers()[0] == number
 
 
 async def test_an_old_snapshot_holds_up_retention_only_for_a_while(

@@ -6,15 +6,17 @@ from collections.abc import Callable
 import pytest
 
 from pidlease.core.pid import Policy, make_pid
+from pidlease.engine import lanes, writing
 from pidlease.engine.frontier import Frontier
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.whose import batch_of
+from pidlease.storage.errors import LogError
 from pidlease.storage.ports import LATE_MS, Forwarded
 from pidlease.storage.record_batch import read_header
 from tests.crash.seeds import SOAK, new_random
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import settle
-from tests.unit.engine.kafka_sim import World
+from tests.unit.engine.kafka_sim import WRITER_MS, SimLog, World
 
 RUNS = 400 if SOAK else 25
 PID, OTHER = make_pid(Policy.KAFKA, 1), make_pid(Policy.KAFKA, 2)
@@ -31,8 +33,17 @@ async def test_exactly_once_whatever_becomes_of_answers(number: int) -> None:
 
 @pytest.mark.parametrize("number", range(RUNS))
 async def test_exactly_once_under_the_writer(number: int) -> None:
-    world = World(new_random(f"writer-{number}"), producers=1, batches=60, strict=4)
+    world = World(new_random(f"writer-{number}"), producers=1, batches=60, strict=4, epoch=1)
     await world.run(2500)
+    world.check()
+    for what in ("refused", "timed out", "cut", "killed", "stopped"):
+        assert world.happened.get(what), f"no server or batch was {what}: {world.happened}"
+
+
+@pytest.mark.parametrize("number", range(RUNS))
+async def test_exactly_once_while_clients_move_between_servers(number: int) -> None:
+    world = World(new_random(f"moving-{number}"), producers=3, batches=60, moving=True)
+    await world.run(2000)
     world.check()
     for what in ("refused", "timed out", "cut", "killed", "stopped"):
         assert world.happened.get(what), f"no server or batch was {what}: {world.happened}"
@@ -64,6 +75,78 @@ async def test_what_another_server_let_in_is_no_gap() -> None:
     world.partition.produce(client.pid, header, data, batch_of(header), told.append)
     await _go(world, lambda: bool(told))
     assert [each.status for each in told] == [Status.APPENDED]
+
+
+async def test_stored_elsewhere_past_what_is_in_flight_is_no_gap() -> None:
+    """Batches 1 and 2 went by another server, while this one still waits for its answer to 1."""
+    world = World(new_random("lanes-past"), producers=1, batches=9)
+    world.faults = False
+    (client,) = world.clients
+    client.send()
+    await _go(world, lambda: 0 in client.acked)
+    outcomes: dict[int, list[Outcome]] = {1: [], 2: [], 3: []}
+
+    def produce(number: int) -> None:
+        data = make_batch([b"%d" % number], pid=client.pid, epoch=0, first=number)
+        header = read_header(data)
+        done = outcomes[number].append
+        world.partition.produce(client.pid, header, data, batch_of(header), done)
+
+    produce(1)
+    await settle()
+    for number in (1, 2):
+        elsewhere = make_batch([b"%d" % number], pid=client.pid, epoch=0, first=number)
+        assert world.kafka.take(bytes(elsewhere))[0] == 0
+    produce(3)
+    await _go(world, lambda: len(world.log.out[client.pid]) == 2, sends=False)
+    produce(2)  # a retry is answered while 1 and 3 are in flight
+    assert [each.offset for each in outcomes[2]] == [2]
+    assert outcomes[2][0].status is Status.DUPLICATE
+    await _go(world, lambda: all(outcomes.values()))
+    assert [each.status for each in (*outcomes[1], *outcomes[3])] == [Status.APPENDED] * 2
+    assert [number for number, _ in client.stored()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["another server serves", "nobody answers"])
+async def test_a_server_that_was_replaced_finds_no_gap(
+    monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    """Its successor has stored batch 1 before what was applied here since: no reading finds it."""
+    world = World(new_random("lanes-replaced"), producers=1, batches=9, moving=True)
+    world.faults = False
+    (client,) = world.clients
+    client.send()
+    await _go(world, lambda: 0 in client.acked)
+    world.now_ms += LATE_MS
+    assert world.partition.settle()
+    await _go(world, lambda: not world.partition.settle())
+    replaced, log = world.partition, world.log
+    world._stop()
+    client._server = None  # it reaches the successor
+    client.send()
+    await _go(world, lambda: 1 in client.acked)
+    outcomes: list[Outcome] = []
+
+    def produce(pid: int, number: int) -> None:
+        data = make_batch([b"%d" % number], pid=pid, epoch=0, first=number)
+        header = read_header(data)
+        replaced.produce(pid, header, data, batch_of(header), outcomes.append)
+
+    successor, world.log = world.log, log
+    produce(0, 0)
+    await _go(world, lambda: bool(outcomes))
+    assert replaced.applied_offset == world.kafka.end == 3
+    world.log = successor
+    if not known:
+        monkeypatch.setattr(SimLog, "owned", _nobody_answers)
+    produce(client.pid, 2)
+    await _go(world, lambda: len(outcomes) == 2)
+    assert outcomes[0].status is Status.APPENDED
+    assert outcomes[1].status is (Status.NOT_OWNER if known else Status.FAILED), outcomes[1]
+
+
+async def _nobody_answers(_: SimLog) -> bool:
+    raise LogError("nobody answers")
 
 
 async def test_nothing_is_sent_before_the_writer_s_marker_is_read() -> None:
@@ -192,3 +275,101 @@ async def test_what_a_lease_tells_is_read_first() -> None:
     state = world.partition.producer(client.pid)
     assert state is not None
     assert state.high == 0
+
+
+async def test_what_follows_a_batch_that_met_no_owner_is_no_gap() -> None:
+    """The writer was taken by a server that does not own the partition: this one goes on."""
+    world = World(new_random("lanes-owner"), producers=1, batches=9, strict=1)
+    world.faults = False
+    kafkas, ours = world.clients
+    for client in (kafkas, ours):
+        client.send()
+    await _go(world, lambda: 0 in kafkas.acked and 0 in ours.acked)
+    lane = world.partition._appends._writing  # type: ignore[attr-defined]
+    lane.fence()
+    lane.lose("another server has taken it")
+    for client in (kafkas, ours):
+        client.send()
+    assert (Status.NOT_OWNER, 0) in kafkas.errors & ours.errors
+    await _go(world, lambda: not world.partition._appends.lost)
+    for client in (kafkas, ours):  # it was on the wire already
+        told: list[Outcome] = []
+        client._produce(2, told.append)
+        await _go(world, lambda told=told: bool(told))  # type: ignore[misc]
+        assert [each.status for each in told] == [Status.FAILED]
+    await world.run(0)
+    world.check()
+
+
+async def _with_writer(what: str) -> World:
+    """A server that has the partition's writer, and nothing in flight."""
+    world = World(new_random(what), producers=0, batches=9, strict=1)
+    world.faults = False
+    (client,) = world.clients
+    client.send()
+    await _go(world, lambda: 0 in client.acked)
+    return world
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+async def test_a_writer_is_taken_again_when_its_time_is_up(*, renewed: bool) -> None:
+    """Kafka forgets a transactional id that nobody uses: somebody else would not be fenced."""
+    world = await _with_writer("lanes-time")
+    epoch = world.kafka.epoch
+    world.now_ms += WRITER_MS - 1 + renewed
+    world.clients[0].send()
+    await _go(world, lambda: 1 in world.clients[0].acked)
+    assert world.kafka.epoch == epoch + renewed
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+async def test_a_writer_is_taken_again_before_its_numbers_wrap(*, renewed: bool) -> None:
+    world = await _with_writer("lanes-wrap")
+    lane = world.partition._appends._writing  # type: ignore[attr-defined]
+    epoch = world.kafka.epoch
+    lane._sequence = writing._SEQUENCE_MAX - 1 + renewed
+    assert lane.ready is not renewed
+    if renewed:
+        world.clients[0].send()
+        await _go(world, lambda: 1 in world.clients[0].acked)
+        assert world.kafka.epoch == epoch + 1
+        assert world.kafka.stored[-1].base_sequence == 0
+
+
+async def test_it_is_asked_again_who_owns_the_partition() -> None:
+    """The server that took the writer is gone, and the coordinator says so later."""
+    world = await _with_writer("lanes-owned")
+    appends = world.partition._appends
+    own, world.log = world.log, SimLog(world)
+    lane = appends._writing  # type: ignore[attr-defined]
+    lane.fence()
+    lane.lose("another server has taken it")
+    for _ in range(20):
+        assert appends.lost
+        world._read()
+        await settle()
+    world.log = own
+    world.now_ms += lanes._ASK_AGAIN_MS
+    await _go(world, lambda: not appends.lost)
+    world.clients[0].send()
+    await _go(world, lambda: 1 in world.clients[0].acked)
+
+
+async def test_doubts_end_when_nothing_can_come_any_more() -> None:
+    world = World(new_random("lanes-settle"), producers=0, batches=0)
+    assert not world.partition.settle(), "it is too early"
+    world.now_ms += LATE_MS
+    assert world.partition.settle()
+    await _go(world, lambda: not world.partition.settle())
+
+
+async def test_nothing_is_kept_of_a_producer_that_is_gone() -> None:
+    world = World(new_random("lanes-gone"), producers=1, batches=1)
+    world.faults = False
+    await world.run(0)
+    appends = world.partition._appends
+    pid = world.clients[0].pid
+    assert pid in appends._heard  # type: ignore[attr-defined]
+    world.partition.forget(pid)
+    for kept in ("_heard", "_known_until_ms", "_lanes"):
+        assert pid not in getattr(appends, kept), kept

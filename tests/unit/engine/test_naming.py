@@ -9,11 +9,12 @@ import pytest
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.names import NamesError
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.ports import Coordination, SequenceError
+from pidlease.core.blocks import PidBlock
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine, EngineConfig
-from pidlease.engine.lease_service import Ask, Granted, LeaseService
+from pidlease.engine.lease_service import Ask, Granted, LeaseService, UnknownPidError
 from pidlease.engine.naming import NameBusyError, NameConflictError
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.whose import identified as judged_by
@@ -23,7 +24,7 @@ from pidlease.storage.ports import LogConfig
 from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import under_writer
+from pidlease.storage.writer import crc_of_send, under_writer
 from tests.sim.batches import TIME_MS
 from tests.sim.files import SimFiles
 from tests.sim.pool import SeededPool
@@ -54,7 +55,8 @@ async def put(
     header = under_writer(read_header(data), data)
     told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     place = server.partition(partition)
-    place.produce(lease.pid, header, data, judged_by(identity, header), told.set_result)
+    batch = judged_by(identity, header, crc_of_send(header, data))
+    place.produce(lease.pid, header, data, batch, told.set_result)
     return await told
 
 
@@ -335,10 +337,23 @@ async def test_a_pid_that_another_server_leased_just_now_is_looked_up() -> None:
     one, other = await shared.server(), await shared.server()
     pid = (await LeaseService(other.engine).lease(Ask("t", 0))).pid
     wanted = Ask("t", 0, pid)
-    with pytest.raises(NameBusyError, match="looked up"):
-        await LeaseService(one.engine).lease(wanted)
-    for _ in range(100):
-        await asyncio.sleep(0.001)
-        if not one.engine.leases.unsure(pid):
-            break
     assert (await LeaseService(one.engine).lease(wanted)).pid == pid
+    with pytest.raises(UnknownPidError, match="never leased"):
+        await LeaseService(one.engine).lease(Ask("t", 0, make_pid(Policy.STRICT, 10**9)))
+
+
+async def test_a_pid_is_not_unknown_while_the_coordinator_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared()
+    one, other = await shared.server(), await shared.server()
+    pid = (await LeaseService(other.engine).lease(Ask("t", 0))).pid
+
+    def away(beyond: int = 0) -> list[PidBlock]:
+        raise SequenceError(f"nobody answers beyond {beyond}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared.sequence, "blocks", away)
+        with pytest.raises(NameBusyError, match="cannot be looked up now"):
+            await LeaseService(one.engine).lease(Ask("t", 0, pid))
+    assert (await LeaseService(one.engine).lease(Ask("t", 0, pid))).pid == pid

@@ -200,6 +200,15 @@ async def test_the_hold_ends_with_time() -> None:
     assert told[0].expected == 0
 
 
+async def test_the_hold_outlasts_what_clients_keep_on_the_wire() -> None:
+    """Kafka's delivery.timeout.ms is 120 s by default."""
+    bench = Bench()
+    bench.send(0)
+    await bench.fail()
+    bench.now_ms += 120_000 - 1
+    assert statuses(bench.send(1)) == [FAILED]
+
+
 async def test_a_failure_again_and_again() -> None:
     bench = Bench()
     for _ in range(4):

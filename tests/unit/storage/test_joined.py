@@ -11,7 +11,7 @@ from pidlease.storage.identity import Identity, encode_identity
 from pidlease.storage.joined import JOINED_SENDS_MAX, can_join, join
 from pidlease.storage.kafka_log import sends_of
 from pidlease.storage.record_batch import BatchHeader, check_intact, read_header
-from pidlease.storage.writer import LoggedBatch, Writer, stamp, under_writer
+from pidlease.storage.writer import LoggedBatch, Writer, crc_of_send, logged, stamp, under_writer
 
 WRITER = Writer(4711, 3)
 PID = make_pid(Policy.STRICT, 7)
@@ -71,6 +71,55 @@ def test_a_send_by_itself_has_the_crc_that_it_is_judged_by(codec: int) -> None:
     (found,) = read(data)
     assert (found.identity, found.header.crc) == (identity, judged.crc)
     assert found.header.producer_id == WRITER.pid
+
+
+def crc_after(data: bytearray, *, over_kafka: bool) -> int:
+    """What a send is compared by in a replay."""
+    if over_kafka:
+        stamped(data)
+        (found,) = read(data)
+    else:
+        header = under_writer(read_header(data), data)
+        found = logged(header, memoryview(data))
+    return found.header.crc
+
+
+@pytest.mark.parametrize("codec", [0, 3, 4])
+def test_records_of_one_time_are_compared_without_it(codec: int) -> None:
+    identity = Identity(PID, "", 2, 0, 0)
+    first = send(identity, b"a", codec=codec)
+    header = under_writer(read_header(first), first)
+    at_the_append = crc_of_send(header, first)
+    assert at_the_append != header.crc
+    for time_ms in (5000, 9000):
+        for over_kafka in (False, True):
+            again = send(identity, b"a", codec=codec, time_ms=time_ms)
+            assert crc_after(again, over_kafka=over_kafka) == at_the_append
+    other = send(identity, b"b", codec=codec)
+    assert crc_after(other, over_kafka=False) != at_the_append
+
+
+@pytest.mark.parametrize("over_kafka", [False, True])
+def test_records_of_several_times_are_compared_with_them(over_kafka: bool) -> None:
+    identity, values = SENDS[0]
+    data = send(identity, *values)
+    at_the_append = crc_of_send(under_writer(read_header(data), data), data)
+    assert crc_after(data, over_kafka=over_kafka) == at_the_append
+    later = send(identity, *values, time_ms=5001)
+    assert crc_after(later, over_kafka=over_kafka) != at_the_append
+
+
+def test_kafka_s_own_time_leaves_nothing_to_compare() -> None:
+    """With message.timestamp.type=LogAppendTime Kafka writes a time and a CRC of its own."""
+    plain = send(None, b"a")
+    for data in (send(SENDS[0][0], b"a", b"b", b"c"), plain):
+        stamped(data)
+        assert {each.header.crc for each in read(data, {1})} != {UNKNOWN_CRC}
+        data[22] |= 0x08
+        header = read_header(data)
+        for writers in ({1}, {WRITER.pid} if data is not plain else {1}):
+            found = sends_of(header, memoryview(data), writers)
+            assert {each.header.crc for each in found} == {UNKNOWN_CRC}
 
 
 def test_others_are_not_believed() -> None:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from pidlease.core.packed import Packed, pack
+from pidlease.core.packed import Packed, pack, unpack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import RULES
-from pidlease.core.state import Appended, ProducerState
+from pidlease.core.state import UNKNOWN_CRC, Appended, ProducerState
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.snapshot_tables import PRODUCERS_SCHEMA, read_producers
 from pidlease.storage.snapshots import (
@@ -233,6 +233,32 @@ def test_a_newer_format_is_refused() -> None:
     files.open(path).write_at([content], 0)
     with pytest.raises(SnapshotError, match="newer"):
         SnapshotStore(files, FOLDER, names=NAMES).load(1)
+
+
+def test_crcs_of_an_older_rule_are_left_out_and_all_else_is_kept() -> None:
+    """But for policy kafka: there it is the CRC that the client sent."""
+    files = SimFiles()
+    write(files, 1)
+    path = FOLDER / "snapshot-000000000001" / "manifest.json"
+    body = json.loads(json.loads(read_file(files, path))["manifest"])
+    del body["crc_rule"]
+    text = json.dumps(body)
+    content = json.dumps({"crc32c": crc32c(text.encode()), "manifest": text}).encode()
+    files.open(path).truncate(0)
+    files.open(path).write_at([content], 0)
+    found = SnapshotStore(files, FOLDER, names=NAMES).load(1)
+    seen: dict[bool, int] = {True: 0, False: 0}
+    for rows in draw(1)[0]:
+        for pid, packed in rows.producers.items():
+            rules = RULES[Policy(pid >> 48)]
+            before, now = unpack(rules, packed), unpack(rules, found.producers[rows.partition][pid])
+            kept = rules.policy is Policy.KAFKA
+            seen[kept] += 1
+            batches = before.batches
+            if not kept:
+                batches = tuple(each._replace(crc=UNKNOWN_CRC) for each in batches)
+            assert now == before._replace(batches=batches)
+    assert all(seen.values())
 
 
 def test_other_names_in_the_folder_are_left_alone() -> None:

@@ -1,4 +1,4 @@
-"""Going through a segment past what is damaged."""
+"""Going through a segment past damage: by whole batches, searched for where needed."""
 
 import re
 from collections.abc import Iterator

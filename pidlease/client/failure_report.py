@@ -1,0 +1,111 @@
+"""Failed records: which of them nobody has looked at, and what the log says about them."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerError, copy_of
+
+_log = logging.getLogger(__name__)
+
+#: Turns of the event loop in which a task that waits for a future (through `wait_for` or `shield`)
+#: comes to look at it.
+_TURNS: Final = 4
+#: A caller that catches one of the other errors may send the record again; not after these.
+_GRAVEST: Final = (OutcomeUnknownError, FencedError)
+
+
+class _Future(Protocol):
+    def exception(self) -> BaseException | None:
+        """Why it failed; marks it as looked at."""
+
+
+_F = TypeVar("_F", bound=_Future)
+
+
+class UnseenFailures(Generic[_F]):
+    """Failed futures, until somebody looks at them or `take` reports them.
+
+    Parameters:
+        seen: whether somebody has asked a failed future for its outcome.
+        limit: how many futures are kept; of older ones only the number and the first error are.
+    """
+
+    __slots__ = ("_first", "_forgotten", "_futures", "_limit", "_prune_at", "_seen")
+
+    def __init__(self, seen: Callable[[_F], bool], limit: int) -> None:
+        self._seen: Final = seen
+        self._limit: Final = limit
+        self._prune_at = limit
+        self._futures: list[_F] = []
+        self._forgotten: Counter[type[BaseException]] = Counter()
+        self._first: dict[type[BaseException], BaseException] = {}
+
+    def add(self, futures: Sequence[_F]) -> None:
+        """Keep futures that have just failed."""
+        self._futures += futures
+        if len(self._futures) > self._prune_at:
+            self._futures = [each for each in self._futures if not self._seen(each)]
+            self._forget(max(len(self._futures) - self._limit, 0))
+            # At least as many come as are looked through: the cost is the same for each.
+            self._prune_at = len(self._futures) + self._limit
+
+    async def settle(self) -> None:
+        """Let tasks and callbacks look at what has just failed."""
+        await asyncio.sleep(0)
+        for _ in range(_TURNS if self._futures else 0):
+            await asyncio.sleep(0)
+
+    def take(self) -> BaseException | None:
+        """An error that stands for all that nobody has looked at; None: there is none.
+
+        Each failure is reported once.
+        """
+        self._forget(len(self._futures))
+        if not self._forgotten:
+            return None
+        kind = next((each for each in _GRAVEST if each in self._forgotten), next(iter(self._first)))
+        first = self._first[kind]
+        error = copy_of(first) if isinstance(first, ProducerError) else first
+        kinds = ", ".join(f"{count} {each.__name__}" for each, count in self._forgotten.items())
+        error.add_note(f"records that failed, and whose futures nobody has looked at: {kinds}")
+        self._forgotten.clear()
+        self._first.clear()
+        return error
+
+    def _forget(self, count: int) -> None:
+        for future in self._futures[:count]:
+            if not self._seen(future) and (error := future.exception()) is not None:
+                self._forgotten[type(error)] += 1
+                self._first.setdefault(type(error), error)
+        del self._futures[:count]
+
+
+class FailureLog:
+    """One line for each kind of error when it is new, and for what came since at each `write`."""
+
+    __slots__ = ("_counts", "_known", "_texts")
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._texts: dict[str, str] = {}
+        self._known: set[str] = set()
+
+    def add(self, error: Exception, records: int) -> None:
+        """Records failed; called in the event loop."""
+        kind = type(error).__name__
+        self._counts[kind] += records
+        self._texts.setdefault(kind, str(error))
+        if kind not in self._known:
+            self._known.add(kind)
+            # What ends a session fails many batches, all in this turn of the loop.
+            asyncio.get_running_loop().call_soon(self.write)
+
+    def write(self) -> None:
+        """Log what was not logged yet."""
+        for kind, count in self._counts.items():
+            _log.warning("records failed: %d; %s: %s", count, kind, self._texts[kind])
+        self._counts.clear()
+        self._texts.clear()

@@ -1,0 +1,113 @@
+"""What `send` is given, checked before the record is taken."""
+
+from typing import Final
+
+from pidlease.client.batch import Headers
+from pidlease.storage.identity import HEADER_KEY
+from pidlease.storage.topics import illegal_name
+
+#: Of a record beside key, value and headers, and of a batch around it.
+_FRAME_BYTES: Final = 200
+_HEADER: Final = HEADER_KEY.decode()
+_BUFFERS: Final = (bytes, bytearray, memoryview)
+SEQUENCE_MAX: Final = 2**63 - 1
+
+
+def record_bytes_max(max_request_size: int) -> int:
+    """How many bytes key, value and headers of a record may have together."""
+    return max_request_size - _FRAME_BYTES
+
+
+def check_topic(topic: str) -> None:
+    """Refuse what cannot be a topic's name, by Kafka's rule.
+
+    Raises:
+        TypeError: it is no str.
+        ValueError: it is not a legal name.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(f"topic is {type(topic).__name__}; a topic's name is str")
+    if why := illegal_name(topic):
+        raise ValueError(f"illegal topic name {topic!r}: {why}")
+
+
+def octets(value: bytes | None, what: str) -> bytes | None:
+    """A record's key or value as bytes of its own.
+
+    Parameters:
+        what: which of both it is.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, _BUFFERS):
+        return bytes(value)
+    hint = ", encode it first" if isinstance(value, str) else ""
+    raise TypeError(f"{what} is {type(value).__name__}; bytes are needed{hint}")
+
+
+def checked_headers(headers: Headers) -> Headers:
+    """A copy of a record's headers.
+
+    Raises:
+        TypeError: a name is no str, or a value is neither bytes nor None.
+        ValueError: one has the name that is the producer's own.
+    """
+    found: Headers = []
+    for name, text in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name is {type(name).__name__}; str is needed")
+        if name == _HEADER:
+            raise ValueError(f"the header {_HEADER} is the producer's own")
+        found.append((name, octets(text, f"header {name}")))
+    return found
+
+
+def size_of_headers(headers: Headers) -> int:
+    """How many bytes headers may take at most."""
+    return sum(len(name) * 4 + len(text or b"") for name, text in headers)
+
+
+def check_size(size: int, bytes_max: int) -> None:
+    """Refuse a record that is too large.
+
+    Raises:
+        ValueError: it is.
+    """
+    if size > bytes_max:
+        raise ValueError(
+            f"a record of {size} bytes; with max_request_size {bytes_max + _FRAME_BYTES}"
+            f" it has at most {bytes_max}"
+        )
+
+
+def check_timestamp(timestamp_ms: int | None) -> None:
+    """Refuse what is no time in ms since 1970.
+
+    Raises:
+        TypeError: it is no int.
+        ValueError: it is below 0.
+    """
+    if timestamp_ms is None:
+        return
+    if not isinstance(timestamp_ms, int):
+        raise TypeError(f"timestamp_ms is {type(timestamp_ms).__name__}; int is needed")
+    if timestamp_ms < 0:
+        raise ValueError(f"timestamp_ms {timestamp_ms} is below 0")
+
+
+def check_sequence_id(sequence_id: int | None) -> None:
+    """Refuse what is no number of a record.
+
+    Raises:
+        TypeError: it is no int.
+        ValueError: it is outside 0..2^63 - 1.
+    """
+    if sequence_id is None:
+        return
+    if not isinstance(sequence_id, int):
+        raise TypeError(f"sequence_id is {type(sequence_id).__name__}; int is needed")
+    if not 0 <= sequence_id <= SEQUENCE_MAX:
+        raise ValueError(f"sequence_id {sequence_id} is outside 0..{SEQUENCE_MAX}")

@@ -1,0 +1,196 @@
+"""Cutting a partition where its damage begins, after what is cut was kept aside.
+
+In this order; a crash between any two steps leaves a partition that a start still stops, or one
+that is cut:
+
+    1. what is cut is copied, with a report, and is durable under its name
+    2. a snapshot with the state at the cut takes the place of those that lie beyond it
+    3. the log's start is lowered where it lies beyond the cut
+    4. later segments are removed, the newest first; the damaged one is truncated
+    5. the durable mark is lowered to the cut
+"""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from pidlease.engine.repair.damage import segments_of
+from pidlease.engine.repair.losses import Losses, parts_of
+from pidlease.engine.repair.repair_report import describe_partition
+from pidlease.engine.repair.survey import DamagedPartition, Survey
+from pidlease.engine.verify.report import CannotLookError
+from pidlease.storage.checked_offset import encode_offset
+from pidlease.storage.errors import DamagedLogError
+from pidlease.storage.files import (
+    Files,
+    aside_path,
+    make_durable_folder,
+    sweep_asides,
+    write_aside,
+)
+from pidlease.storage.log.durable_mark import MARK_NAME, DurableMark
+from pidlease.storage.log.log_start import read_log_start, write_log_start
+from pidlease.storage.log.log_view import LogView
+from pidlease.storage.log.segment import ActiveSegment, SegmentFiles
+from pidlease.storage.snapshots import (
+    PartitionRows,
+    SnapshotError,
+    SnapshotStore,
+    TopicPartition,
+)
+
+#: The folder in a data directory for what was cut.
+REPAIR_NAME: Final = "repair"
+REPORT_NAME: Final = "report.json"
+_CHUNK_BYTES: Final = 1 << 20
+
+
+def cut(files: Files, found: Survey, damaged: DamagedPartition, now_ms: int) -> Path:
+    """Cut a partition; the folder with what was cut. The caller has the directory's lock.
+
+    Parameters:
+        files: the file system.
+        found: what was found since the lock was taken.
+        damaged: one of its partitions.
+        now_ms: the time, in ms since 1970.
+
+    Raises:
+        CannotLookError: it cannot be cut.
+        OSError: it was not done to its end; doing it again is safe.
+    """
+    losses, view = damaged.losses, damaged.damage.view
+    if losses is None or view is None:
+        raise CannotLookError(f"{damaged.name} cannot be cut: {damaged.reason}")
+    store = SnapshotStore(files, found.root / "snapshots", names=found.names)
+    kept = _keep(files, found, damaged, view)
+    _replace_snapshots(store, losses, now_ms)
+    files.fsync_folder(found.root / "snapshots")  # those that were removed must not come back
+    _lower_start(files, damaged.folder, view.end_offset)
+    _cut_segments(files, damaged.folder, view)
+    if DurableMark(files, damaged.folder).read() > view.end_offset:
+        write_aside(files, damaged.folder / MARK_NAME, [encode_offset(view.end_offset)])
+    return kept
+
+
+# ---------------------------------------------------------------------- keeping
+
+
+def _keep(files: Files, found: Survey, damaged: DamagedPartition, view: LogView) -> Path:
+    """Copy what is cut, with a report, into a folder of its own."""
+    repair = found.root / REPAIR_NAME
+    make_durable_folder(files, repair)
+    sweep_asides(files, repair)
+    aside = aside_path(repair)
+    files.make_folder(aside)
+    for path in parts_of(damaged.folder, view):
+        _copy(files, path, aside / path.name)
+    for folder, path in _snapshot_files(files, found, damaged):
+        _copy(files, path, aside / f"{folder}.{path.name}")
+    report = json.dumps(describe_partition(found, damaged), indent=2).encode()
+    write_aside(files, aside / REPORT_NAME, [report])
+    files.fsync_folder(aside)
+    taken = set(files.list(repair))
+    number = next(n for n in range(1, len(taken) + 2) if _folder_name(n) not in taken)
+    kept = repair / _folder_name(number)
+    files.rename(aside, kept)
+    files.fsync_folder(repair)
+    return kept
+
+
+def _folder_name(number: int) -> str:
+    return f"cut-{number:06d}"
+
+
+def _snapshot_files(
+    files: Files, found: Survey, damaged: DamagedPartition
+) -> list[tuple[str, Path]]:
+    """The files of the snapshots that lie beyond the cut."""
+    numbers = damaged.losses.snapshots if damaged.losses is not None else []
+    folders = (found.root / "snapshots" / f"snapshot-{number:012d}" for number in numbers)
+    return [(folder.name, folder / name) for folder in folders for name in files.list(folder)]
+
+
+def _copy(files: Files, source: Path, target: Path) -> None:
+    """Copy a file, durably but for its name."""
+    read = files.open_readonly(source)
+    try:
+        written = files.open(target, create=True)
+        try:
+            written.truncate(0)
+            position = 0
+            while chunk := read.read_at(_CHUNK_BYTES, position):
+                written.write_at([chunk], position)
+                position += len(chunk)
+            written.fsync()
+        finally:
+            written.close()
+    finally:
+        read.close()
+
+
+# ---------------------------------------------------------------------- cutting
+
+
+def _replace_snapshots(store: SnapshotStore, losses: Losses, now_ms: int) -> None:
+    """Have the newest snapshot say what is true after the cut, and remove those beyond it.
+
+    Without a new one, a start would have to do without all of them, and what they know of the
+    other partitions would be lost.
+    """
+    name, cut = losses.rows.partition, losses.rows.next_offset
+    numbers = store.numbers()
+    beyond = [number for number in numbers if _is_beyond(store, number, name, cut)]
+    if not beyond:
+        return
+    for number in numbers:
+        try:
+            newest = store.load(number)
+        except SnapshotError:
+            continue
+        places = newest.manifest.places
+        rows = [
+            losses.rows if each == name else PartitionRows(each, *place, newest.producers[each])
+            for each, place in places.items()
+        ]
+        store.write(now_ms, rows, newest.leases)
+        break
+    for number in store.numbers():
+        if number in beyond:
+            store.remove(number)
+
+
+def _is_beyond(store: SnapshotStore, number: int, name: TopicPartition, cut: int) -> bool:
+    try:
+        place = store.manifest(number).places.get(name)
+    except SnapshotError:
+        return False  # a start skips it, too
+    return place is not None and place.next_offset > cut
+
+
+def _lower_start(files: Files, folder: Path, cut: int) -> None:
+    try:
+        start = read_log_start(files, folder)
+    except DamagedLogError:
+        return  # cannot be: then there was no place to cut
+    if start > cut:
+        write_log_start(files, folder, cut)
+
+
+def _cut_segments(files: Files, folder: Path, view: LogView) -> None:
+    """Leave nothing after the end of a view, and build the last indexes again."""
+    last = SegmentFiles(files, folder, view.segments[-1].base_offset)
+    for segment in reversed(segments_of(files, folder)):
+        if segment.base_offset > last.base_offset:
+            segment.remove()
+            segment.remove_indexes()
+    files.fsync_folder(folder)
+    last.remove_indexes()
+    active = ActiveSegment(last)
+    try:
+        active.log.truncate(view.last_size)
+        active.log.fsync()
+        active.recover(0, clean=True)
+        active.seal()
+    finally:
+        active.close()
+    files.fsync_folder(folder)

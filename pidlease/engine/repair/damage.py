@@ -1,0 +1,105 @@
+"""The first damage of a partition's log, by the rules of a start."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from pidlease.storage.errors import DamagedLogError
+from pidlease.storage.files import Files, OpenFile
+from pidlease.storage.log.durable_mark import DurableMark
+from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start
+from pidlease.storage.log.log_view import LogView
+from pidlease.storage.log.scan import BrokenBatchError, is_torn, scan
+from pidlease.storage.log.segment import LOG_SUFFIX, SegmentFiles, base_offset_of
+
+
+class Damage(NamedTuple):
+    """The first place where a log is not what was acknowledged.
+
+    Attributes:
+        path: the file.
+        position: where the damage begins, in bytes.
+        offset: everything before it is intact; a cut makes it the log's end.
+        reason: in words.
+        view: the log up to there; None: there is no place to cut.
+        promised_end: the log was acknowledged up to here at least, as the files beside it say.
+    """
+
+    path: Path
+    position: int
+    offset: int
+    reason: str
+    view: LogView | None
+    promised_end: int
+
+
+def segments_of(files: Files, folder: Path) -> list[SegmentFiles]:
+    """The segments of a partition, oldest first."""
+    bases = (base_offset_of(name) for name in files.list(folder))
+    return [SegmentFiles(files, folder, base) for base in sorted(b for b in bases if b is not None)]
+
+
+def find_damage(files: Files, folder: Path, recovery_offset: int, *, clean: bool) -> Damage | None:
+    """The first damage; None: the log is whole. A torn tail, never acknowledged, is no damage.
+
+    Parameters:
+        files: the file system.
+        folder: the partition's.
+        recovery_offset: what the newest snapshot has is durable: it cannot be torn.
+        clean: whether the log was closed properly.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    segments = segments_of(files, folder)
+    durable = DurableMark(files, folder).read()
+    if not segments:
+        return None  # nothing was ever written; or all is gone, which no cut makes up for
+    try:
+        start = read_log_start(files, folder)
+    except DamagedLogError as error:
+        return Damage(error.path, 0, segments[0].base_offset, str(error), None, durable)
+    found = _first_broken(segments, max(recovery_offset, durable), clean=clean)
+    if isinstance(found, Damage):
+        return found._replace(promised_end=max(durable, start, found.offset + 1))
+    promised, text = max((durable, "was durable up to"), (start, "was deleted up to"))
+    if found.end_offset < promised:
+        path, end = found.segments[-1].path(LOG_SUFFIX), found.end_offset
+        reason = f"it ends at offset {end}, and {text} {promised}"
+        at = folder / LOG_START_NAME if promised > durable else path
+        return Damage(at, found.last_size, end, reason, found, promised)
+    return None
+
+
+def _first_broken(
+    segments: list[SegmentFiles], recovery_offset: int, *, clean: bool
+) -> Damage | LogView:
+    """Where a batch is not intact, or does not follow the one before; the whole log if none is."""
+    view = LogView((segments[0],), segments[0].base_offset, 0)
+    for number, segment in enumerate(segments):
+        path, expected = segment.path(LOG_SUFFIX), view.end_offset
+        if segment.base_offset != expected:
+            reason = f"the segment {path.name} begins where offset {expected} should follow"
+            before = view.segments[-1].path(LOG_SUFFIX)
+            return Damage(before, view.last_size, expected, reason, view, 0)
+        is_last = segment is segments[-1]
+        with segment.reading(LOG_SUFFIX) as log:
+            view, error = _intact_part(log, tuple(segments[: number + 1]))
+            if error is None:
+                continue
+            durable = clean or not is_last or view.end_offset < recovery_offset
+            if durable or not is_torn(log, error.position, log.size(), view.end_offset):
+                return Damage(path, error.position, view.end_offset, str(error), view, 0)
+    return view
+
+
+def _intact_part(
+    log: OpenFile, segments: tuple[SegmentFiles, ...]
+) -> tuple[LogView, BrokenBatchError | None]:
+    """The log up to what is broken in its last segment, and what that is."""
+    end, size = segments[-1].base_offset, 0
+    try:
+        for batch in scan(log, 0, log.size(), end):
+            end, size = batch.header.last_offset + 1, batch.position + batch.header.size
+    except BrokenBatchError as error:
+        return LogView(segments, end, size), error
+    return LogView(segments, end, size), None

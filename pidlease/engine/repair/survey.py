@@ -1,0 +1,193 @@
+"""A data directory's damaged partitions, and what a cut of each takes away."""
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pidlease.coordination.file_names import parse_line
+from pidlease.core.producer_names import ProducerNames
+from pidlease.engine.repair.damage import Damage, find_damage
+from pidlease.engine.repair.losses import Context, Losses, find_losses
+from pidlease.engine.verify.access import ReadOnlyFiles
+from pidlease.engine.verify.report import CannotLookError
+from pidlease.storage.checked_lines import split_torn
+from pidlease.storage.errors import DataFolderError, LogError
+from pidlease.storage.files import Files, read_file
+from pidlease.storage.offsets.journal import JOURNAL_NAME
+from pidlease.storage.offsets.lines import journal_lines
+from pidlease.storage.offsets.table import OffsetTable
+from pidlease.storage.snapshots import Snapshot, SnapshotError, SnapshotStore, TopicPartition
+from pidlease.storage.topics import Topic, TopicStore
+
+
+class GroupLoss(NamedTuple):
+    """A consumer group that has committed an offset beyond a cut."""
+
+    group: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPartition:
+    """A partition that is damaged.
+
+    Attributes:
+        topic: its topic's definition.
+        number: the partition's.
+        folder: of its segments.
+        damage: the first.
+        losses: what a cut there takes away; None: it cannot be cut.
+        groups: those that have committed offsets beyond the cut.
+        reason: why it cannot be cut; empty where it can.
+    """
+
+    topic: Topic
+    number: int
+    folder: Path
+    damage: Damage
+    losses: Losses | None
+    groups: list[GroupLoss]
+    reason: str = ""
+
+    @property
+    def name(self) -> TopicPartition:
+        """Topic and number."""
+        return TopicPartition(self.topic.name, self.number)
+
+
+class Survey(NamedTuple):
+    """What was found in a data directory.
+
+    Attributes:
+        root: the directory.
+        clean: whether the last stop was a proper one.
+        names: the producer ids of policy epoch, as the losses have them.
+        looked_at: how many partitions.
+        damaged: those that are damaged.
+    """
+
+    root: Path
+    clean: bool
+    names: ProducerNames
+    looked_at: int
+    damaged: list[DamagedPartition]
+
+
+def survey(
+    files: Files,
+    root: Path,
+    now_ms: int,
+    wanted: Collection[TopicPartition] = (),
+    advance: Callable[[], None] = lambda: None,
+) -> Survey:
+    """Look for damaged partitions. Nothing is changed; the caller keeps servers out.
+
+    Parameters:
+        files: the file system.
+        root: the data directory.
+        now_ms: the time, in ms since 1970.
+        wanted: the partitions to look at; empty: all.
+        advance: called after each partition.
+
+    Raises:
+        CannotLookError: it is no data directory, or cannot be read, or has no such partition.
+    """
+    files = ReadOnlyFiles(files)
+    if not files.exists(root / "meta.json"):
+        raise CannotLookError(f"{root} is no data directory of pidlease")
+    names = ProducerNames()
+    try:
+        topics = {topic.name: topic for topic in TopicStore(files, root / "topics").load()}
+        for name in wanted:
+            if name.topic not in topics or not 0 <= name.partition < topics[name.topic].partitions:
+                raise CannotLookError(f"{root} has no partition {name.topic}/{name.partition}")
+        snapshots = _snapshots(SnapshotStore(files, root / "snapshots", names=names))
+        context = Context(files, names, _bound(files, root), snapshots, now_ms)
+        clean = files.exists(root / "clean-stop")
+        committed = _committed(files, root)
+        damaged: list[DamagedPartition] = []
+        looked_at = 0
+        for topic in topics.values():
+            for number in range(topic.partitions):
+                name = TopicPartition(topic.name, number)
+                if wanted and name not in wanted:
+                    continue
+                found = _look(context, root, topic, number, clean=clean)
+                if found is not None:
+                    found.groups.extend(_groups(committed, found))
+                    damaged.append(found)
+                looked_at += 1
+                advance()
+    except (OSError, DataFolderError, LogError) as error:
+        raise CannotLookError(f"{root} cannot be read: {error}") from error
+    return Survey(root, clean, names, looked_at, damaged)
+
+
+def _look(
+    context: Context, root: Path, topic: Topic, number: int, *, clean: bool
+) -> DamagedPartition | None:
+    folder = root / "logs" / f"{topic.name}-{number}"
+    name = TopicPartition(topic.name, number)
+    place = context.snapshots[0].manifest.places.get(name) if context.snapshots else None
+    known = place.next_offset if place and place.topic_id == topic.topic_id else 0
+    damage = find_damage(context.files, folder, known, clean=clean)
+    if damage is None:
+        return None
+    if damage.view is None:
+        reason = "only the file beside the log is damaged: a cut would not repair it"
+        return DamagedPartition(topic, number, folder, damage, None, [], reason)
+    try:
+        losses = find_losses(context, topic, number, damage)
+    except LogError as error:
+        return DamagedPartition(topic, number, folder, damage, None, [], str(error))
+    return DamagedPartition(topic, number, folder, damage, losses, [])
+
+
+def _snapshots(store: SnapshotStore) -> list[Snapshot]:
+    """All that are intact, newest first."""
+    found = []
+    for number in store.numbers():
+        with suppress(SnapshotError):  # `verify` says so, and a start skips it, too
+            found.append(store.load(number))
+    return found
+
+
+def _bound(files: Files, root: Path) -> dict[int, str]:
+    """Names of producers by the PIDs that they are bound to, as far as the file is intact."""
+    path = root / "sequence" / "names"
+    if not files.exists(path):
+        return {}
+    lines, _ = split_torn(read_file(files, path))
+    changes = filter(None, map(parse_line, lines))
+    bound = {name: binding.pid for name, binding in changes if binding is not None}
+    return {pid: name for name, pid in bound.items()}
+
+
+def _committed(files: Files, root: Path) -> OffsetTable:
+    """The committed offsets, as far as the journal is intact."""
+    table = OffsetTable()
+    path = root / "groups" / JOURNAL_NAME
+    if not files.exists(path):
+        return table
+    file = files.open_readonly(path)
+    try:
+        for each in journal_lines(file):
+            if each.line is not None:
+                table.apply(each.line.record)
+    except ValueError as error:
+        raise DataFolderError(f"{path}: {error}; install the newer version") from error
+    finally:
+        file.close()
+    return table
+
+
+def _groups(committed: OffsetTable, found: DamagedPartition) -> list[GroupLoss]:
+    beyond = []
+    topic = found.topic
+    for group in sorted(committed.groups):
+        each = committed.get(group, topic.name, topic.topic_id, found.number)
+        if each is not None and each.offset > found.damage.offset:
+            beyond.append(GroupLoss(group, each.offset))
+    return beyond

@@ -1,0 +1,1 @@
+"""Facts about the Kafka protocol that several layers share."""

@@ -1,0 +1,139 @@
+"""Log lines that would repeat with each request or retry: the first, and then a count.
+
+The first line of a cause is written at once. What repeats it within the interval is counted. When
+the interval is over, one line stands for what was counted, itself included (`repeated`). So the
+lines without `repeated`, and the sum of all `repeated`, are together what happened.
+
+Counts are written by whoever writes next, and by `flush`, which the server calls each second and at
+its stop.
+"""
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+#: At most one line of a cause in so many seconds.
+INTERVAL_SECONDS: Final = 10.0
+#: So many causes are known at once. A new one beyond them has the oldest one's count written.
+CAUSES_MAX: Final = 1000
+
+_Write = Callable[[], None]
+
+
+class _Cause:
+    """What is counted of one cause since its last line."""
+
+    __slots__ = ("count", "since", "write")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.count = 0
+        #: Writes a line with what the last repeat said.
+        self.write: _Write | None = None
+
+
+class RepeatedLines:
+    """Writes lines, from any thread.
+
+    Parameters:
+        interval_seconds: at most one line of a cause in this time.
+        causes_max: how many causes are known at once.
+        clock: counts seconds.
+    """
+
+    def __init__(
+        self,
+        interval_seconds: float = INTERVAL_SECONDS,
+        causes_max: int = CAUSES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        #: May be changed at any time; 0: every line is written.
+        self.interval_seconds = interval_seconds
+        self._causes_max: Final = causes_max
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        #: By event and cause, the one whose interval began first in front.
+        self._causes: Final[dict[tuple[str, Hashable], _Cause]] = {}
+
+    def write(
+        self,
+        log: Any,  # noqa: ANN401 - a logger of structlog's
+        level: str,
+        event: str,
+        cause: Hashable = "",
+        exception: BaseException | None = None,
+        /,
+        **values: Any,  # noqa: ANN401 - whatever can be logged
+    ) -> None:
+        """Write a line, or count it.
+
+        Parameters:
+            log: the logger.
+            level: debug, info, warning or error.
+            event: what happened.
+            cause: what tells one cause of the event from others; few values, no numbers that count.
+            exception: its traceback is written with the first line.
+            values: written with the line.
+        """
+        key = (event, cause)
+        now = self._clock()
+        writes: list[_Write] = []
+        with self._lock:
+            known = self._causes.get(key)
+            if known is not None:
+                known.count += 1
+                known.write = _line(log, level, event, {**values, "repeated": known.count})
+            else:
+                self._causes[key] = _Cause(now)
+                if exception is not None:
+                    values["exc_info"] = exception
+                writes.append(_line(log, level, event, values))
+            writes += self._due(now)
+        for each in writes:
+            each()
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Write the counts whose interval is over.
+
+        Parameters:
+            everything: write all counts.
+        """
+        with self._lock:
+            writes = self._due(self._clock(), everything=everything)
+        for each in writes:
+            each()
+
+    def _due(self, now: float, *, everything: bool = False) -> list[_Write]:
+        writes: list[_Write] = []
+        while self._causes:
+            key, oldest = next(iter(self._causes.items()))
+            over = everything or now - oldest.since >= self.interval_seconds
+            if not over and len(self._causes) <= self._causes_max:
+                break
+            del self._causes[key]
+            if oldest.write is not None:
+                writes.append(oldest.write)
+                if over and not everything:
+                    self._causes[key] = _Cause(now)
+        return writes
+
+    def __len__(self) -> int:
+        return len(self._causes)
+
+
+def _line(log: Any, level: str, event: str, values: dict[str, Any]) -> _Write:  # noqa: ANN401
+    return lambda: getattr(log, level)(event, **values)
+
+
+def kind_of(error: BaseException) -> str:
+    """What tells one cause of a failure from another: the class, and errno of an OSError."""
+    name = type(error).__name__
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{name} {errno.errorcode.get(error.errno, error.errno)}"
+    return name
+
+
+#: Those of the process.
+LINES: Final = RepeatedLines()

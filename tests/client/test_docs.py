@@ -1,0 +1,82 @@
+"""The examples of docs/client.md run as they are pasted."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.readback import consume
+from tests.servers.pidlease import PidleaseServer
+
+_ROOT = Path(__file__).resolve().parents[2]
+_DOCUMENT = (_ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+_BLOCK = re.compile(r"(?:^(?:    .*)?\n)+", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]:
+    settings = {"fsync": "never", "default_partitions": "1", "log_level": "warning"}
+    with PidleaseServer(tmp_path_factory.mktemp("docs"), settings=settings) as running:
+        yield running
+
+
+def example(server: PidleaseServer, beginning: str) -> str:
+    """The one example that begins so, with this server's ports in place of the documented ones."""
+    blocks = [re.sub("^    ", "", each, flags=re.MULTILINE) for each in _BLOCK.findall(_DOCUMENT)]
+    (found,) = [each.strip("\n") for each in blocks if each.lstrip("\n").startswith(beginning)]
+    assert "127.0.0.1:9092" in found
+    return found.replace("127.0.0.1:9092", server.bootstrap).replace(
+        "127.0.0.1:8080", server.http_address
+    )
+
+
+def run(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Paste it into a file, and run that."""
+    script = folder / "pasted.py"
+    script.write_text(code, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", str(script)],
+        check=False, cwd=folder, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_asyncio_example(server: PidleaseServer, tmp_path: Path) -> None:
+    done = run(example(server, "import asyncio"), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0 0\n", "")
+
+
+def test_the_blocking_example(server: PidleaseServer, tmp_path: Path) -> None:
+    lines = [b"line %d\n" % number for number in range(20_000)]
+    (tmp_path / "lines.txt").write_bytes(b"".join(lines))
+    done = run(example(server, "from pidlease.client import BlockingProducer"), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [each.value for each in consume(server.bootstrap, "lines", 1)] == lines
+
+
+def test_the_blocking_example_with_str(server: PidleaseServer, tmp_path: Path) -> None:
+    """The old one: all of the file was lost, and the exit code was 0."""
+    (tmp_path / "lines.txt").write_text("a line\n" * 20_000)
+    code = example(server, "from pidlease.client import BlockingProducer")
+    done = run(code.replace('open("lines.txt", "rb")', 'open("lines.txt")'), tmp_path)
+    assert done.returncode == 1
+    assert "TypeError: value is str; bytes are needed, encode it first" in done.stderr
+
+
+def test_the_file_load(server: PidleaseServer, tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_bytes(b"a,1\nb,2\na,3\n")
+    command = example(server, "python examples/").replace("\\\n", "")
+    words = command.replace("orders.csv", str(tmp_path / "orders.csv")).replace(
+        "--topic orders", "--topic loaded"
+    )
+    done = subprocess.run(
+        [sys.executable, *words.split()[1:]],
+        check=False, cwd=_ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(
+        "orders.csv: 3 lines: 3 stored, 0 were in the log before, 0 refused\n"
+    )
+    assert len(consume(server.bootstrap, "loaded", 1)) == 3

@@ -1,0 +1,122 @@
+"""When the cluster is looked at again; and a client's connections, which follow its brokers."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from pidlease.storage.upstream import cluster as module
+from pidlease.storage.upstream.cluster import Cluster
+from pidlease.storage.upstream.config import UpstreamConfig
+from pidlease.storage.upstream.errors import UpstreamAwayError
+from proxy.kafka.connection import KafkaConnection
+from proxy.kafka.upstream import links
+from proxy.kafka.upstream.links import ClientLinks, LinksOfClients
+
+_SECONDS = 30.0
+_HOUR = 3600.0
+
+
+class Looked:
+    """A cluster whose looks are counted, and fail as often as the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "_REST_SECONDS", 0.01)
+        self.cluster = Cluster(UpstreamConfig((), metadata_seconds=_HOUR))
+        self.looks = self.failures = 0
+        self.looked = asyncio.Event()
+        monkeypatch.setattr(self.cluster, "_look", self._look)
+
+    async def _look(self) -> None:
+        await asyncio.sleep(0)
+        if self.failures:
+            self.failures -= 1
+            raise UpstreamAwayError("nobody answers")
+        self.looks += 1
+        self.looked.set()
+
+
+async def test_a_look_that_somebody_waits_for_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Looked(monkeypatch)
+    await looked.cluster.start()
+    try:
+        for number in (2, 3):
+            async with asyncio.timeout(_SECONDS):
+                await looked.cluster.look()
+            assert looked.looks == number
+    finally:
+        await looked.cluster.close()
+
+
+async def test_a_look_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when it would be time for the next one anyway."""
+    looked = Looked(monkeypatch)
+    await looked.cluster.start()
+    try:
+        looked.failures = 2
+        looked.looked.clear()
+        looked.cluster.stale()
+        async with asyncio.timeout(_SECONDS):
+            await looked.looked.wait()
+        assert not looked.failures
+    finally:
+        await looked.cluster.close()
+
+
+@dataclass
+class FakeLink:
+    """A connection to an address."""
+
+    address: tuple[str, int]
+    open: bool = True
+
+    def close(self) -> None:
+        self.open = False
+
+
+class Brokers:
+    """One broker, which may move."""
+
+    config = None
+
+    def __init__(self) -> None:
+        self.port = 1
+
+    def address(self, _: int) -> tuple[str, int]:
+        return "broker", self.port
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    async def connect(_: None, address: tuple[str, int]) -> FakeLink:
+        return FakeLink(address)
+
+    monkeypatch.setattr(links, "connect", connect)
+    return Brokers()
+
+
+async def test_a_broker_that_moves_is_followed(brokers: Brokers) -> None:
+    mine = ClientLinks(cast(Cluster, brokers))
+    first = await mine.link(1)
+    assert await mine.link(1) is first
+    polling = await mine.link(1, polling=True)
+    assert polling is not first, "others do not wait behind a request that waits for records"
+    brokers.port = 2
+    second = await mine.link(1)
+    assert second.address == ("broker", 2)
+    assert not first.open
+    second.close()
+    assert (await mine.link(1)) is not second
+    mine.close()
+    assert not polling.open
+
+
+async def test_a_client_that_has_gone_leaves_nothing(brokers: Brokers) -> None:
+    clients = LinksOfClients(cast(Cluster, brokers))
+    connection = cast(KafkaConnection, object())
+    link = await clients.of(connection).link(1)
+    clients.closed(connection)
+    assert not link.open
+    assert clients.of(connection)._links == {}
+    clients.closed(cast(KafkaConnection, object()))

@@ -1,0 +1,128 @@
+"""Copiers and Spark's readers of a partition with damaged records: an error, not a short end."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.structs import TopicPartition
+from typer.testing import CliRunner
+
+from pidlease.client.copier.chunk import Chunk
+from pidlease.client.copier.errors import CopyError
+from pidlease.client.copier.fetching import Fetcher
+from pidlease.spark.reading.directory import DataDirectory
+from pidlease.spark.reading.errors import ReadError
+from pidlease.spark.reading.found import Damage
+from pidlease.spark.reading.kafka import Servers
+from pidlease.spark.reading.kafka import batches as kafka_batches
+from pidlease.spark.reading.parts import KafkaPart
+from pidlease.spark.reading.segments import batches as segment_batches
+from proxy.__main__ import cli
+from tests.integration.damaged_log import RECORDS, copied, flip, write
+from tests.servers.pidlease import PidleaseServer
+
+CUT = 90
+_DEADLINE_S = 30
+
+
+@pytest.fixture(
+    scope="module", params=["1073741824", "1024"], ids=["last segment", "older segment"]
+)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PidleaseServer]:
+    written = write(tmp_path_factory.mktemp("written"), segment_bytes=request.param)
+    found = copied(written, tmp_path_factory.mktemp("damaged"))
+    flip(found.data_dir, CUT)
+    with found:
+        yield found
+        found.kill9()
+
+
+def test_a_copy_of_what_there_is_ends_with_the_reason(
+    server: PidleaseServer, tmp_path: Path
+) -> None:
+    with PidleaseServer(tmp_path) as target:
+        options = {
+            "--from": server.bootstrap, "--to": target.bootstrap, "--topics": "t",
+            "--leases": target.http_url, "--group": "copy", "--give-up-seconds": "1",
+        }  # fmt: skip
+        words = [word for pair in options.items() for word in pair]
+        done = CliRunner().invoke(cli, ["copy", *words, "--once"])
+    assert done.exit_code == 2, done.output
+    assert "KafkaStorageError" in done.stderr
+
+
+class Reader:
+    """Reads t-0 from an offset on."""
+
+    place = TopicPartition("t", 0)
+
+    def __init__(self, offset: int) -> None:
+        self.wants = offset
+        self.errors: list[CopyError] = []
+        self.ended = asyncio.Event()
+
+    def came(self, offset: int, chunk: Chunk) -> None:
+        self.wants = max(chunk.behind, offset)
+
+    def out_of_range(self) -> None:
+        raise AssertionError("it was told that the log ends before")
+
+    def failed(self, error: CopyError) -> None:
+        self.errors.append(error)
+        self.wants = -1
+        self.ended.set()
+
+
+def test_a_copier_at_work_reads_up_to_the_damage_and_gives_up(server: PidleaseServer) -> None:
+    async def read(offset: int) -> tuple[int, list[CopyError]]:
+        client = AIOKafkaClient(bootstrap_servers=server.bootstrap)
+        await client.bootstrap()
+        fetcher, reader = Fetcher(client, 100, give_up_s=1), Reader(offset)
+        fetcher.add(reader)
+        task = asyncio.create_task(fetcher.run())
+        reached = offset
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                while not reader.ended.is_set():
+                    reached = max(reached, reader.wants)
+                    await asyncio.sleep(0.01)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await client.close()
+        return reached, reader.errors
+
+    for offset in (0, CUT, 200):
+        reached, errors = asyncio.run(read(offset))
+        assert reached == max(offset, CUT)
+        assert "t-0 of the source: KafkaStorageError" in str(errors[0])
+
+
+def test_spark_by_the_server_ends_with_the_reason(server: PidleaseServer) -> None:
+    servers = Servers(server.bootstrap, (), 1)
+    try:
+        with pytest.raises(ReadError, match="KafkaStorageError"):
+            servers.spans([("t", 0)])
+        assert servers.spans([("t", 1)])["t", 1] == (0, 3)
+    finally:
+        servers.close()
+    part = KafkaPart(server.bootstrap, "t", 0, 0, RECORDS, (), 1)
+    read: list[int] = []
+    with pytest.raises(ReadError, match="KafkaStorageError"):
+        read.extend(each.header.last_offset for each in kafka_batches(part))
+    assert read[-1] == CUT - 1
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_spark_by_the_data_directory_meets_the_damage(
+    server: PidleaseServer, *, durable: bool
+) -> None:
+    directory = DataDirectory(str(server.data_dir), durable=durable)
+    span = directory.span("t", 0)
+    assert (span.start, span.end > CUT) == (0, True)
+    found = list(segment_batches(directory.part("t", 0, span.start, span.end)))
+    assert next(each.offset for each in found if isinstance(each, Damage)) == CUT

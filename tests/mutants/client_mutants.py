@@ -1,0 +1,108 @@
+"""A broken client: what is not reported, and duplicates that are none."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_PARTITION: Final = "pidlease/client/partition.py"
+_PIPELINE: Final = "pidlease/client/pipeline.py"
+_BLOCKING: Final = "pidlease/client/blocking.py"
+_UNSEEN: Final = ("tests/client/test_unseen_failures.py",)
+_REPEATED: Final = ("tests/client/test_repeated_ids.py",)
+
+CLIENT: Final = (
+    Mutant(
+        "flush reports no failed records",
+        _PIPELINE,
+        "        if (error := unseen.take()) is not None:\n            raise error\n",
+        "",
+        _UNSEEN,
+    ),
+    Mutant(
+        "flush reports what was looked at",
+        _PIPELINE,
+        "    return not future._log_traceback\n",
+        "    return False\n",
+        _UNSEEN,
+    ),
+    Mutant(
+        "the end of the block masks the user's exception",
+        "pidlease/client/producer.py",
+        "        if error is None and failed is not None:\n",
+        "        if failed is not None:\n",
+        _UNSEEN,
+    ),
+    Mutant(
+        "failures beyond the limit are forgotten",
+        "pidlease/client/failure_report.py",
+        "                self._forgotten[type(error)] += 1\n",
+        "                self._forgotten[type(error)] |= 1\n",
+        _UNSEEN,
+    ),
+    Mutant(
+        "a wait that timed out has looked at the future",
+        _BLOCKING,
+        "            self.looked_at = False\n            raise\n",
+        "            raise\n",
+        _UNSEEN,
+    ),
+    Mutant(
+        "the blocking producer's loop finds what is wrong with a call",
+        _BLOCKING,
+        '            value, key = octets(value, "value"), octets(key, "key")\n',
+        "",
+        _UNSEEN,
+    ),
+    Mutant(
+        "records pass one that was not taken",
+        _BLOCKING,
+        '            if options.get("sequence_id") is not None or self._numbers_matter():\n',
+        "            if self._process < 0:\n",
+        _UNSEEN,
+    ),
+    Mutant(
+        "a duplicate does not wait for what it repeats",
+        _PARTITION,
+        "        batch = self._last_batch\n        if batch is None:\n",
+        "        batch = self._last_batch\n        if batch is None or batch.span is not None:\n",
+        _REPEATED,
+    ),
+    Mutant(
+        "a duplicate of what has failed is a success",
+        _PARTITION,
+        "            if error is None or number <= self._told_last:\n",
+        "            if error is None or number <= self._sent_last:\n",
+        _REPEATED,
+    ),
+    Mutant(
+        "a duplicate of what was sent is said to be unsent",
+        _PARTITION,
+        "            elif number < min(batch.ids[0], self._sent_last + 1)"
+        " and type(error) is not FencedError:\n",
+        "            elif number < 0:\n",
+        _REPEATED,
+    ),
+    Mutant(
+        "a record joins the batch before a duplicate",
+        _PARTITION,
+        "            self.close_open()\n"
+        "            self._host.filled(self)\n"
+        "        return future\n",
+        "            self._host.filled(self)\n        return future\n",
+        _REPEATED,
+    ),
+    Mutant(
+        "a batch does not cover the number of a refused record",
+        "pidlease/client/numbering.py",
+        "        first = number if holes else min(self.first, number)\n",
+        "        first = number\n",
+        ("tests/client/test_recipe.py",),
+    ),
+    Mutant(
+        "policy strict takes an id that does not rise",
+        _PARTITION,
+        "self._ids.check(sequence_id, repeats=self._settings.monotonic)",
+        "self._ids.check(sequence_id, repeats=True)",
+        (*_REPEATED, "tests/client/test_monotonic.py"),
+    ),
+)

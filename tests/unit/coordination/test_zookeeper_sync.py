@@ -1,0 +1,267 @@
+"""Servers of ZooKeeper that lag behind: what is read for a decision is as new as the question.
+
+A scripted client stands for kazoo's: it reads from a copy that is brought up to date by a sync, or
+by a change of its own, as one server of an ensemble does.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+)
+
+import pidlease.coordination.zookeeper as package
+from pidlease.coordination.names import Binding
+from pidlease.coordination.writer_ids import WriterOf
+from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperConfig, ZooKeeperError
+from pidlease.coordination.zookeeper.names import ZooKeeperNames
+from pidlease.coordination.zookeeper.ownership import ZooKeeperOwnership
+from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.topic_book import ZooKeeperTopicBook
+from pidlease.coordination.zookeeper.writer_ids import ZooKeeperWriterIds
+
+ROOT = "/p"
+
+
+@dataclass
+class Node:
+    data: bytes = b""
+    version: int = 0
+    ephemeralOwner: int = 0  # noqa: N815 - kazoo's name
+    cversion: int = 0
+
+
+Tree = dict[str, Node]
+
+
+@dataclass
+class Answer:
+    """See kazoo's `IAsyncResult`."""
+
+    result: Any = None
+    error: Exception | None = None
+
+    def get(self, timeout: float) -> Any:
+        assert timeout >= 0
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class LaggingClient:
+    """One session with a server whose copy of the leader's tree is old."""
+
+    class handler:  # noqa: N801 - kazoo's name
+        timeout_exception = TimeoutError
+
+    def __init__(self, leader: Tree, session: int) -> None:
+        self.client_id = (session, b"")
+        self.syncs = 0
+        self.sync_error: Exception | None = None
+        self._leader = leader
+        self._copy = deepcopy(leader)
+
+    def is_stale(self) -> bool:
+        return self._copy != self._leader
+
+    def _changed(self, change: Callable[[], Any]) -> Answer:
+        try:
+            return Answer(change())
+        except (BadVersionError, NodeExistsError, NoNodeError) as error:
+            return Answer(error=error)
+        finally:
+            self._copy = deepcopy(self._leader)
+
+    def sync_async(self, path: str) -> Answer:
+        assert path == ROOT
+        self.syncs += 1
+        if self.sync_error is not None:
+            return Answer(error=self.sync_error)
+        self._copy = deepcopy(self._leader)
+        return Answer(path)
+
+    def get_async(self, path: str) -> Answer:
+        if path not in self._copy:
+            return Answer(error=NoNodeError(path))
+        return Answer((self._copy[path].data, self._copy[path]))
+
+    def get_children_async(self, path: str, *, include_data: bool = False) -> Answer:
+        if path not in self._copy:
+            return Answer(error=NoNodeError(path))
+        names = [each.rpartition("/")[2] for each in self._copy
+                 if each.rpartition("/")[0] == path]  # fmt: skip
+        return Answer((names, self._copy[path]) if include_data else names)
+
+    def create_async(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Answer:
+        def change() -> None:
+            if path in self._leader:
+                raise NodeExistsError(path)
+            above = path.rpartition("/")[0]
+            if above:
+                self._leader[above].cversion += 1
+            self._leader[path] = Node(data, ephemeralOwner=self.client_id[0] * ephemeral)
+
+        return self._changed(change)
+
+    def set_async(self, path: str, data: bytes, version: int = -1) -> Answer:
+        def change() -> Node:
+            self._check(path, version)
+            node = self._leader[path]
+            node.data, node.version = data, node.version + 1
+            return deepcopy(node)
+
+        return self._changed(change)
+
+    def delete_async(self, path: str, version: int = -1) -> Answer:
+        def change() -> None:
+            self._check(path, version)
+            del self._leader[path]
+            self._leader[path.rpartition("/")[0]].cversion += 1
+
+        return self._changed(change)
+
+    def _check(self, path: str, version: int) -> None:
+        if path not in self._leader:
+            raise NoNodeError(path)
+        if version not in (-1, self._leader[path].version):
+            raise BadVersionError(path)
+
+
+class Ensemble:
+    """Two servers of ours, at two servers of ZooKeeper."""
+
+    def __init__(self) -> None:
+        self._leader: Tree = {}
+        self.clients: list[LaggingClient] = []
+        self.one, self.other = self.connect(), self.connect()
+
+    def connect(self) -> ZooKeeper:
+        zookeeper = ZooKeeper(ZooKeeperConfig(f"127.0.0.1:1{ROOT}"))
+        self.clients.append(LaggingClient(self._leader, len(self.clients) + 1))
+        zookeeper._client = self.clients[-1]
+        zookeeper.state = "connected"
+        return zookeeper
+
+    def check_stale(self) -> None:
+        """What is read next at the other one would be old."""
+        assert self.clients[1].is_stale()
+
+
+@pytest.fixture
+def ensemble() -> Ensemble:
+    return Ensemble()
+
+
+def sequence(zookeeper: ZooKeeper) -> ZooKeeperSequence:
+    return ZooKeeperSequence(zookeeper, "me", lambda: 0, 1000)
+
+
+def test_blocks_that_another_server_has_just_taken(ensemble: Ensemble) -> None:
+    one, other = sequence(ensemble.one), sequence(ensemble.other)
+    assert other.blocks() == []
+    taken = [one.take() for _ in range(120)]
+    ensemble.check_stale()
+    assert other.blocks() == taken
+    taken.append(one.take())
+    ensemble.check_stale()
+    beyond = other.blocks(beyond=12_001)
+    assert beyond[-1] == taken[-1]
+    assert len(beyond) < len(taken), "the nodes before are not read again"
+    taken.append(one.take())
+    ensemble.check_stale()
+    assert other.take().first == taken[-1].end
+
+
+def test_a_binding_that_another_server_has_just_changed(ensemble: Ensemble) -> None:
+    one, other = ZooKeeperNames(ensemble.one), ZooKeeperNames(ensemble.other)
+    first, second = Binding(1, 1), Binding(1, 2)
+    one.change("a", None, first)
+    ensemble.check_stale()
+    assert other.get("a") == first
+    one.change("a", first, second)
+    ensemble.check_stale()
+    other.change("a", second, first)
+    one.change("b", None, second)
+    ensemble.check_stale()
+    assert other.all() == {"a": first, "b": second}
+
+
+def test_what_another_server_has_just_set_for_topics(ensemble: Ensemble) -> None:
+    one, other = (ZooKeeperTopicBook(each, "c") for each in (ensemble.one, ensemble.other))
+    one.save_own("t", "id", {"a": "b"})
+    ensemble.check_stale()
+    assert other.load().own == {"id": {"a": "b"}}
+    one.save_shared({"c": "d"})
+    ensemble.check_stale()
+    assert other.load().shared == {"c": "d"}
+
+
+def test_a_writer_that_another_server_has_just_recorded(ensemble: Ensemble) -> None:
+    one, other = ZooKeeperWriterIds(ensemble.one), ZooKeeperWriterIds(ensemble.other)
+    of = WriterOf("t", 0, 1)
+    one.add(1, of)
+    ensemble.check_stale()
+    assert other.all() == {1: of}
+    one.add(2, of)
+    ensemble.check_stale()
+    other.add(3, of)
+    assert one.all() == dict.fromkeys((1, 2, 3), of)
+
+
+def test_writers_that_two_servers_record_in_turn(ensemble: Ensemble) -> None:
+    """Each knows the node as it wrote it last, and overwrites nothing."""
+    one, other = ZooKeeperWriterIds(ensemble.one), ZooKeeperWriterIds(ensemble.other)
+    of = WriterOf("t", 0, 1)
+    for pid in range(0, 220, 2):
+        one.add(pid, of)
+        other.add(pid + 1, of)
+    folder = f"{ROOT}/writer-ids"
+    nodes = ensemble.one.nodes([f"{folder}/{each}" for each in ensemble.one.children(folder)])
+    rows = [json.loads(node[0])["ids"] for node in nodes if node is not None]
+    assert [len(each) for each in rows] == [100, 100, 20]
+    assert [row[0] for each in rows for row in each] == list(range(220))
+    singles = ensemble.one.children(f"{ROOT}/writers")
+    assert sorted(map(int, singles)) == list(range(220)), "servers of before do not know them"
+
+
+def test_an_owner_that_was_replaced_does_not_believe_a_server_that_lags(
+    ensemble: Ensemble,
+) -> None:
+    one, other = (
+        ZooKeeperOwnership(each, "c", name, name)
+        for each, name in ((ensemble.one, "one"), (ensemble.other, "other"))
+    )
+    assert other.claim() == ""
+    assert other.still()
+    # The session of the other one has ended, and it has not heard of that.
+    ensemble.clients[0].delete_async(f"{ROOT}/owners/c/owner")
+    assert one.claim() == ""
+    ensemble.check_stale()
+    assert not other.still()
+    assert json.loads(ensemble.one.data(f"{ROOT}/owners/c/owner"))["server"] == "one"
+
+
+def test_a_sync_whose_answer_is_lost_fails_the_read(ensemble: Ensemble) -> None:
+    """The read may have gone to another server, behind the loss of the connection."""
+    names = ensemble.one
+    names.ensure(f"{ROOT}/x", b"old")
+    ensemble.clients[0].sync_error = ConnectionLoss()
+    with pytest.raises(ZooKeeperError, match="ConnectionLoss"):
+        names.data(f"{ROOT}/x")
+
+
+def test_only_the_connection_reads() -> None:
+    """Everything else reads by its methods, which go with a sync."""
+    reads = re.compile(r"\b(get|get_children|exists|get_acls)_async\b")
+    for path in Path(package.__file__).parent.glob("*.py"):
+        assert path.name == "connection.py" or not reads.search(path.read_text()), path

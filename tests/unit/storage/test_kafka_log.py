@@ -1,0 +1,139 @@
+"""A partition of Kafka as the engine sees it, with a cluster that says what a test says."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from pidlease.storage import kafka_log as module
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.kafka_log import KafkaPartitionLog, Upstream, Writers
+from pidlease.storage.ports import Forwarded
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
+from pidlease.storage.upstream.fetch_wire import Fetched
+from pidlease.storage.upstream.produce_wire import Batch, Row
+from tests.sim.batches import make_batch, simple
+
+PLACE = TopicPartition("t", 0)
+NOT_LEADER = 6
+
+
+class FakeUpstream:
+    """The cluster."""
+
+    def __init__(self) -> None:
+        self.fetched: deque[Fetched | UpstreamError] = deque()
+        self.asked: list[int] = []
+        self.stales = 0
+        self.told: Callable[[Row | UpstreamError], None] | None = None
+
+    def send(self, _: int, __: Batch, told: Callable[[Row | UpstreamError], None]) -> None:
+        self.told = told
+
+    async def fetch(self, _: TopicPartition, offset: int, __: int) -> Fetched:
+        self.asked.append(offset)
+        found = self.fetched.popleft()
+        if isinstance(found, UpstreamError):
+            raise found
+        return found
+
+    def stale(self) -> None:
+        self.stales += 1
+
+
+class NoWriters:
+    """Nobody is a writer."""
+
+    ids: frozenset[int] = frozenset()
+
+
+@asynccontextmanager
+async def partition(end: int = 0) -> AsyncIterator[tuple[KafkaPartitionLog, FakeUpstream]]:
+    loop = asyncio.get_running_loop()
+    upstream = FakeUpstream()
+    pool = IoPool(loop, 1)
+    try:
+        yield KafkaPartitionLog(cast(Upstream, upstream), PLACE, (0, end),
+                                cast(Writers, NoWriters()), pool, loop), upstream  # fmt: skip
+    finally:
+        pool.close()
+
+
+def at(offset: int, records: int) -> bytes:
+    """A batch as it stands in the log."""
+    data = make_batch([b"x"] * records)
+    data[:8] = offset.to_bytes(8, "big")
+    return bytes(data)
+
+
+@pytest.fixture
+def no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_REST_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("no_rests")
+@pytest.mark.parametrize(
+    "failure", [Fetched(NOT_LEADER, -1, -1, b""), UpstreamAwayError("away")], ids=["code", "away"]
+)
+async def test_a_partition_that_moved_is_read_from_its_new_leader(
+    failure: Fetched | UpstreamError,
+) -> None:
+    async with partition(3) as (log, upstream):
+        upstream.fetched += (failure, Fetched(0, 3, 0, b"records"))
+        assert await log.read(0, 100) == b"records"
+        assert upstream.asked == [0, 0]
+        assert upstream.stales == 1
+
+
+async def test_batches_are_read_once_each_and_cut_ones_again() -> None:
+    whole = [at(0, 3), at(3, 1), at(4, 5)]
+    async with partition(9) as (log, upstream):
+        upstream.fetched += (
+            Fetched(0, 9, 0, whole[0] + whole[1][:-5]),
+            Fetched(0, 9, 0, whole[0] + whole[1]),  # from the middle of what a broker keeps whole
+            Fetched(0, 9, 0, whole[2]),
+        )
+        found = [each.header for some in [some async for some in log.batches_from(0, 9)]
+                 for each in some]  # fmt: skip
+        assert [(each.base_offset, each.last_offset) for each in found] == [(0, 2), (3, 3), (4, 8)]
+        assert upstream.asked == [0, 3, 4]
+
+
+async def send(log: KafkaPartitionLog, upstream: FakeUpstream, result: Any) -> Forwarded:
+    told: list[Forwarded] = []
+    log.send(5, simple(0, records=3), told.append)
+    assert upstream.told is not None
+    upstream.told(result)
+    (answer,) = told
+    return answer
+
+
+async def test_the_end_lies_behind_the_last_acknowledged_record() -> None:
+    async with partition(10) as (log, upstream):
+        assert await send(log, upstream, Row(0, 10)) == Forwarded(0, 10)
+        assert log.end_offset == 13
+        await send(log, upstream, Row(0, 4))  # answers come in any order
+        assert log.end_offset == 13
+        for code in (7, 19):
+            assert (await send(log, upstream, Row(code, 20))).offset == -1
+        assert log.end_offset == 13
+
+
+async def test_what_was_not_sent_is_certain_and_what_was_lost_is_not() -> None:
+    async with partition() as (log, upstream):
+        assert (await send(log, upstream, UpstreamAwayError("no leader"))).definite
+        assert not (await send(log, upstream, UpstreamLostError("ended"))).definite
+
+
+async def test_an_unexpected_code_is_logged() -> None:
+    async with partition() as (log, upstream):
+        with capture_logs() as lines:
+            for code in (0, 7, 19, 999):
+                assert (await send(log, upstream, Row(code, -1))).definite == (code == 19)
+        unexpected = [each for each in lines if "unexpected" in each["event"]]
+        assert [each["code"] for each in unexpected] == [999]

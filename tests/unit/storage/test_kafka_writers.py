@@ -1,0 +1,107 @@
+"""A writer that goes on under another id: what went under the one before may still come."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from pidlease.coordination.writer_ids import WriterOf
+from pidlease.storage.kafka_writers import KafkaWriters, WriterUnavailableError
+from pidlease.storage.ports import LATE_MS
+from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.storage.upstream.fencing import Fencing
+from pidlease.storage.writer import Writer
+from tests.sim.pool import SeededPool
+
+PLACE = TopicPartition("t", 0)
+BEFORE, NOW = 4711, 4712
+HOUR_MS = 3_600_000
+
+
+class Ids:
+    """See `writer_ids.WriterIds`."""
+
+    def __init__(self, *pids: int) -> None:
+        self.recorded = {pid: WriterOf("t", 0, given_ms=1) for pid in pids}
+
+    def all(self) -> dict[int, WriterOf]:
+        return dict(self.recorded)
+
+    def add(self, pid: int, writer_of: WriterOf) -> None:
+        self.recorded[pid] = writer_of
+
+
+class ScriptedFencing(Fencing):
+    """Kafka gives the same id each time, and another one since it has forgotten the first."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids_on_record = ids
+        self.pid = NOW
+        self.epoch = -1
+        self.marked: list[Writer] = []
+
+    async def raise_epoch(self, place: TopicPartition) -> Writer:
+        assert place == PLACE
+        self.epoch += 1
+        return Writer(self.pid, self.epoch)
+
+    async def current(self, place: TopicPartition) -> Writer | None:
+        return self.marked[-1]
+
+    async def mark(self, place: TopicPartition, writer: Writer) -> None:
+        assert writer.pid in self._ids_on_record.recorded, "not on record yet"
+        self.marked.append(writer)
+
+
+class Bench:
+    """A server that stands by for an hour, and then takes over."""
+
+    def __init__(self, *on_record: int) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.ids = Ids(*on_record)
+        self.fencing = ScriptedFencing(self.ids)
+        pool = SeededPool(asyncio.get_running_loop(), Random(0))
+        self.writers = KafkaWriters(self.fencing, self.ids, pool, lambda: self.now_ms)
+        self.now_ms += HOUR_MS
+        self.writers.load()
+
+    async def take(self, doubt_ms: int = 0) -> Writer:
+        return await self.writers.take(PLACE, doubt_ms)
+
+
+async def test_the_two_minutes_count_from_the_takeover() -> None:
+    """The server before it may have sent until then, not until this process began."""
+    bench = Bench(BEFORE)
+    with pytest.raises(WriterUnavailableError, match="may come for 120 s more"):
+        await bench.take()
+    bench.now_ms += LATE_MS - 1
+    with pytest.raises(WriterUnavailableError, match="another producer id"):
+        await bench.take()
+    assert not bench.fencing.marked
+    bench.now_ms += 1
+    assert (await bench.take()).pid == NOW
+    assert len(bench.fencing.marked) == 1
+    assert set(bench.ids.recorded) == {BEFORE, NOW}
+
+
+async def test_the_same_id_is_not_waited_for() -> None:
+    """Its marker fences whatever went under it before."""
+    bench = Bench(NOW)
+    assert (await bench.take()).pid == NOW
+
+
+async def test_a_partition_without_a_writer_before_is_not_waited_for() -> None:
+    bench = Bench()
+    assert (await bench.take()).pid == NOW
+    assert set(bench.ids.recorded) == {NOW}
+
+
+async def test_of_its_own_sends_a_server_knows_when_they_were() -> None:
+    bench = Bench(BEFORE)
+    bench.now_ms += LATE_MS
+    await bench.take()
+    bench.fencing.pid = NOW + 1
+    bench.now_ms += HOUR_MS
+    with pytest.raises(WriterUnavailableError, match="another producer id"):
+        await bench.take(doubt_ms=bench.now_ms - 1)
+    assert (await bench.take(doubt_ms=bench.now_ms - LATE_MS)).pid == NOW + 1
