@@ -3,7 +3,6 @@
 import asyncio
 import re
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -36,7 +35,7 @@ _OFFSET_COMMIT = 8
 _KEY = struct.Struct(">h")
 _LENGTH_BYTES = 4
 _LISTENER = "RELAYED"
-#: So many of the commits do not get to the source.
+#: This share of the commits does not reach the source.
 _LOST = 0.5
 #: How long one that does is worked on there.
 _AT_SOURCE_S = 0.05
@@ -47,6 +46,7 @@ class Eater(Middle):
 
     Attributes:
         eats: whether it does.
+        loses: the share of them that does not get to the source.
         lost: requests that did not get to the source,
         unheard: and those that did.
     """
@@ -54,6 +54,7 @@ class Eater(Middle):
     def __init__(self, target_port: int, random: Random) -> None:
         super().__init__(target_port)
         self.eats = False
+        self.loses = _LOST
         self.lost = self.unheard = 0
         self._random = random
 
@@ -71,7 +72,7 @@ class Eater(Middle):
         while True:
             frame = await read_frame(reader)
             commit = _KEY.unpack_from(frame, _LENGTH_BYTES)[0] == _OFFSET_COMMIT
-            if commit and self.eats and self._random.random() < _LOST:
+            if commit and self.eats and self._random.random() < self.loses:
                 self.lost += 1
                 return
             if commit and self.eats:
@@ -127,11 +128,14 @@ def test_commits_that_fail_behind_appends(
         more_arrived(server, 1000)
         between.eats = True
         until(lambda: between.lost >= 2 and between.unheard >= 2, "commits that fail")
+        between.loses = 1.0  # what is appended from here on is saved by no commit of the first
         more_arrived(server, 1000)
         assert first.process.alive, first.text[-3000:]
         first.process.kill9()
         second.start()
-        time.sleep(8)  # it takes over while it cannot save anything
+        until(lambda: "are this copier's" in second.text, "a takeover")
+        lost = between.lost
+        until(lambda: between.lost >= lost + 2, "commits of the second that fail")
         between.eats = False
         more_arrived(server, 1000)
         filler.finish()

@@ -14,6 +14,12 @@ from pidlease.engine.verify.directory import verify
 from pidlease.storage.files import RealFiles
 
 _DEADLINE_S = 60.0
+#: Answers around an election; the leader that was just elected does not know its end (KIP-207).
+_ELECTION = (
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+)
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
@@ -39,16 +45,13 @@ class StoredBatch(NamedTuple):
 
 
 def _watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-    """First offset and end. A leader that was just elected does not know its end yet (KIP-207)."""
+    """First offset and end; asks again while a leader is elected or does not know its end."""
     deadline = time.monotonic() + _DEADLINE_S
     while True:
         try:
             low, high = consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)
         except KafkaException as error:
-            if (
-                error.args[0].code() != KafkaError.OFFSET_NOT_AVAILABLE
-                or time.monotonic() > deadline
-            ):
+            if error.args[0].code() not in _ELECTION or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
         else:
