@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from pidlease.coordination.ports import Coordination
+from pidlease.core.log_config import LogConfig
 from pidlease.engine.appends import AppendsMaker, GroupAppends
 from pidlease.engine.counts import Counts
 from pidlease.engine.following import Following
@@ -29,7 +30,7 @@ from pidlease.engine.topics import (
 )
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogConfig, LogStore
+from pidlease.storage.ports import LogStore
 from pidlease.storage.snapshots import SnapshotStore, TopicPartition
 from pidlease.storage.topic_settings import SettingsChange
 from pidlease.storage.topics import Topic

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pidlease.storage.files import Buffer, Files, Lock, OpenFile
+from pidlease.core.buffer import Buffer
+from pidlease.storage.files import Files, Lock, OpenFile
 
 _ACTIONS: Final = frozenset(("kill", "fail", "fail-from", "slow", "tear"))
 _OPERATIONS: Final = frozenset(

@@ -15,10 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
+from pidlease.core.buffer import Buffer
 from pidlease.core.histogram import Histogram
 from pidlease.storage.shared_histogram import SharedHistogram
-
-Buffer = bytes | bytearray | memoryview
 
 #: Buffers in one writev call; Linux takes 1024 (IOV_MAX).
 _BUFFERS_MAX: Final = 1024

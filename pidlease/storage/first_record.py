@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import cramjam
 
-from pidlease.storage.files import Buffer
+from pidlease.core.buffer import Buffer
 from pidlease.storage.identity import (
     CutOffError,
     Identity,

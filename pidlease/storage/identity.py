@@ -13,8 +13,8 @@ the number of records of this send, i32, stands behind `last`.
 import struct
 from typing import Final, NamedTuple
 
+from pidlease.core.buffer import Buffer
 from pidlease.storage import varints
-from pidlease.storage.files import Buffer
 from pidlease.storage.varints import Reader
 
 #: The key of the header. Users' own headers of that name are refused.

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from pidlease.core.buffer import Buffer
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.storage.errors import UnidentifiedBatchError
-from pidlease.storage.files import Buffer
 from pidlease.storage.identity import (
     HEADER_KEY,
     Identity,

@@ -15,6 +15,8 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.state import UNKNOWN_CRC
+from pidlease.core.timed_offset import TimedOffset
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.produce_errors import Stored, produce_error
 from pidlease.repeated_lines import LINES
 from pidlease.storage.errors import (
@@ -26,12 +28,7 @@ from pidlease.storage.errors import (
 )
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.joined import parted
-from pidlease.storage.ports import (
-    AppendDone,
-    Forwarded,
-    NewBatch,
-    TimedOffset,
-)
+from pidlease.storage.ports import AppendDone, Forwarded, NewBatch
 from pidlease.storage.record_batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -39,7 +36,6 @@ from pidlease.storage.record_batch import (
     check_intact,
     read_header,
 )
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.errors import (
     UpstreamError,
     UpstreamLostError,

@@ -11,13 +11,13 @@ import structlog
 
 from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
 from pidlease.coordination.writer_ids import WriterIdsError
+from pidlease.core.log_config import LogConfig
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.kafka_log import KafkaPartitionLog
 from pidlease.storage.kafka_writers import KafkaWriters
-from pidlease.storage.ports import LogConfig
 from pidlease.storage.setting_values import SettingError
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.topic_settings import SHARED_SETTINGS, check_shared
 from pidlease.storage.topics import Topic
 from pidlease.storage.upstream.cluster import UpstreamTopic, View

@@ -1,44 +1,13 @@
 """What the engine asks of a log, whichever it is."""
 
-import enum
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
+from pidlease.core.log_config import LogConfig
+from pidlease.core.timed_offset import TimedOffset
 from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.topics import Topic
 from pidlease.storage.writer import LoggedBatch, Writer
-
-
-@enum.unique
-class FsyncPolicy(enum.Enum):
-    """When an append counts as acknowledged.
-
-    BATCH: when it is on the disk; appends that wait together share one fsync. INTERVAL: when the
-    operating system has it, and it is fsynced within an interval. NEVER: when the operating
-    system has it; a power cut may take it back, a crash of the process does not.
-    """
-
-    BATCH = "batch"
-    INTERVAL = "interval"
-    NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    """One topic's settings of the log.
-
-    Attributes:
-        segment_bytes: a new segment is begun where the last would grow beyond this.
-        retention_ms: segments whose records are all older leave; -1: never.
-        retention_bytes: the oldest segments leave while a partition is larger; -1: never.
-        fsync: when an append counts.
-    """
-
-    segment_bytes: int = 1 << 30
-    retention_ms: int = 7 * 24 * 3600 * 1000
-    retention_bytes: int = -1
-    fsync: FsyncPolicy = FsyncPolicy.BATCH
 
 
 class NewBatch(NamedTuple):
@@ -46,13 +15,6 @@ class NewBatch(NamedTuple):
 
     data: bytearray | memoryview
     header: BatchHeader
-
-
-class TimedOffset(NamedTuple):
-    """A record found by its timestamp (ms since 1970)."""
-
-    offset: int
-    timestamp: int
 
 
 #: Told, on the event loop, the base offsets of the batches of one append, or why there are none.

@@ -2,7 +2,7 @@
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from pidlease.storage.ports import TimedOffset
+from pidlease.core.timed_offset import TimedOffset
 from pidlease.storage.record_batch import BatchHeader
 
 

@@ -18,6 +18,7 @@ from pidlease.core.pid import POLICY_SHIFT
 from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.core.rules import EPOCH, KAFKA, Rules, rules_of
 from pidlease.core.state import BATCHES_KEPT, UNKNOWN_CRC
+from pidlease.core.topic_partition import TopicPartition
 
 #: Rows that are made at once: a few hundred microseconds in which nobody else runs.
 ROWS_AT_ONCE: Final = 2_000
@@ -76,16 +77,6 @@ _KINDS: Final = {
 
 class SnapshotError(Exception):
     """A snapshot that cannot be used: damaged, incomplete, or of a newer format."""
-
-
-class TopicPartition(NamedTuple):
-    """A partition's name."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class LeaseRow(NamedTuple):

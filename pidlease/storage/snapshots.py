@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 import structlog
 from crc32c import crc32c
 
+from pidlease.core.buffer import Buffer
 from pidlease.core.packed import Packed
 from pidlease.core.producer_names import ProducerNames
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.files import (
-    Buffer,
     Files,
     OpenFile,
     aside_path,
@@ -39,7 +40,6 @@ from pidlease.storage.snapshot_tables import (
     PartitionRows,
     Place,
     SnapshotError,
-    TopicPartition,
     lease_batches,
     producer_batches,
     read_leases,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.storage.setting_values import SettingError, short, short_name
 from pidlease.storage.topic_policies import (
     POLICIES,

@@ -1,6 +1,6 @@
 """Varints as they stand in Kafka's records: zigzag, as in Protocol Buffers."""
 
-from pidlease.storage.files import Buffer
+from pidlease.core.buffer import Buffer
 from pidlease.wire.primitives import write_uvarint
 
 _SHIFT_MAX = 63

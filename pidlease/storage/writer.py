@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from pidlease.core.buffer import Buffer
 from pidlease.core.pid import Policy, make_pid
 from pidlease.storage.errors import UnidentifiedBatchError
-from pidlease.storage.files import Buffer
 from pidlease.storage.first_record import find_identity
 from pidlease.storage.identity import Identity, IdentityError
 from pidlease.storage.record_batch import CRC_AT, CRC_FROM, PRODUCER_AT, BatchHeader

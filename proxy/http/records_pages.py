@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from pidlease.contract_records import RECORD_OVERHEAD_BYTES, content_in_json
+from pidlease.core.buffer import Buffer
 from pidlease.storage import first_record
-from pidlease.storage.files import Buffer
 from pidlease.storage.identity import HEADER_KEY, IdentityError
 from pidlease.storage.record_batch import (
     ATTRIBUTES_AT,

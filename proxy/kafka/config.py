@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from pidlease.storage.ports import LogConfig
+from pidlease.core.log_config import LogConfig
 
 #: The one broker's id.
 NODE_ID: Final = 1

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.storage.faults import Fault, FaultPlan
-from pidlease.storage.ports import FsyncPolicy
 from pidlease.storage.topics import Topic
 from proxy.ops.status import status_of
 from tests.http_door.serving import Http, http

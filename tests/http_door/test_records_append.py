@@ -12,10 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from pidlease.contract_records import RECORDS_MAX
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import EngineConfig
 from pidlease.storage.identity import Identity
-from pidlease.storage.ports import FsyncPolicy
 from pidlease.storage.writer import WRITER_PID
 from proxy.http import records_room
 from proxy.http.records import RecordLimits

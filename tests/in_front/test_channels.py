@@ -9,7 +9,7 @@ from typing import Any, cast
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.upstream.channels import Channels
 from pidlease.storage.upstream.cluster import Cluster, UpstreamTopic, View
 from pidlease.storage.upstream.config import UpstreamConfig

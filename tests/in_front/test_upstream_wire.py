@@ -9,7 +9,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.upstream import fetch_wire, produce_wire
 from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamNonsenseError
 from pidlease.storage.upstream.messages import Request

@@ -7,12 +7,13 @@ from typing import Final
 import pytest
 
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.core.buffer import Buffer
 from pidlease.core.judge import ADMIT, Verdict
 from pidlease.core.state import Batch
 from pidlease.engine import partition as partition_module
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.partition import Partition
-from pidlease.storage.files import Buffer, OpenFile
+from pidlease.storage.files import OpenFile
 from pidlease.storage.log import segment as segment_module
 from pidlease.storage.log.segment import ActiveSegment
 from pidlease.storage.record_batch import BatchHeader

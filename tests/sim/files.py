@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from pidlease.storage.files import Buffer
+from pidlease.core.buffer import Buffer
 from tests.sim.disk import FileNode, FolderNode, Losses, Node, Place, Tree, Truncate, Write
 from tests.sim.gate import Gate, SimulatedCrash, os_error
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
-from pidlease.storage.ports import FsyncPolicy, LogConfig
+from pidlease.core.log_config import FsyncPolicy, LogConfig
 from tests.sim.broken import BROKEN_CODE, BROKEN_FILES, Break
 from tests.sim.scenarios import count_short_steps, run_seed, run_step, short_setup
 from tests.sim.world import Setup, Violation

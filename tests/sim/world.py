@@ -19,6 +19,7 @@ from typing import Final
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.ports import Coordination
+from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.keeper import KeeperConfig
@@ -30,7 +31,6 @@ from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogConfig
 from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic

@@ -11,13 +11,13 @@ from pathlib import Path
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.ports import Coordination
+from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.store import OffsetStore
-from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topic_settings import check_settings
 from proxy.kafka.apis import EmbeddedApis

@@ -11,7 +11,7 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.upstream.cluster import UpstreamTopic, View
 from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamLostError
 from pidlease.wire.primitives import RequestHeader

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pidlease.storage.ports import FsyncPolicy
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.storage.topics import Topic
 from proxy.kafka.groups.steps import GroupLimits
 from tests.wire.client import WireClient

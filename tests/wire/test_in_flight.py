@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.engine.engine import EngineConfig
-from pidlease.storage.ports import FsyncPolicy
 from tests.wire.batches import batch, records_of
 from tests.wire.client import INIT, WireClient
 from tests.wire.harness import Wanted, serving

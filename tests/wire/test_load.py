@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.storage.ports import FsyncPolicy
+from pidlease.core.log_config import FsyncPolicy
 from proxy.kafka import connection as connection_module
 from proxy.kafka import door as door_module
 from tests.servers.ports import LOOPBACK

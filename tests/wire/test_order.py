@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from pidlease.storage.ports import FsyncPolicy
+from pidlease.core.log_config import FsyncPolicy
 from tests.wire.batches import batch, records_of
 from tests.wire.client import INIT, WireClient, answers_of, creation, fetched, fetched_of, produced
 from tests.wire.harness import Server, Wanted, serving

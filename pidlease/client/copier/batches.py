@@ -14,7 +14,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from crc32c import crc32c
 
 from pidlease.client.batch import CODECS, Batch, Futures, Span
-from pidlease.storage.files import Buffer
+from pidlease.core.buffer import Buffer
 from pidlease.storage.identity import (
     HEADER_KEY,
     HEADER_NAME,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pidlease.storage.files import Buffer
+from pidlease.core.buffer import Buffer
 from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader, read_header
 
 

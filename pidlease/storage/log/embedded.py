@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from pidlease.core.log_config import FsyncPolicy, LogConfig
+from pidlease.core.timed_offset import TimedOffset
 from pidlease.storage.log.segmented_log import SegmentedLog
-from pidlease.storage.ports import AppendDone, FsyncPolicy, LogConfig, NewBatch, TimedOffset
+from pidlease.storage.ports import AppendDone, NewBatch
 from pidlease.storage.writer import LoggedBatch, logged
 
 #: What is written on the event loop at most; a page cache takes it in some tens of microseconds.

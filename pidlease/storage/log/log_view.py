@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from pidlease.core.timed_offset import TimedOffset
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 from pidlease.storage.log import sparse_index
 from pidlease.storage.log.scan import ScannedBatch, scan, scan_headers
 from pidlease.storage.log.segment import LOG_SUFFIX, TIME_SUFFIX, SegmentFiles
 from pidlease.storage.log.sparse_index import TIME_ENTRY
-from pidlease.storage.ports import TimedOffset
 from pidlease.storage.record_batch import HEADER_BYTES, read_header
 from pidlease.storage.records import first_at_or_after
 

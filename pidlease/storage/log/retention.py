@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from pidlease.core.log_config import LogConfig
 from pidlease.storage.log.segment import ActiveSegment, SegmentFiles
-from pidlease.storage.ports import LogConfig
 
 
 def is_past(config: LogConfig, max_timestamp: int, now_ms: int) -> bool:

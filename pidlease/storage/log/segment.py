@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pidlease.core.buffer import Buffer
 from pidlease.storage.errors import DamagedLogError
-from pidlease.storage.files import Buffer, Files, OpenFile
+from pidlease.storage.files import Files, OpenFile
 from pidlease.storage.log import sparse_index
 from pidlease.storage.log.scan import BrokenBatchError, is_torn, scan, scan_headers
 from pidlease.storage.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Indexer

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.storage.errors import (
     AppendFailedError,
     DamagedLogError,
@@ -30,7 +31,7 @@ from pidlease.storage.log.segment import (
     SegmentFiles,
     base_offset_of,
 )
-from pidlease.storage.ports import FsyncPolicy, LogConfig, NewBatch
+from pidlease.storage.ports import NewBatch
 from pidlease.storage.record_batch import place
 
 #: Offsets in the index files count from the segment's base in 31 bits.

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
@@ -25,7 +26,6 @@ from pidlease.storage.offsets.records import (
 )
 from pidlease.storage.offsets.room import OffsetRoom
 from pidlease.storage.offsets.table import OffsetTable
-from pidlease.storage.ports import FsyncPolicy
 
 #: Records and offsets that one write takes; the rest waits for the next one.
 _RECORDS_MAX: Final = 10_000

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import structlog
 
+from pidlease.core.buffer import Buffer
 from pidlease.repeated_lines import LINES
-from pidlease.storage.files import Buffer
 from pidlease.storage.upstream.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.link import Link
 from pidlease.storage.upstream.messages import Request

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.repeated_lines import LINES, kind_of
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.errors import (

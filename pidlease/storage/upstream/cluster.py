@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.repeated_lines import LINES, kind_of
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.topics import illegal_name
 from pidlease.storage.upstream.asking import ask, ask_slowly, read
 from pidlease.storage.upstream.config import Address, UpstreamConfig

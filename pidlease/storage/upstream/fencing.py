@@ -16,8 +16,8 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.repeated_lines import LINES
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.asking import ask
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators, NoCoordinatorError

@@ -7,7 +7,7 @@ without compact lengths).
 import struct
 from typing import Final, NamedTuple
 
-from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.upstream.config import CLIENT_ID
 from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamNonsenseError
 from pidlease.storage.upstream.messages import FETCH, next_id

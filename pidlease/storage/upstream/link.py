@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, cast
 
 import structlog
 
+from pidlease.core.buffer import Buffer
 from pidlease.repeated_lines import LINES
-from pidlease.storage.files import Buffer
 from pidlease.storage.upstream.config import Address
 from pidlease.storage.upstream.errors import (
     UpstreamError,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from pidlease.storage.files import Buffer
-from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.core.buffer import Buffer
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.upstream.config import CLIENT_ID
 from pidlease.storage.upstream.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.messages import PRODUCE

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.core.timed_offset import TimedOffset
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.repeated_lines import LINES
-from pidlease.storage.ports import TimedOffset
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.asking import ask, ask_for
 from pidlease.storage.upstream.channels import Channels
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pidlease.storage.ports import LogConfig
+from pidlease.core.log_config import LogConfig
 from pidlease.storage.topic_policies import DEDUPLICATION, INITIAL, POLICIES, POLICY_DEFAULTS
 from pidlease.storage.topic_settings import plain_setting
 from proxy.kafka.config import NODE_ID, ClusterConfig, KafkaDoorConfig

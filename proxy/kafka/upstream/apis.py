@@ -9,10 +9,10 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import UNKNOWN_OUTCOME
 from pidlease.repeated_lines import LINES, kind_of
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.storage.upstream.errors import (

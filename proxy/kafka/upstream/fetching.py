@@ -20,9 +20,9 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.repeated_lines import LINES
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.asking import read
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster, View
 from pidlease.storage.upstream.errors import UpstreamError, UpstreamNonsenseError

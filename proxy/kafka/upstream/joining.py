@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.produce_errors import STALE_LEADER
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.asking import read
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators

@@ -10,13 +10,13 @@ from pathlib import Path
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.ports import Coordination
+from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
 from pidlease.engine.keeper import KeeperConfig
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.record_batch import MAGIC, BatchHeader
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic

@@ -12,6 +12,7 @@ import pytest
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.ports import Coordination
+from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.keeper import KeeperConfig
@@ -20,7 +21,6 @@ from pidlease.spark.rebuild.errors import RebuildError
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogConfig
 from pidlease.storage.snapshots import Manifest, SnapshotStore
 from tests.golden import HISTORIES
 from tests.golden.appends import APPENDS

@@ -14,6 +14,7 @@ from crc32c import crc32c
 from typer.testing import CliRunner, Result
 
 from pidlease.coordination.file_sequence import FileSequence
+from pidlease.core.log_config import LogConfig
 from pidlease.core.packed import pack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import KAFKA
@@ -21,7 +22,7 @@ from pidlease.core.state import ProducerState, fold
 from pidlease.engine.whose import batch_of
 from pidlease.storage.files import RealFiles, write_aside
 from pidlease.storage.log.embedded import EmbeddedPartitionLog
-from pidlease.storage.ports import LogConfig, NewBatch
+from pidlease.storage.ports import NewBatch
 from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import LeaseRow, PartitionRows, SnapshotStore, TopicPartition
 from pidlease.storage.topics import Topic, TopicStore

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, make_pid
+from pidlease.core.timed_offset import TimedOffset
 from pidlease.engine.counts import Counts
 from pidlease.engine.lease_table import LeasedPartition
 from pidlease.engine.outcome import Outcome, Status
@@ -13,7 +14,7 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import batch_of
 from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
-from pidlease.storage.ports import AppendDone, NewBatch, TimedOffset
+from pidlease.storage.ports import AppendDone, NewBatch
 from pidlease.storage.record_batch import BatchHeader, read_header
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics import Topic

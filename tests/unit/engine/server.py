@@ -7,6 +7,7 @@ from random import Random
 from pidlease.coordination.file_names import FileNames
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.ports import Coordination
+from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy
 from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine, EngineConfig
@@ -15,7 +16,6 @@ from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import batch_of
 from pidlease.storage.data_folder import DataFolder
-from pidlease.storage.ports import LogConfig
 from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic

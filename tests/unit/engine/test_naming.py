@@ -11,6 +11,7 @@ from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.names import NamesError
 from pidlease.coordination.ports import Coordination, SequenceError
 from pidlease.core.blocks import PidBlock
+from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine, EngineConfig
@@ -20,7 +21,6 @@ from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.whose import identified as judged_by
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.identity import Identity
-from pidlease.storage.ports import LogConfig
 from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.engine.engine import PartitionCountError, TooManyPartitionsError, UnknownTopicError
 from pidlease.engine.outcome import Status
 from pidlease.storage.errors import LogStoppedError, OffsetRangeError
-from pidlease.storage.ports import FsyncPolicy
 from pidlease.storage.topics import Topic
 from tests.sim.files import SimFiles
 from tests.sim.gate import SimulatedCrash

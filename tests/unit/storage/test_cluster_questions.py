@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from pidlease.storage.snapshot_tables import TopicPartition
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.upstream import cluster as module
 from pidlease.storage.upstream.cluster import Cluster, UpstreamTopic, View
 from pidlease.storage.upstream.config import Address, UpstreamConfig

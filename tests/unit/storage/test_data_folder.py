@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
+from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.storage.data_folder import FORMAT_VERSION, DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, RealFiles, read_file
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.topic_settings import check_settings, config_of
 from pidlease.storage.topics import Topic
 from tests.sim.batches import simple

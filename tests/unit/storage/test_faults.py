@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pidlease.core.buffer import Buffer
 from pidlease.storage.faults import Fault, FaultPlan, FaultyFiles
-from pidlease.storage.files import Buffer, OpenFile, make_durable_folder, read_file, write_aside
+from pidlease.storage.files import OpenFile, make_durable_folder, read_file, write_aside
 from tests.sim.files import SimFiles
 
 ROOT = Path(__file__).parents[3]

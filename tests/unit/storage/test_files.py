@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pidlease.core.buffer import Buffer
 from pidlease.storage.files import (
-    Buffer,
     Files,
     RealFiles,
     aside_path,

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from pidlease.coordination.writer_ids import WriterOf
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.kafka_writers import KafkaWriters, WriterUnavailableError
 from pidlease.storage.ports import LATE_MS
-from pidlease.storage.snapshot_tables import TopicPartition
 from pidlease.storage.upstream.fencing import Fencing
 from pidlease.storage.writer import Writer
 from tests.sim.pool import SeededPool

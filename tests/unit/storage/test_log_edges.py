@@ -10,12 +10,12 @@ from typing import cast
 
 import pytest
 
+from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import LogError, LogStoppedError
 from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.log.log_start import write_log_start
-from pidlease.storage.ports import FsyncPolicy, LogConfig
 from pidlease.storage.topics import Topic
 from tests.sim.batches import TIME_MS, simple
 from tests.sim.files import SimFiles

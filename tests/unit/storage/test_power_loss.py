@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.storage.files import (
-    Buffer,
-    Files,
-    OpenFile,
-    make_durable_folder,
-    read_file,
-    write_aside,
-)
+from pidlease.core.buffer import Buffer
+from pidlease.storage.files import Files, OpenFile, make_durable_folder, read_file, write_aside
 from tests.sim.files import SimFiles, SimulatedCrash
 
 FOLDER = Path("/data")

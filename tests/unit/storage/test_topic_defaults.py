@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 from crc32c import crc32c
 
+from pidlease.core.log_config import LogConfig
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import read_file, write_aside
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogConfig
 from pidlease.storage.topics import Topic, TopicStore
 from tests.sim.files import SimFiles, SimulatedCrash
 

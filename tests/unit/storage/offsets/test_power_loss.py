@@ -8,6 +8,7 @@ from random import Random, SystemRandom
 
 import pytest
 
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.storage.offsets import store as module
 from pidlease.storage.offsets.journal import OffsetJournal
 from pidlease.storage.offsets.records import (
@@ -18,7 +19,6 @@ from pidlease.storage.offsets.records import (
     TopicOffsets,
 )
 from pidlease.storage.offsets.store import OffsetStore
-from pidlease.storage.ports import FsyncPolicy
 from tests.property.profile import SCALE
 from tests.sim.files import SimFiles, SimulatedCrash
 from tests.sim.pool import SeededPool

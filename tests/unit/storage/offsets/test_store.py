@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.storage.files import read_file
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets import store as module
@@ -25,7 +26,6 @@ from pidlease.storage.offsets.records import (
 )
 from pidlease.storage.offsets.store import OffsetStore
 from pidlease.storage.offsets.table import OffsetTable
-from pidlease.storage.ports import FsyncPolicy
 from tests.sim.files import SimFiles
 from tests.unit.storage.offsets.lives import PATH, commit, offsets_in, records_in, table_of
 

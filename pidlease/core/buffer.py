@@ -1,0 +1,3 @@
+"""Bytes, wherever they lie."""
+
+Buffer = bytes | bytearray | memoryview
