@@ -14,6 +14,11 @@ from pidlease.coordination.shared_call import SharedCall
 from pidlease.engine.appends import Appending, Appends, AppendsMaker
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.lanes import Lanes
+from pidlease.kafka.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamLostError,
+)
 from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import DataFolderError, LogError
@@ -25,11 +30,6 @@ from pidlease.storage.ports import LogStore, PartitionLog
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
 from pidlease.storage.upstream.cluster import View
-from pidlease.storage.upstream.errors import (
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamLostError,
-)
 from pidlease.storage.upstream.upstream import Upstream
 from proxy.configs import log_config, upstream_config
 from proxy.coordinator import Coordinator

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
-from pidlease.client.host import Host
 from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
-from pidlease.client.partition import PartitionQueue
+from pidlease.client.partition import Host, PartitionQueue
 from pidlease.contract import NO_PID
 
 _log = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ from typing import Final
 
 from pidlease.client.batch import Batch
 from pidlease.client.errors import DeliveryTimeoutError, OutcomeUnknownError, SessionEndedError
-from pidlease.client.host import Host
-from pidlease.client.partition import PartitionQueue
+from pidlease.client.partition import Host, PartitionQueue
 
 
 class Deadlines:

@@ -16,8 +16,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.errors import ProducerError
-from pidlease.client.host import LinkHost
-from pidlease.client.partition import PartitionQueue
+from pidlease.client.partition import LinkHost, PartitionQueue
 from pidlease.client.wire import ProduceAnswer, ProduceRequest
 
 _log = logging.getLogger(__name__)

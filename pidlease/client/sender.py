@@ -20,9 +20,8 @@ from pidlease.client.errors import (
     ProducerError,
     SessionEndedError,
 )
-from pidlease.client.host import Host, SenderSession
 from pidlease.client.links import BROKEN, Link, Links
-from pidlease.client.partition import PartitionQueue
+from pidlease.client.partition import Host, PartitionQueue, SenderSession
 from pidlease.client.wire import Part, PartAnswer, ProduceAnswer, ProduceRequest
 
 _INT32_MAX: Final = 2**31 - 1

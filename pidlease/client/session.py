@@ -21,10 +21,9 @@ from pidlease.client.errors import (
     OutcomeUnknownError,
     SessionEndedError,
 )
-from pidlease.client.host import Host
 from pidlease.client.lease_client import Lease, LeaseClient
 from pidlease.client.numbering import Numbers
-from pidlease.client.partition import PartitionQueue
+from pidlease.client.partition import Host, PartitionQueue
 from pidlease.client.settings import Settings
 from pidlease.contract import LEASES_MAX, NO_PID
 

@@ -10,9 +10,9 @@ from collections.abc import Set
 from typing import Final
 
 from pidlease.coordination.ports import SequenceError
+from pidlease.engine.lease_book import LeaseBook
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.rereading import ParkedBatches
-from pidlease.engine.surroundings import LeaseBook
 
 _UNKNOWN_YET: Final = Outcome(
     Status.FAILED,

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-NAME = "pidlease"
+from pidlease.spark.options import FORMAT
 
 
 class PidleaseDataSource(DataSource):
@@ -24,7 +24,7 @@ class PidleaseDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """See `DataSource`."""
-        return NAME
+        return FORMAT
 
     def schema(self) -> StructType:
         """The columns of what is read."""

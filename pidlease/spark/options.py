@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
+#: The name of the data source: `format("pidlease")`.
+FORMAT: Final = "pidlease"
 _KAFKA: Final = "kafka."
 #: How alike two names are that may be meant for each other.
 _ALIKE: Final = 0.6

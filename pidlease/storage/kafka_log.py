@@ -17,6 +17,11 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.errors import (
+    UpstreamError,
+    UpstreamLostError,
+    UpstreamNonsenseError,
+)
 from pidlease.kafka.produce_errors import Stored, produce_error
 from pidlease.repeated_lines import LINES
 from pidlease.storage.errors import (
@@ -35,11 +40,6 @@ from pidlease.storage.record_batch import (
     CorruptBatchError,
     check_intact,
     read_header,
-)
-from pidlease.storage.upstream.errors import (
-    UpstreamError,
-    UpstreamLostError,
-    UpstreamNonsenseError,
 )
 from pidlease.storage.upstream.fetch_wire import Fetched
 from pidlease.storage.upstream.produce_wire import Batch, Row

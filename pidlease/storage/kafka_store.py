@@ -13,6 +13,7 @@ from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSet
 from pidlease.coordination.writer_ids import WriterIdsError
 from pidlease.core.log_config import LogConfig
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.errors import UpstreamError
 from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.kafka_log import KafkaPartitionLog
@@ -21,7 +22,6 @@ from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import SHARED_SETTINGS, check_shared
 from pidlease.storage.topics import Topic
 from pidlease.storage.upstream.cluster import UpstreamTopic, View
-from pidlease.storage.upstream.errors import UpstreamError
 from pidlease.storage.upstream.upstream import Upstream
 
 Result = TypeVar("Result")

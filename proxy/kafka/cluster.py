@@ -5,8 +5,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from pidlease.wire.primitives import RequestHeader
-from proxy.kafka.config import NODE_ID, ClusterConfig
+from proxy.kafka.config import ClusterConfig
 from proxy.kafka.messages import Response, read_request
+from proxy.kafka.metadata_wire import NODE_ID
 
 _API_VERSIONS: Final = 18
 _DESCRIBE_CLUSTER: Final = 60

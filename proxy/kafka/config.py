@@ -1,12 +1,8 @@
 """How the Kafka door is set: what it is given by `proxy/app.py`, and nothing else."""
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from pidlease.core.log_config import LogConfig
-
-#: The one broker's id.
-NODE_ID: Final = 1
 
 
 @dataclass(frozen=True, slots=True)

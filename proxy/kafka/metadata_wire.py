@@ -6,7 +6,7 @@ every version against kio, which takes 90 ms to write the answer for 10,000 part
 
 import struct
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -18,12 +18,13 @@ from pidlease.wire.primitives import (
     write_array,
     write_string,
 )
-from proxy.kafka.config import NODE_ID, ClusterConfig
 
 #: Topics of Kafka's own, by their names as there (org.apache.kafka.common.internals.Topic).
 INTERNAL_TOPICS: Final = frozenset(
     ("__consumer_offsets", "__transaction_state", "__share_group_state")
 )
+#: The id of the one broker.
+NODE_ID: Final = 1
 FLEXIBLE_FROM: Final = 9
 #: From this version on a topic may be asked for by its id alone.
 BY_ID_FROM: Final = 12
@@ -221,7 +222,23 @@ def _make_rows(head: bytes, tail: bytes, count: int) -> bytes:
     return bytes(rows)
 
 
-def write_head(version: int, correlation_id: int, cluster: ClusterConfig) -> bytes:
+class SingleBroker(Protocol):
+    """A cluster of one broker: its id, and where clients connect to."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+
+    @property
+    def host(self) -> str:
+        """The host that clients connect to."""
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+
+
+def write_head(version: int, correlation_id: int, cluster: SingleBroker) -> bytes:
     """Everything in front of the topics' array, from the response header on."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""

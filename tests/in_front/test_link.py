@@ -6,16 +6,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pidlease.storage.upstream import link as module
-from pidlease.storage.upstream.config import UpstreamConfig
-from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.errors import (
+from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
+from pidlease.storage.upstream import link as module
+from pidlease.storage.upstream.config import UpstreamConfig
+from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.link import Link
 from tests.servers.ports import LOOPBACK, free_ports
 

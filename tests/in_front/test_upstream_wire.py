@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
 from pidlease.storage.upstream import fetch_wire, produce_wire
-from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamNonsenseError
 from pidlease.storage.upstream.messages import Request
 from pidlease.storage.upstream.produce_wire import Batch, Row
 from proxy.kafka.upstream.fetch_rows import empty_row, read_rows, write_answer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.index import load_response_schema
 from kio.serial import entity_writer
 
-from pidlease.storage.upstream.errors import UpstreamNonsenseError
+from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.messages import _APIS, API_VERSIONS, FETCH, METADATA, Request
 from tests.crash.seeds import new_random
 from tests.property.profile import PROFILE, examples

@@ -12,8 +12,8 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamLostError
 from pidlease.storage.upstream.cluster import UpstreamTopic, View
-from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamLostError
 from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.upstream.fetch_rows import FetchRow
 from proxy.kafka.upstream.fetching import ClientFetches, Fetching

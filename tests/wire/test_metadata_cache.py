@@ -12,9 +12,9 @@ from kio.serial import entity_reader
 
 from pidlease.storage.topics import Topic
 from pidlease.wire.primitives import write_array
-from proxy.kafka.config import NODE_ID, ClusterConfig
+from proxy.kafka.config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
-from proxy.kafka.metadata_wire import topic_layout, write_head, write_tail
+from proxy.kafka.metadata_wire import NODE_ID, topic_layout, write_head, write_tail
 from tests.wire.messages import METADATA
 
 _CLUSTER = ClusterConfig("id", "127.0.0.1", 9092)

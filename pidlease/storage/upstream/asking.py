@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import structlog
 
 from pidlease.core.buffer import Buffer
+from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.repeated_lines import LINES
-from pidlease.storage.upstream.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.link import Link
 from pidlease.storage.upstream.messages import Request
 

@@ -15,16 +15,16 @@ from typing import Final, NamedTuple
 import structlog
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.produce_errors import STALE_LEADER
-from pidlease.repeated_lines import LINES, kind_of
-from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
-from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.errors import (
+from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
 )
+from pidlease.kafka.produce_errors import STALE_LEADER
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
+from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.link import Link, version_for
 from pidlease.storage.upstream.messages import PRODUCE
 from pidlease.storage.upstream.produce_wire import (

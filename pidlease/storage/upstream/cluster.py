@@ -11,18 +11,18 @@ from typing import Any, Final
 import structlog
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamNonsenseError,
+    UpstreamRefusedError,
+)
 from pidlease.repeated_lines import LINES, kind_of
 from pidlease.storage.topics import illegal_name
 from pidlease.storage.upstream.asking import ask, ask_slowly, read
 from pidlease.storage.upstream.config import Address, UpstreamConfig
 from pidlease.storage.upstream.configs import Kept, compacted, kept_ms
 from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.errors import (
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamNonsenseError,
-    UpstreamRefusedError,
-)
 from pidlease.storage.upstream.link import Link, version_for
 from pidlease.storage.upstream.messages import METADATA, Request
 

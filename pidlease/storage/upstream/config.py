@@ -4,15 +4,13 @@ import ssl
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
-from pidlease.storage.upstream.errors import UpstreamRefusedError
+from pidlease.kafka.errors import UpstreamRefusedError
 
 Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 #: A broker's address: host and port.
 Address = tuple[str, int]
-
-CLIENT_ID: Final = "pidlease"
 
 
 @dataclass(frozen=True)

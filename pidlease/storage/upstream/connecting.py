@@ -7,14 +7,14 @@ from typing import Final
 
 from aiokafka.conn import SaslPlainAuthenticator, ScramAuthenticator
 
-from pidlease.storage.upstream.config import Address, UpstreamConfig
-from pidlease.storage.upstream.errors import (
+from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
+from pidlease.storage.upstream.config import Address, UpstreamConfig
 from pidlease.storage.upstream.link import Link
 from pidlease.storage.upstream.messages import (
     API_VERSIONS,

@@ -6,9 +6,9 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
 from pidlease.repeated_lines import LINES
 from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamError
 from pidlease.storage.upstream.messages import FIND_COORDINATOR
 
 GROUP: Final = 0

@@ -17,16 +17,16 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.repeated_lines import LINES
-from pidlease.storage.upstream.asking import ask
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
-from pidlease.storage.upstream.errors import (
+from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
+from pidlease.repeated_lines import LINES
+from pidlease.storage.upstream.asking import ask
+from pidlease.storage.upstream.cluster import Cluster
+from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
 from pidlease.storage.upstream.link import version_for
 from pidlease.storage.upstream.messages import (
     ADD_PARTITIONS_TO_TXN,

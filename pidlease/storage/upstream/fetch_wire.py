@@ -8,8 +8,8 @@ import struct
 from typing import Final, NamedTuple
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.storage.upstream.config import CLIENT_ID
-from pidlease.storage.upstream.errors import UpstreamAwayError, UpstreamNonsenseError
+from pidlease.kafka.api import CLIENT_ID
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
 from pidlease.storage.upstream.messages import FETCH, next_id
 
 VERSIONS: Final = (4, 11)

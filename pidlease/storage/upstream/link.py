@@ -14,14 +14,14 @@ from typing import Final, NamedTuple, cast
 import structlog
 
 from pidlease.core.buffer import Buffer
-from pidlease.repeated_lines import LINES
-from pidlease.storage.upstream.config import Address
-from pidlease.storage.upstream.errors import (
+from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
+from pidlease.repeated_lines import LINES
+from pidlease.storage.upstream.config import Address
 
 _LENGTH_BYTES: Final = 4
 #: The correlation id, in a request and in an answer.

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from kio.serial import entity_writer
 
-from pidlease.storage.upstream.config import CLIENT_ID
-from pidlease.storage.upstream.errors import UpstreamNonsenseError
+from pidlease.kafka.api import CLIENT_ID
+from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.wire.entities import read_entity, read_entity_slowly
 from pidlease.wire.primitives import MalformedError, Reader
 

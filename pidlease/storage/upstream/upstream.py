@@ -10,6 +10,11 @@ import structlog
 
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamNonsenseError,
+)
 from pidlease.repeated_lines import LINES
 from pidlease.storage.upstream.asking import ask, ask_for
 from pidlease.storage.upstream.channels import Channels
@@ -17,11 +22,6 @@ from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.config import UpstreamConfig
 from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.coordinators import Coordinators
-from pidlease.storage.upstream.errors import (
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamNonsenseError,
-)
 from pidlease.storage.upstream.fencing import Fencing
 from pidlease.storage.upstream.fetch_wire import (
     VERSIONS,

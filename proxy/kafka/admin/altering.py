@@ -35,7 +35,7 @@ from proxy.kafka.admin.settings import (
 )
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of
-from proxy.kafka.config import NODE_ID
+from proxy.kafka.metadata_wire import NODE_ID
 
 
 @enum.unique

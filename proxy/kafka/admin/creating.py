@@ -24,7 +24,8 @@ from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of
-from proxy.kafka.config import NODE_ID, ClusterConfig
+from proxy.kafka.config import ClusterConfig
+from proxy.kafka.metadata_wire import NODE_ID
 
 
 class CreatingApi:

@@ -12,8 +12,8 @@ from pidlease.wire.primitives import INT16, write_array, write_string
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, Source, shared_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, Verdict
-from proxy.kafka.config import NODE_ID
 from proxy.kafka.messages import Response
+from proxy.kafka.metadata_wire import NODE_ID
 
 #: The types of resources (org.apache.kafka.common.config.ConfigResource.Type).
 TOPIC: Final = 2

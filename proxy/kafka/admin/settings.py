@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from pidlease.core.log_config import LogConfig
 from pidlease.storage.topic_policies import DEDUPLICATION, INITIAL, POLICIES, POLICY_DEFAULTS
 from pidlease.storage.topic_settings import plain_setting
-from proxy.kafka.config import NODE_ID, ClusterConfig, KafkaDoorConfig
+from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.metadata_wire import NODE_ID
 
 
 @enum.unique

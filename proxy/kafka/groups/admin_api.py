@@ -8,7 +8,6 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.storage.offsets.records import OffsetsFailedError, RemoveGroup
 from pidlease.wire.primitives import INT16, INT32, RequestHeader, write_array
-from proxy.kafka.config import NODE_ID
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.group import Group
@@ -16,6 +15,7 @@ from proxy.kafka.groups.growing import Growing
 from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State
 from proxy.kafka.messages import Response, read_request, read_request_slowly
+from proxy.kafka.metadata_wire import NODE_ID
 from proxy.kafka.ordered import Answered
 
 _FIND_COORDINATOR: Final = 10

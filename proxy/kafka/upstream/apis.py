@@ -12,14 +12,14 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import UNKNOWN_OUTCOME
-from pidlease.repeated_lines import LINES, kind_of
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, NoCoordinatorError
-from pidlease.storage.upstream.errors import (
+from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
 )
+from pidlease.repeated_lines import LINES, kind_of
+from pidlease.storage.upstream.cluster import Cluster
+from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.storage.upstream.fencing import WRITERS_PREFIX
 from pidlease.storage.upstream.messages import METADATA
 from pidlease.storage.upstream.produce_wire import Batch, Row

@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.errors import UpstreamNonsenseError
 from pidlease.storage.upstream.messages import Request
 from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.messages import read_request_slowly

@@ -7,8 +7,9 @@ from kio.schema.errors import ErrorCode
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.storage.upstream.messages import FIND_COORDINATOR
 from pidlease.wire.primitives import RequestHeader
-from proxy.kafka.config import NODE_ID, ClusterConfig
+from proxy.kafka.config import ClusterConfig
 from proxy.kafka.messages import Response, read_request_slowly
+from proxy.kafka.metadata_wire import NODE_ID
 
 _FIND_MANY_FROM: Final = 4
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from pidlease.storage.upstream.errors import UpstreamNonsenseError
+from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.wire.primitives import INT16, INT32, write_array, write_string
 
 #: Partition, error, high watermark, last stable offset; from version 5 on the first offset.

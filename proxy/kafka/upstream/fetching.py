@@ -21,11 +21,11 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.repeated_lines import LINES
 from pidlease.storage.upstream.asking import read
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster, View
-from pidlease.storage.upstream.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.storage.upstream.link import Link
 from pidlease.storage.upstream.messages import FETCH, Request
 from pidlease.wire.primitives import RequestHeader

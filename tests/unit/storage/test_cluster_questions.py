@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.errors import UpstreamAwayError
 from pidlease.storage.upstream import cluster as module
 from pidlease.storage.upstream.cluster import Cluster, UpstreamTopic, View
 from pidlease.storage.upstream.config import Address, UpstreamConfig
-from pidlease.storage.upstream.errors import UpstreamAwayError
 from pidlease.storage.upstream.link import Link
 
 #: Two brokers; the second one may lag behind, or be ahead.

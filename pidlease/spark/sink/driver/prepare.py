@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pidlease.spark.data_source import NAME
 from pidlease.spark.errors import SinkError
+from pidlease.spark.options import FORMAT
 from pidlease.spark.session import register
 from pidlease.spark.sink.columns import Columns, find_columns
 from pidlease.spark.sink.driver.checkpoint import MicroBatch, query_id, read_micro_batch
@@ -54,7 +54,7 @@ def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
 
     given = {**options, "run": _begun(settings, begin)}
     register(frame.sparkSession)
-    return frame.writeStream.format(NAME).options(**given)
+    return frame.writeStream.format(FORMAT).options(**given)
 
 
 def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFrameWriter:
@@ -84,7 +84,7 @@ def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFram
 
     given = {**options, "run": _begun(settings, begin)}
     register(frame.sparkSession)
-    return frame.write.format(NAME).mode("append").options(**given)
+    return frame.write.format(FORMAT).mode("append").options(**given)
 
 
 def _begun(settings: SinkSettings, begin: Callable[[list[RunState]], RunState]) -> str:
