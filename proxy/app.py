@@ -19,7 +19,7 @@ from pidlease import __version__
 from pidlease.coordination.names import NamesError
 from pidlease.coordination.ports import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles

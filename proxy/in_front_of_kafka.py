@@ -19,7 +19,7 @@ from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
 )
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file, write_aside

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from proxy.settings import Settings
 
 #: By the method that tells an event, as structlog names it.

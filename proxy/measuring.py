@@ -11,12 +11,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
 
-from pidlease import __version__, metrics
+from pidlease import __version__
 from pidlease.core.histogram import Histogram
 from pidlease.engine.engine import Engine
-from pidlease.engine.loop_lag import LoopLag
 from pidlease.engine.metrics_source import engine_metrics
-from pidlease.metrics import PidleaseCollector
+from pidlease.observability import metric_catalogue as metrics
+from pidlease.observability.loop_lag import LoopLag
+from pidlease.observability.metric_catalogue import PidleaseCollector
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.metrics_source import door_metrics, forward_metrics
 from proxy.log_side import LogSide

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 
 
 @pytest.fixture(autouse=True)

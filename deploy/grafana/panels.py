@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from deploy.grafana.promql import quantile
-from pidlease.metrics import Definition
+from pidlease.observability.metric_catalogue import Definition
 
 Kind = Literal["timeseries", "stat", "table"]
 #: Grafana's names of units.

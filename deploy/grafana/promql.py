@@ -6,7 +6,7 @@ metric has that label.
 
 from typing import Final
 
-from pidlease.metrics import Definition
+from pidlease.observability.metric_catalogue import Definition
 
 #: Over what rates are taken: Grafana sees to it that it holds a few scrapes.
 WINDOW: Final = "$__rate_interval"

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from pidlease.metrics import CLIENT, CLIENT_BUFFERED, CLIENT_ERRORS, CLIENT_REFUSALS
+from pidlease.observability.metric_catalogue import (
+    CLIENT,
+    CLIENT_BUFFERED,
+    CLIENT_ERRORS,
+    CLIENT_REFUSALS,
+)
 
 
 @dataclass(slots=True)

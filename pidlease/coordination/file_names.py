@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from pidlease.coordination.names import Binding, BindingConflictError, NamesError
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.checked_lines import decode_line, encode_line, split_torn
 from pidlease.storage.errors import reason_for_clients
 from pidlease.storage.files import Files, make_durable_file, read_file, write_aside

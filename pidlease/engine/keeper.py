@@ -11,10 +11,10 @@ from typing import Any, Final
 import structlog
 
 from pidlease.engine.leasing import Leases
-from pidlease.engine.loop_lag import LoopLag
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.topics import TopicTable
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.loop_lag import LoopLag
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import Manifest, SnapshotError, SnapshotStore

@@ -24,7 +24,7 @@ from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.engine.rereading import Rereading
 from pidlease.engine.taking import Taking
 from pidlease.engine.writing import WriterLane
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
 from pidlease.storage.writer import WRITER_PID, Writer, stamp
 

@@ -32,7 +32,7 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.leasing import Leases
 from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.engine.partition import Partition
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 
 #: A generation begins below this, at random: who guesses one, or remembers one of another PID,

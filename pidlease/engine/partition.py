@@ -30,7 +30,7 @@ from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told
 from pidlease.engine.rereading import LOST, Parked, ParkedBatches
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import no_policy
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import (
     LogError,
     LogStoppedError,

@@ -12,7 +12,7 @@ import structlog
 from pidlease.coordination.ports import PidSequence, SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.pid import number_of
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 
 #: The next block is taken when this much of the current one is left.

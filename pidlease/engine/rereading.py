@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition

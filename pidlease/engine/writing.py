@@ -23,7 +23,7 @@ from pidlease.engine.flight import Pending, not_taken
 from pidlease.engine.frontier import Frontier
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.kafka.produce_errors import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.joined import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
 from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch
 from pidlease.storage.record_batch import read_header

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pidlease import metrics
+from pidlease.observability import metric_catalogue as metrics
 from pidlease.spark.errors import FENCED, SparkPieceError
 from pidlease.spark.sink.driver.checkpoint import query_id
 from pidlease.spark.sink.run_state import Place, RunState, RunStore

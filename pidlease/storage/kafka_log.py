@@ -23,7 +23,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
 )
 from pidlease.kafka.produce_errors import Stored, produce_error
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import (
     DamagedLogError,
     LogError,

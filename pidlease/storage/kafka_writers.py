@@ -14,7 +14,7 @@ import structlog
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.errors import UpstreamError, UpstreamRefusedError
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LATE_MS

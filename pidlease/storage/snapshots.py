@@ -21,7 +21,7 @@ from pidlease.core.buffer import Buffer
 from pidlease.core.packed import Packed
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.files import (
     Files,
     OpenFile,

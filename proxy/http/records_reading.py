@@ -12,7 +12,7 @@ from pidlease.contract_records import ReadQuery
 from pidlease.engine.counts import count_read
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.record_batch import HEADER_BYTES, read_header

@@ -22,7 +22,7 @@ from pidlease.contract_topics import (
 )
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import find_topic, topic_of
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import reason_for_clients
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import change_of_own, change_of_shared, settings_in_force

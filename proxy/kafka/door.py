@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.wire.primitives import MalformedError, RequestHeader
 from proxy.kafka.answer_codes import code_of
 from proxy.kafka.apis import API_VERSIONS, PRODUCE, Apis

@@ -16,7 +16,7 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.outcome import Done, Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import identified
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.first_record import TooLongError, find_identity
 from pidlease.storage.identity import Identity, IdentityError
 from pidlease.storage.io_pool import IoPool

@@ -11,7 +11,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics import Topic, illegal_name
 from pidlease.wire.primitives import MalformedError, RequestHeader, write_array

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 from prometheus_client.core import Metric
 
-from pidlease import metrics
 from pidlease.engine.counts import Counts
+from pidlease.observability import metric_catalogue as metrics
 from proxy.kafka.door import KafkaDoor
 
 #: Kafka's names of requests, by their keys.

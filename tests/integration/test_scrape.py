@@ -5,7 +5,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from pidlease import metrics
+from pidlease.observability import metric_catalogue as metrics
 from tests.http_door.appending import RAW, path_of
 from tests.http_door.appending import producer as producer_headers
 from tests.http_door.lives import ask

@@ -26,7 +26,7 @@ _FETCHING: Final = "proxy/kafka/upstream/fetching.py"
 _HELD: Final = "tests/wire/test_fetch_held.py"
 _WRITER: Final = "pidlease/storage/writer.py"
 _CONTENT: Final = "tests/http_door/test_records_content.py"
-_REPEATS: Final = "pidlease/repeated_lines.py"
+_REPEATS: Final = "pidlease/observability/repeated_lines.py"
 _LINES: Final = "tests/unit/test_repeated_lines.py"
 
 UPSTREAM: Final = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.grafana.__main__ import FOLDER, files
-from pidlease.metrics import CATALOGUE
+from pidlease.observability.metric_catalogue import CATALOGUE
 from tests.observability.dashboards import Asked, asked, boards, panels, variables
 from tests.observability.rules import rules
 

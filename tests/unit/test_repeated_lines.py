@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from pidlease.repeated_lines import RepeatedLines, kind_of
+from pidlease.observability.repeated_lines import RepeatedLines, kind_of
 from tests.crash.seeds import new_random
 
 _log = structlog.get_logger(__name__)

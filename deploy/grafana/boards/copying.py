@@ -18,7 +18,7 @@ from deploy.grafana.panels import (
     number,
 )
 from deploy.grafana.promql import WINDOW, gained, rate, series, total
-from pidlease import metrics
+from pidlease.observability import metric_catalogue as metrics
 
 _COPIER: Final = Variable("copier", "Copier", "label_values(pidlease_copy_records_total, instance)")
 _SPARK: Final = Variable(

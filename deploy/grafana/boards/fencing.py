@@ -20,7 +20,7 @@ from deploy.grafana.panels import (
     table,
 )
 from deploy.grafana.promql import rate, series, total
-from pidlease import metrics
+from pidlease.observability import metric_catalogue as metrics
 
 _CLIENT: Final = Variable(
     "client", "Client", "label_values(pidlease_client_records_total, instance)"

@@ -18,7 +18,7 @@ from deploy.grafana.panels import (
     table,
 )
 from deploy.grafana.promql import gained, rate, series, share, total
-from pidlease import metrics
+from pidlease.observability import metric_catalogue as metrics
 
 _LASTS: Final = (
     f"{total(metrics.BLOCK_LEFT, 'instance')}"

@@ -20,7 +20,7 @@ from deploy.grafana.panels import (
     number,
 )
 from deploy.grafana.promql import gained, rate, series, share, total
-from pidlease import metrics
+from pidlease.observability import metric_catalogue as metrics
 
 _TOGETHER: Final = f"{rate(metrics.PERSISTED, 'instance')} / {rate(metrics.APPENDS, 'instance')}"
 _FULL_IN: Final = f"predict_linear({series(metrics.DISK_FREE)}[1h], 4 * 3600)"

@@ -21,7 +21,7 @@ from deploy.grafana.panels import (
     table,
 )
 from deploy.grafana.promql import WINDOW, quantile, rate, series, share, total
-from pidlease import metrics
+from pidlease.observability import metric_catalogue as metrics
 
 _FENCED: Final = rate(metrics.JUDGED, match=('outcome="fenced"',))
 _PROCESS: Final = '{instance=~"$instance"}'

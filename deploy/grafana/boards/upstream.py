@@ -19,7 +19,7 @@ from deploy.grafana.panels import (
     table,
 )
 from deploy.grafana.promql import gained, quantile, rate, series, total
-from pidlease import metrics
+from pidlease.observability import metric_catalogue as metrics
 
 _NOT_TAKEN: Final = 'outcome=~"failed|refused|not_owner"'
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from pidlease.metrics import COPY, COPY_LAG, COPY_OFFSET
+from pidlease.observability.metric_catalogue import COPY, COPY_LAG, COPY_OFFSET
 
 
 @dataclass(slots=True)

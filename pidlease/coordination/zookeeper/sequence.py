@@ -37,7 +37,7 @@ from pidlease.coordination.zookeeper.records import (
 )
 from pidlease.core.blocks import PidBlock
 from pidlease.core.pid import BLOCK_SIZE
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 
 #: Blocks in a node: each new one is written with all of them.
 _NODE_BLOCKS: Final = 50

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from pidlease.core.log_config import FsyncPolicy
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.journal import JOURNAL_NAME, OffsetJournal

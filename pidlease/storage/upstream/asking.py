@@ -10,7 +10,7 @@ import structlog
 
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.errors import UpstreamNonsenseError
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.upstream.link import Link
 from pidlease.storage.upstream.messages import Request
 

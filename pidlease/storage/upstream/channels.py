@@ -22,7 +22,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
 )
 from pidlease.kafka.produce_errors import STALE_LEADER
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
 from pidlease.storage.upstream.connecting import connect
 from pidlease.storage.upstream.link import Link, version_for

@@ -17,7 +17,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.topics import illegal_name
 from pidlease.storage.upstream.asking import ask, ask_slowly, read
 from pidlease.storage.upstream.config import Address, UpstreamConfig

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from pidlease.kafka.errors import UpstreamError
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.upstream.asking import ask
 from pidlease.storage.upstream.link import Link, version_for
 from pidlease.storage.upstream.messages import DESCRIBE_CONFIGS, Request

@@ -7,7 +7,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.messages import FIND_COORDINATOR
 

@@ -23,7 +23,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.upstream.asking import ask
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators, NoCoordinatorError

@@ -20,7 +20,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.upstream.config import Address
 
 _LENGTH_BYTES: Final = 4

@@ -15,7 +15,7 @@ from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamNonsenseError,
 )
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.upstream.asking import ask, ask_for
 from pidlease.storage.upstream.channels import Channels
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster

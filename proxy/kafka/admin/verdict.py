@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import structlog
 from kio.schema.errors import ErrorCode
 
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import reason_for_clients
 
 _log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from typing import Final, cast
 import structlog
 from kio.schema.errors import ErrorCode
 
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.offsets.records import GroupNote, OffsetsFullError
 from proxy.kafka.groups.group import Group
 from proxy.kafka.groups.known import KnownGroups

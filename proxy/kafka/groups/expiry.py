@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.offsets.records import CommittedOffset, Forget, Record, RemoveGroup
 from pidlease.storage.offsets.table import StoredGroup
 from proxy.kafka.groups.coordinator import Coordinator

@@ -17,7 +17,7 @@ from pidlease.kafka.errors import (
     UpstreamLostError,
     UpstreamNonsenseError,
 )
-from pidlease.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.upstream.cluster import Cluster
 from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.storage.upstream.fencing import WRITERS_PREFIX

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.kafka.produce_errors import STALE_LEADER
-from pidlease.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.upstream.asking import read
 from pidlease.storage.upstream.cluster import NO_LEADER, Cluster, View
 from pidlease.storage.upstream.link import Link

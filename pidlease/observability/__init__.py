@@ -1,0 +1,1 @@
+"""Metrics, log lines that repeat, and how late the event loop is."""
