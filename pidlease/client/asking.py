@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
 from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
 from pidlease.client.partition import Host, PartitionQueue
-from pidlease.contract import NO_PID
+from pidlease.http_api.lease_messages import NO_PID
 
 _log = logging.getLogger(__name__)
 

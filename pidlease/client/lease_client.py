@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 import httpx
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
-from pidlease.contract import LEASES_MAX, NO_PID
+from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
 
 _TOO_MANY: Final = 429
 _SERVER_ERRORS: Final = range(500, 600)

@@ -18,7 +18,7 @@ from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerErr
 from pidlease.client.flight import Flight
 from pidlease.client.numbering import Ids, Numbers
 from pidlease.client.told import InOrder
-from pidlease.contract import NO_PID
+from pidlease.http_api.lease_messages import NO_PID
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task

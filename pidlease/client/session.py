@@ -25,7 +25,7 @@ from pidlease.client.lease_client import Lease, LeaseClient
 from pidlease.client.numbering import Numbers
 from pidlease.client.partition import Host, PartitionQueue
 from pidlease.client.settings import Settings
-from pidlease.contract import LEASES_MAX, NO_PID
+from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
 
 _FOREVER: Final = float("inf")
 #: A lease that ends within this time, in seconds, has hardly any left.

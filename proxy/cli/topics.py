@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from pidlease.contract import ErrorAnswer
-from pidlease.contract_topics import SettingsAnswer, TopicAnswer, TopicsAnswer
+from pidlease.http_api.lease_messages import ErrorAnswer
+from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, TopicsAnswer
 from pidlease.storage.topic_policies import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics import illegal_name
 from proxy.cli.asking import URL, RefusedError, UnreachableError, ask

@@ -8,7 +8,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from pidlease.contract import ErrorAnswer
 from pidlease.coordination.names import NamesError
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import (
@@ -26,6 +25,7 @@ from pidlease.engine.naming import (
     UnknownNameError,
 )
 from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
+from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.storage.errors import LogStoppedError
 
 #: How long who is refused for now should wait, in seconds.

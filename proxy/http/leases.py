@@ -6,10 +6,15 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from pidlease.contract import LeaseAnswer, LeaseBatchAnswer, LeaseBatchRequest, LeaseRequest
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import Ask, LeaseService
+from pidlease.http_api.lease_messages import (
+    LeaseAnswer,
+    LeaseBatchAnswer,
+    LeaseBatchRequest,
+    LeaseRequest,
+)
 from proxy.http.errors import REFUSALS, ready_engine, status_of
 
 #: Leases that are granted before others get their turn.

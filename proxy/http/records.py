@@ -8,11 +8,11 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from pidlease.contract_records import IN_DIGITS, AppendAnswer, ReadQuery, RecordsAnswer
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import find_partition
 from pidlease.engine.partition import Partition
+from pidlease.http_api.record_messages import IN_DIGITS, AppendAnswer, ReadQuery, RecordsAnswer
 from proxy.http.errors import ready_engine
 from proxy.http.records_answers import APPEND_REFUSALS, READ_REFUSALS, appended
 from proxy.http.records_batch import BatchMaker

@@ -9,14 +9,14 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from pidlease.contract import ErrorAnswer
-from pidlease.contract_records import (
+from pidlease.engine.outcome import Outcome, Status
+from pidlease.http_api.lease_messages import ErrorAnswer
+from pidlease.http_api.record_messages import (
     AppendAnswer,
     ConflictAnswer,
     OutOfRangeAnswer,
     UnreadableAnswer,
 )
-from pidlease.engine.outcome import Outcome, Status
 from pidlease.storage.errors import (
     DamagedLogError,
     LogError,

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from pidlease.contract_records import AppendRequest, NewRecord
+from pidlease.http_api.record_messages import AppendRequest, NewRecord
 from pidlease.storage.identity import HEADER_KEY, Identity, encode_identity
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.record_batch import MAGIC

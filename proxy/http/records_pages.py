@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from pidlease.contract_records import RECORD_OVERHEAD_BYTES, content_in_json
 from pidlease.core.buffer import Buffer
+from pidlease.http_api.record_messages import RECORD_OVERHEAD_BYTES, content_in_json
 from pidlease.storage import first_record
 from pidlease.storage.identity import HEADER_KEY, IdentityError
 from pidlease.storage.record_batch import (

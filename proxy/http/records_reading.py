@@ -8,10 +8,10 @@ from typing import Final
 import structlog
 from starlette.requests import Request
 
-from pidlease.contract_records import ReadQuery
 from pidlease.engine.counts import count_read
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
+from pidlease.http_api.record_messages import ReadQuery
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool

@@ -4,8 +4,8 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from pidlease.contract_records import NUMBER_MAX, AppendRequest
 from pidlease.core.pid import Policy, policy_of
+from pidlease.http_api.record_messages import NUMBER_MAX, AppendRequest
 from pidlease.storage.identity import NAME_BYTES_MAX, Identity
 from proxy.http.records_refused import WhoError
 

@@ -12,7 +12,9 @@ import structlog
 from fastapi import APIRouter, FastAPI, Path, Query, Request
 from fastapi.responses import JSONResponse
 
-from pidlease.contract_topics import (
+from pidlease.engine.engine import Engine
+from pidlease.engine.lease_service import find_topic, topic_of
+from pidlease.http_api.topic_messages import (
     TOPICS_MAX,
     SettingRow,
     SettingsAnswer,
@@ -20,8 +22,6 @@ from pidlease.contract_topics import (
     TopicAnswer,
     TopicsAnswer,
 )
-from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import find_topic, topic_of
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import reason_for_clients
 from pidlease.storage.setting_values import SettingError

@@ -15,7 +15,7 @@ from pidlease.client import (
     LeaseUnavailableError,
     LeaseWanted,
 )
-from pidlease.contract import LeaseRequest
+from pidlease.http_api.lease_messages import LeaseRequest
 from tests.client.fake_leases import FakeLeases
 
 GRANTED = {

@@ -12,8 +12,8 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from pidlease.contract_records import RecordsAnswer
 from pidlease.engine.partition import Partition
+from pidlease.http_api.record_messages import RecordsAnswer
 from pidlease.storage.topics import Topic
 from proxy.http.door import add_http_door
 from proxy.http.records import RecordLimits

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from pidlease.contract import LEASES_MAX
 from pidlease.core.pid import Policy, number_of, policy_of
 from pidlease.core.state import Batch
 from pidlease.engine.engine import EngineConfig
 from pidlease.engine.partition import Partition
+from pidlease.http_api.lease_messages import LEASES_MAX
 from pidlease.storage.topics import Topic
 from tests.http_door.serving import Http, append_state, http
 from tests.wire.harness import Wanted

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pidlease.contract_records import RECORDS_MAX
 from pidlease.core.log_config import FsyncPolicy
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import EngineConfig
+from pidlease.http_api.record_messages import RECORDS_MAX
 from pidlease.storage.identity import Identity
 from pidlease.storage.writer import WRITER_PID
 from proxy.http import records_room

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pidlease.contract_records import NUMBER_MAX, READ_BYTES_MAX, RECORDS_MAX, WAIT_MS_MAX
 from pidlease.core.pid import Policy, make_pid
+from pidlease.http_api.record_messages import NUMBER_MAX, READ_BYTES_MAX, RECORDS_MAX, WAIT_MS_MAX
 from proxy.http.records import RecordLimits
 from tests.http_door.appending import JSON, RAW, Door, door, listening, path_of, producer, values
 from tests.servers.ports import LOOPBACK

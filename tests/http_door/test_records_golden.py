@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from pidlease.contract_records import NUMBER_MAX
 from pidlease.core.pid import Policy, make_pid
+from pidlease.http_api.record_messages import NUMBER_MAX
 from tests.golden import HISTORIES, GoldenBatch, GoldenState, History, Step, history_id
 from tests.http_door.appending import Answer, Door, door, producer
 

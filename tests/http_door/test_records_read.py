@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Producer
 
-from pidlease.contract_records import READ_BYTES_MAX, RecordsAnswer
+from pidlease.http_api.record_messages import READ_BYTES_MAX, RecordsAnswer
 from pidlease.storage.identity import HEADER_KEY, Identity, decode_identity
 from pidlease.storage.record_batch import HEADER_BYTES
 from proxy.http import records_pages, records_reading, records_room

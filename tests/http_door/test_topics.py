@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from pidlease.contract_topics import SETTINGS_MAX, TOPICS_MAX
 from pidlease.core.topic_policy import TopicPolicy
+from pidlease.http_api.topic_messages import SETTINGS_MAX, TOPICS_MAX
 from pidlease.storage.topics import Topic
 from proxy.http import topics
 from tests.http_door.serving import Http, http

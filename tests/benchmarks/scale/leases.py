@@ -13,7 +13,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from pidlease.contract import LEASES_MAX
+from pidlease.http_api.lease_messages import LEASES_MAX
 from tests.benchmarks.scale.figure import Figure
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK

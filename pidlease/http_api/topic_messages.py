@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
-from pidlease.contract import Message
+from pidlease.http_api.lease_messages import Message
 
 #: Topics in one answer.
 TOPICS_MAX: Final = 200

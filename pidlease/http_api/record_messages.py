@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from pidlease.contract import Message
+from pidlease.http_api.lease_messages import Message
 from pidlease.storage.identity import HEADER_KEY
 
 #: Records in one request.

@@ -1,0 +1,1 @@
+"""The messages of the HTTP API, for the server and for clients."""
