@@ -6,8 +6,8 @@ from pidlease.coordination.zookeeper.connection import ZooKeeperConfig
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import EngineConfig
 from pidlease.engine.keeper import KeeperConfig
+from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.upstream.config import UpstreamConfig
 from proxy.http.records import RecordLimits
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
 from proxy.kafka.groups.steps import GroupLimits

@@ -14,6 +14,8 @@ from pidlease.coordination.shared_call import SharedCall
 from pidlease.engine.appends import Appending, Appends, AppendsMaker
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.lanes import Lanes
+from pidlease.kafka.client.cluster import View
+from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -29,8 +31,6 @@ from pidlease.storage.kafka_writers import KafkaWriters
 from pidlease.storage.ports import LogStore, PartitionLog
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
-from pidlease.storage.upstream.cluster import View
-from pidlease.storage.upstream.upstream import Upstream
 from proxy.configs import log_config, upstream_config
 from proxy.coordinator import Coordinator
 from proxy.kafka.apis import Apis

@@ -15,8 +15,8 @@ from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from pidlease.storage.identity import HEADER_NAME, Identity, encode_identity
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records.identity_header import HEADER_NAME, Identity, encode_identity
+from pidlease.kafka.records.record_batch import (
     ATTRIBUTES_AT,
     CRC_AT,
     CRC_FROM,

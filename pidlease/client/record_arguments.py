@@ -3,7 +3,7 @@
 from typing import Final
 
 from pidlease.client.batch import Headers
-from pidlease.storage.identity import HEADER_KEY
+from pidlease.kafka.records.identity_header import HEADER_KEY
 from pidlease.storage.topics import illegal_name
 
 #: Of a record beside key, value and headers, and of a batch around it.

@@ -10,9 +10,14 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import Done, Outcome
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import batch_of, identified
-from pidlease.storage.identity import Identity
-from pidlease.storage.record_batch import BatchHeader, check_from_client, check_intact, read_header
-from pidlease.storage.writer import crc_of_send, under_writer
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import (
+    BatchHeader,
+    check_from_client,
+    check_intact,
+    read_header,
+)
+from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 
 
 class AppendService:

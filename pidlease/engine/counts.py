@@ -10,8 +10,8 @@ from typing import Final
 from pidlease.core.histogram import Histogram
 from pidlease.core.pid import Policy
 from pidlease.engine.outcome import Status
-from pidlease.storage.record_batch import records_of_batches
-from pidlease.wire.turns import Turns
+from pidlease.kafka.codec.time_slices import Turns
+from pidlease.kafka.records.record_batch import records_of_batches
 
 #: What topics beyond the limit are called; no topic can be.
 OTHERS: Final = "(others)"

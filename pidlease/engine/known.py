@@ -9,9 +9,9 @@ from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
 from pidlease.core.state import ProducerState
 from pidlease.engine.whose import whose
+from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import LoggedBatch
 
 
 class KnownProducers:

@@ -24,9 +24,9 @@ from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.engine.rereading import Rereading
 from pidlease.engine.taking import Taking
 from pidlease.engine.writing import WriterLane
+from pidlease.kafka.records.writer_batch import WRITER_PID, Writer, stamp
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
-from pidlease.storage.writer import WRITER_PID, Writer, stamp
 
 #: How often it is asked who owns a partition whose writer another server has taken.
 _ASK_AGAIN_MS: Final = 500

@@ -30,6 +30,8 @@ from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told
 from pidlease.engine.rereading import LOST, Parked, ParkedBatches
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import no_policy
+from pidlease.kafka.records.record_batch import BatchHeader
+from pidlease.kafka.records.writer_batch import Writer, is_marker_of
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import (
     LogError,
@@ -38,10 +40,8 @@ from pidlease.storage.errors import (
     OffsetRangeError,
 )
 from pidlease.storage.ports import ForwardingLog, NewBatch, PartitionLog
-from pidlease.storage.record_batch import BatchHeader
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import Writer, is_marker_of
 
 #: Verdicts that hang on what is known: more may stand in a log that others write to, too.
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
+from pidlease.kafka.records.writer_batch import Writer
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.writer import Writer
 
 #: What is told where the log could not be read; why is in our own log.
 _UNREAD: Final = Outcome(

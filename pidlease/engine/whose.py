@@ -5,9 +5,9 @@ from typing import NamedTuple
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import Batch
-from pidlease.storage.identity import Identity
-from pidlease.storage.record_batch import BatchHeader
-from pidlease.storage.writer import LoggedBatch
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import BatchHeader
+from pidlease.kafka.records.writer_batch import LoggedBatch
 
 
 class Whose(NamedTuple):

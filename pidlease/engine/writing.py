@@ -23,11 +23,11 @@ from pidlease.engine.flight import Pending, not_taken
 from pidlease.engine.frontier import Frontier
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.kafka.produce_errors import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
+from pidlease.kafka.records.joined_batch import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import Writer, stamp
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.joined import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
 from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch
-from pidlease.storage.record_batch import read_header
-from pidlease.storage.writer import Writer, stamp
 
 #: Stands for the writer, where producers are told apart.
 WRITER: Final = -1

@@ -15,7 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pidlease.http_api.lease_messages import Message
-from pidlease.storage.identity import HEADER_KEY
+from pidlease.kafka.records.identity_header import HEADER_KEY
 
 #: Records in one request.
 RECORDS_MAX: Final = 10_000

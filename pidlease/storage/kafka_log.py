@@ -17,12 +17,23 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.codec.fetch_client import Fetched
+from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
 )
 from pidlease.kafka.produce_errors import Stored, produce_error
+from pidlease.kafka.records.joined_batch import parted
+from pidlease.kafka.records.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatchError,
+    check_intact,
+    read_header,
+)
+from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, logged
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import (
     DamagedLogError,
@@ -32,18 +43,7 @@ from pidlease.storage.errors import (
     UnidentifiedBatchError,
 )
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.joined import parted
 from pidlease.storage.ports import AppendDone, Forwarded, NewBatch
-from pidlease.storage.record_batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    CorruptBatchError,
-    check_intact,
-    read_header,
-)
-from pidlease.storage.upstream.fetch_wire import Fetched
-from pidlease.storage.upstream.produce_wire import Batch, Row
-from pidlease.storage.writer import LoggedBatch, Writer, logged
 
 Result = TypeVar("Result")
 

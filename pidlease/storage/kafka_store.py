@@ -13,6 +13,8 @@ from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSet
 from pidlease.coordination.writer_ids import WriterIdsError
 from pidlease.core.log_config import LogConfig
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import UpstreamTopic, View
+from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.errors import UpstreamError
 from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
@@ -21,8 +23,6 @@ from pidlease.storage.kafka_writers import KafkaWriters
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import SHARED_SETTINGS, check_shared
 from pidlease.storage.topics import Topic
-from pidlease.storage.upstream.cluster import UpstreamTopic, View
-from pidlease.storage.upstream.upstream import Upstream
 
 Result = TypeVar("Result")
 

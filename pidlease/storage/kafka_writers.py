@@ -13,14 +13,14 @@ import structlog
 
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.topic_configs import Kept
+from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.errors import UpstreamError, UpstreamRefusedError
+from pidlease.kafka.records.writer_batch import Writer
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.ports import LATE_MS
-from pidlease.storage.upstream.configs import Kept
-from pidlease.storage.upstream.fencing import Fencing
-from pidlease.storage.writer import Writer
 
 #: A writer is renewed after this time, in ms: before Kafka forgets its transactional id, whose next
 #: user would get another producer id, and fence nobody.

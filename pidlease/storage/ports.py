@@ -5,9 +5,9 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from pidlease.core.log_config import LogConfig
 from pidlease.core.timed_offset import TimedOffset
-from pidlease.storage.record_batch import BatchHeader
+from pidlease.kafka.records.record_batch import BatchHeader
+from pidlease.kafka.records.writer_batch import LoggedBatch, Writer
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import LoggedBatch, Writer
 
 
 class NewBatch(NamedTuple):

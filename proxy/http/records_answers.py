@@ -17,13 +17,13 @@ from pidlease.http_api.record_messages import (
     OutOfRangeAnswer,
     UnreadableAnswer,
 )
+from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.errors import (
     DamagedLogError,
     LogError,
     OffsetRangeError,
     reason_for_clients,
 )
-from pidlease.storage.identity import Identity
 from proxy.http.errors import refusal
 from proxy.http.records_pages import UnreadableError
 from proxy.http.records_refused import RefusedError

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from pidlease.http_api.record_messages import AppendRequest, NewRecord
-from pidlease.storage.identity import HEADER_KEY, Identity, encode_identity
+from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, encode_identity
+from pidlease.kafka.records.record_batch import MAGIC
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.record_batch import MAGIC
 from proxy.http.records_refused import BodyTooLongError, WrongTypeError
 from proxy.http.records_who import by_body
 

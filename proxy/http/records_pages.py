@@ -13,9 +13,9 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from pidlease.core.buffer import Buffer
 from pidlease.http_api.record_messages import RECORD_OVERHEAD_BYTES, content_in_json
-from pidlease.storage import first_record
-from pidlease.storage.identity import HEADER_KEY, IdentityError
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records import first_record
+from pidlease.kafka.records.identity_header import HEADER_KEY, IdentityError
+from pidlease.kafka.records.record_batch import (
     ATTRIBUTES_AT,
     CODEC_BITS,
     HEADER_BYTES,

@@ -12,10 +12,10 @@ from pidlease.engine.counts import count_read
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import ReadQuery
+from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.record_batch import HEADER_BYTES, read_header
 from proxy.http.records_pages import Page, page_of
 
 #: Reads that are under way at once: what they take beside their answers comes that often.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from pidlease.engine.engine import Engine
-from pidlease.wire.primitives import RequestHeader
+from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.admin.api import AdminApi
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.cluster import ClusterApi

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.wire.primitives import RequestHeader
+from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import Response, read_request
 from proxy.kafka.config import ClusterConfig
-from proxy.kafka.messages import Response, read_request
-from proxy.kafka.metadata_wire import NODE_ID
 
 _API_VERSIONS: Final = 18
 _DESCRIBE_CLUSTER: Final = 60

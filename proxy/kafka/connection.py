@@ -15,8 +15,13 @@ from typing import Final, Protocol, cast
 
 import structlog
 
+from pidlease.kafka.codec.primitives import (
+    INT32,
+    MalformedError,
+    RequestHeader,
+    read_request_header,
+)
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.wire.primitives import INT32, MalformedError, RequestHeader, read_request_header
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.counts import DoorCounts
 

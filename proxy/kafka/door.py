@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
+from pidlease.kafka.codec.response_error_codes import code_of
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.wire.primitives import MalformedError, RequestHeader
-from proxy.kafka.answer_codes import code_of
 from proxy.kafka.apis import API_VERSIONS, PRODUCE, Apis
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.config import KafkaDoorConfig

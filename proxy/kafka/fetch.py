@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Final
 
 from pidlease.engine.engine import Engine
-from pidlease.wire.primitives import RequestHeader
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import read_request_slowly
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.connection import Slot
 from proxy.kafka.fetch_poll import Poll
 from proxy.kafka.fetch_wire import write_fetch
-from proxy.kafka.messages import read_request_slowly
 
 #: How long a poll may be held, whatever the client asks for.
 _WAIT_MS_MAX: Final = 60_000

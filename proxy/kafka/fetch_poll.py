@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.counts import count_read
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
+from pidlease.kafka.codec.time_slices import Turns
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
-from pidlease.wire.turns import Turns
 from proxy.kafka.errors import HELD_BACK
 
 

@@ -7,8 +7,8 @@ import asyncio
 import struct
 from typing import Final
 
-from pidlease.wire.primitives import INT32, write_array, write_string
-from pidlease.wire.turns import Turns
+from pidlease.kafka.codec.primitives import INT32, write_array, write_string
+from pidlease.kafka.codec.time_slices import Turns
 from proxy.kafka.fetch_poll import Poll, Wanted
 
 #: Partition, code, high watermark, last stable offset; the first offset (from version 5 on); no

@@ -16,13 +16,13 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.outcome import Done, Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import identified
+from pidlease.kafka.records.first_record import TooLongError, find_identity
+from pidlease.kafka.records.identity_header import Identity, IdentityError
+from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader, read_header
+from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.first_record import TooLongError, find_identity
-from pidlease.storage.identity import Identity, IdentityError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader, read_header
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.writer import crc_of_send, under_writer
 from proxy.kafka.connection import KafkaConnection
 
 #: What is unpacked on the event loop at most.

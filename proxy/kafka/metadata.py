@@ -11,14 +11,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
-from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.topics import Topic, illegal_name
-from pidlease.wire.primitives import MalformedError, RequestHeader, write_array
-from proxy.kafka.config import ClusterConfig
-from proxy.kafka.connection import Slot
-from proxy.kafka.metadata_cache import MetadataCache, TopicIds
-from proxy.kafka.metadata_wire import (
+from pidlease.kafka.codec.metadata import (
     BY_ID_FROM,
     FLEXIBLE_FROM,
     NO_ID,
@@ -30,6 +23,13 @@ from proxy.kafka.metadata_wire import (
     write_no_topic,
     write_tail,
 )
+from pidlease.kafka.codec.primitives import MalformedError, RequestHeader, write_array
+from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.topics import Topic, illegal_name
+from proxy.kafka.config import ClusterConfig
+from proxy.kafka.connection import Slot
+from proxy.kafka.metadata_cache import MetadataCache, TopicIds
 
 #: Topics that are read or answered before others get their turn.
 _TOPICS_AT_ONCE: Final = 200

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
+from pidlease.kafka.codec.metadata import FLEXIBLE_FROM, PartitionRows, write_topic
+from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics import Topic
-from pidlease.wire.primitives import write_array
-from proxy.kafka.metadata_wire import FLEXIBLE_FROM, PartitionRows, write_topic
 
 #: What all of it may take together, in bytes; what is used least goes first.
 CACHE_BYTES_MAX: Final = 32 << 20

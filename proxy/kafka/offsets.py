@@ -12,10 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
+from pidlease.kafka.codec.primitives import INT32, RequestHeader, write_array, write_string
+from pidlease.kafka.codec.server_messages import read_request_slowly
+from pidlease.kafka.codec.time_slices import Turns
 from pidlease.storage.errors import LogError
-from pidlease.wire.primitives import INT32, RequestHeader, write_array, write_string
-from pidlease.wire.turns import Turns
-from proxy.kafka.messages import read_request_slowly
 
 _FLEXIBLE_FROM: Final = 6
 _EPOCH_FROM: Final = 4

@@ -7,7 +7,7 @@ at once and is only waited for, keeps that order, too.
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pidlease.wire.primitives import RequestHeader
+from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.connection import Slot
 
 #: An answer, or one that is still to come (None: it fills its slot itself); what the request

@@ -15,7 +15,15 @@ from pidlease.core.pid import NO_PIDS, Policy, policy_of
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.whose import batch_of, no_policy
-from pidlease.storage.record_batch import (
+from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
+from pidlease.kafka.codec.produce_server import (
+    PartitionData,
+    PartitionResult,
+    ProduceRequest,
+    read_produce,
+    write_produce,
+)
+from pidlease.kafka.records.record_batch import (
     MAGIC,
     BatchHeader,
     CorruptBatchError,
@@ -25,17 +33,9 @@ from pidlease.storage.record_batch import (
     read_header,
 )
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.wire.primitives import MalformedError, RequestHeader
 from proxy.kafka.connection import KafkaConnection, Slot
 from proxy.kafka.errors import CODES
 from proxy.kafka.identified import IdentifiedBatches, Sent
-from proxy.kafka.produce_wire import (
-    PartitionData,
-    PartitionResult,
-    ProduceRequest,
-    read_produce,
-    write_produce,
-)
 
 _TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 #: Ids below are Kafka's own: ours have their policy in front (see `core.pid`).

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine
 from pidlease.engine.leasing import NoPidError
-from pidlease.wire.primitives import RequestHeader
-from proxy.kafka.messages import Response, read_request
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import Response, read_request
 
 _INIT_PRODUCER_ID: Final = 22
 

@@ -12,10 +12,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pidlease.kafka.codec.metadata import topic_layout, write_head, write_tail
 from pidlease.storage.topics import Topic
 from proxy.kafka.config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache
-from proxy.kafka.metadata_wire import topic_layout, write_head, write_tail
 
 #: How the partitions are spread: topics, and partitions of each.
 SHAPES: Final = ((1, 10_000), (1000, 10), (10_000, 1))

@@ -19,7 +19,7 @@ from pidlease.core.judge import Age, Kind, judge
 from pidlease.core.pid import number_of, policy_of
 from pidlease.core.rules import Rules, rules_of
 from pidlease.core.state import Batch, ProducerState, fold
-from pidlease.storage.identity import Identity, decode_identity
+from pidlease.kafka.records.identity_header import Identity, decode_identity
 from tests.client.fake_leases import FakeLeases, Place
 from tests.servers.ports import LOOPBACK
 

@@ -7,7 +7,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from pidlease.client.batch import CODECS, Batch, Headers, Span
-from pidlease.storage.identity import HEADER_KEY, Identity, decode_identity
+from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
 
 PID = (1 << 48) + 7
 ALL_CODECS = [None, *CODECS]

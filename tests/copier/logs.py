@@ -8,7 +8,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
 from pidlease.client.batch import CODECS
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records.record_batch import (
     ATTRIBUTES_AT,
     CRC_AT,
     CRC_FROM,

@@ -13,8 +13,13 @@ from pidlease.client.copier.batches import CopiedBatch
 from pidlease.client.copier.chunk import Chunk
 from pidlease.client.copier.errors import CopyError
 from pidlease.client.copier.translating import Translator
-from pidlease.storage.identity import Identity, decode_identity
-from pidlease.storage.record_batch import CODEC_BITS, check_from_client, check_intact, read_header
+from pidlease.kafka.records.identity_header import Identity, decode_identity
+from pidlease.kafka.records.record_batch import (
+    CODEC_BITS,
+    check_from_client,
+    check_intact,
+    read_header,
+)
 from tests.copier.logs import Record, batch_of, marker, with_crc
 
 PID = 1 << 48 | 7

@@ -9,7 +9,7 @@ from pidlease.client.copier.asking import EARLIEST, Asked
 from pidlease.client.copier.chunk import Chunk
 from pidlease.client.copier.verifying import Comparison, compare
 from pidlease.core.pid import Policy, make_pid
-from pidlease.storage.identity import Identity, encode_identity
+from pidlease.kafka.records.identity_header import Identity, encode_identity
 from tests.copier.logs import Record, batch_of
 
 PLACE, THERE = TopicPartition("t", 0), TopicPartition("t.copy", 0)

@@ -15,8 +15,8 @@ from pidlease.core.log_config import FsyncPolicy
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import EngineConfig
 from pidlease.http_api.record_messages import RECORDS_MAX
-from pidlease.storage.identity import Identity
-from pidlease.storage.writer import WRITER_PID
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.writer_batch import WRITER_PID
 from proxy.http import records_room
 from proxy.http.records import RecordLimits
 from proxy.http.records_batch import BatchMaker

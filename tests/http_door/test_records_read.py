@@ -15,8 +15,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Producer
 
 from pidlease.http_api.record_messages import READ_BYTES_MAX, RecordsAnswer
-from pidlease.storage.identity import HEADER_KEY, Identity, decode_identity
-from pidlease.storage.record_batch import HEADER_BYTES
+from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
+from pidlease.kafka.records.record_batch import HEADER_BYTES
 from proxy.http import records_pages, records_reading, records_room
 from proxy.http.records import RecordLimits
 from proxy.http.records_pages import UNPACKED_MAX, Page, UnreadableError, page_of

@@ -10,10 +10,10 @@ from pidlease.engine.append_service import AppendService
 from pidlease.engine.outcome import Status
 from pidlease.engine.verify.directory import verify
 from pidlease.engine.verify.report import Report
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.writer_batch import WRITER_PID
 from pidlease.storage.files import RealFiles
-from pidlease.storage.identity import Identity
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import WRITER_PID
 from tests.http_door.serving import Http, http
 from tests.wire.batches import batch, changed, identified
 from tests.wire.client import WireClient

@@ -10,12 +10,12 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
+from pidlease.kafka.client.produce_channels import Channels
+from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.kafka.codec.client_messages import API_VERSIONS, PRODUCE
+from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
-from pidlease.storage.upstream.channels import Channels
-from pidlease.storage.upstream.cluster import Cluster, UpstreamTopic, View
-from pidlease.storage.upstream.config import UpstreamConfig
-from pidlease.storage.upstream.messages import API_VERSIONS, PRODUCE
-from pidlease.storage.upstream.produce_wire import Batch, Row
 from tests.in_front.test_link import frame, read
 from tests.servers.ports import LOOPBACK, free_ports
 

@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
+from pidlease.kafka.client import cluster as module
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.errors import UpstreamAwayError
-from pidlease.storage.upstream import cluster as module
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.config import UpstreamConfig
 from proxy.kafka.connection import KafkaConnection
 from proxy.kafka.upstream import links
 from proxy.kafka.upstream.links import ClientLinks, LinksOfClients

@@ -6,6 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from pidlease.kafka.client import broker_connection as module
+from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -13,10 +17,6 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
-from pidlease.storage.upstream import link as module
-from pidlease.storage.upstream.config import UpstreamConfig
-from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.link import Link
 from tests.servers.ports import LOOPBACK, free_ports
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

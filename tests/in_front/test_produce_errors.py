@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from pidlease.kafka.produce_errors import FENCED, PRODUCE_ERRORS
-from pidlease.storage.identity import Identity
+from pidlease.kafka.records.identity_header import Identity
 from tests.crash.readback import consume
 from tests.http_door.lives import ask
 from tests.in_front.between import Between

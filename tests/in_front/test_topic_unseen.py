@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.config import UpstreamConfig
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.settings import UpstreamConfig
 from tests.in_front.spoiling import Answer, Spoiler, Wire, without_anything, without_topics
 from tests.in_front.test_clients import new_topic
 from tests.in_front.test_writer import post

@@ -10,11 +10,12 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.codec import fetch_client as fetch_wire
+from pidlease.kafka.codec import produce_client as produce_wire
+from pidlease.kafka.codec.client_messages import Request
+from pidlease.kafka.codec.fetch_rows import empty_row, read_rows, write_answer
+from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
-from pidlease.storage.upstream import fetch_wire, produce_wire
-from pidlease.storage.upstream.messages import Request
-from pidlease.storage.upstream.produce_wire import Batch, Row
-from proxy.kafka.upstream.fetch_rows import empty_row, read_rows, write_answer
 from tests.wire.messages import build
 
 PRODUCE, FETCH = 0, 1

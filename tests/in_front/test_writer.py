@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from pidlease.client import LeasedProducer, ProducerError
 from pidlease.core.pid import policy_of
-from pidlease.storage.record_batch import BatchHeader, read_header
+from pidlease.kafka.records.record_batch import BatchHeader, read_header
 from tests.crash.readback import consume
 from tests.http_door.appending import RAW, path_of, producer
 from tests.http_door.lives import ask

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
-from pidlease.storage.identity import Identity
-from pidlease.storage.record_batch import HEADER_BYTES, read_header
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from tests.http_door.appending import JSON
 from tests.http_door.lives import append, ask
 from tests.servers.pidlease import PidleaseServer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pidlease.storage.identity import Identity
+from pidlease.kafka.records.identity_header import Identity
 from proxy.__main__ import cli
 from tests.http_door.appending import path_of
 from tests.http_door.lives import append, ask

@@ -19,7 +19,7 @@ _NAMING: Final = "pidlease/engine/naming.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
 _KNOWN: Final = "pidlease/engine/known.py"
 _DOOR: Final = "proxy/kafka/identified.py"
-_FIRST: Final = "pidlease/storage/first_record.py"
+_FIRST: Final = "pidlease/kafka/records/first_record.py"
 
 LEASED: Final = (
     Mutant(

@@ -140,7 +140,7 @@ STORAGE: Final = (
     ),
     Mutant(
         "CRC not checked",
-        "pidlease/storage/record_batch.py",
+        "pidlease/kafka/records/record_batch.py",
         "    if found != header.crc:",
         "    if found < 0:",
         (BATCH,),

@@ -10,11 +10,11 @@ _PARTITION: Final = "pidlease/engine/partition.py"
 _WRITING: Final = "pidlease/engine/writing.py"
 _SIM: Final = "tests/unit/engine/test_lanes.py"
 _JOINED: Final = "tests/unit/storage/test_joined.py"
-_LINK: Final = "pidlease/storage/upstream/link.py"
-_CHANNELS: Final = "pidlease/storage/upstream/channels.py"
+_LINK: Final = "pidlease/kafka/client/broker_connection.py"
+_CHANNELS: Final = "pidlease/kafka/client/produce_channels.py"
 _LINKED: Final = "tests/in_front/test_link.py"
 _SENT: Final = "tests/in_front/test_channels.py"
-_CLUSTER: Final = "pidlease/storage/upstream/cluster.py"
+_CLUSTER: Final = "pidlease/kafka/client/cluster.py"
 _CLIENT_LINKS: Final = "proxy/kafka/upstream/links.py"
 _KAFKA_LOG: Final = "pidlease/storage/kafka_log.py"
 _LOOKED: Final = "tests/in_front/test_cluster_looks.py"
@@ -24,7 +24,7 @@ _EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
 
 _FETCHING: Final = "proxy/kafka/upstream/fetching.py"
 _HELD: Final = "tests/wire/test_fetch_held.py"
-_WRITER: Final = "pidlease/storage/writer.py"
+_WRITER: Final = "pidlease/kafka/records/writer_batch.py"
 _CONTENT: Final = "tests/http_door/test_records_content.py"
 _REPEATS: Final = "pidlease/observability/repeated_lines.py"
 _LINES: Final = "tests/unit/test_repeated_lines.py"
@@ -102,7 +102,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "a broker that goes down may want TLS",
-        "pidlease/storage/upstream/connecting.py",
+        "pidlease/kafka/client/bootstrap.py",
         "        if link.address in config.answered:\n",
         "        if link.address in ():\n",
         ("tests/in_front/test_link.py",),
@@ -186,7 +186,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "sends that were joined are read as one",
-        "pidlease/storage/joined.py",
+        "pidlease/kafka/records/joined_batch.py",
         "identity._replace(records=records)",
         "identity._replace(records=0)",
         (_JOINED,),

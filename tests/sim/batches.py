@@ -6,8 +6,8 @@ from typing import NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+from pidlease.kafka.records.record_batch import read_header
 from pidlease.storage.ports import NewBatch
-from pidlease.storage.record_batch import read_header
 
 TIME_MS = 1_700_000_000_000
 

@@ -13,10 +13,10 @@ from pidlease.core.state import Batch
 from pidlease.engine import partition as partition_module
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.partition import Partition
+from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.storage.files import OpenFile
 from pidlease.storage.log import segment as segment_module
 from pidlease.storage.log.segment import ActiveSegment
-from pidlease.storage.record_batch import BatchHeader
 from tests.sim.files import SimFiles
 from tests.sim.world import Wrap
 

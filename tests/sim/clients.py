@@ -17,7 +17,7 @@ from typing import Final
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import batch_of
-from pidlease.storage.record_batch import read_header
+from pidlease.kafka.records.record_batch import read_header
 from tests.sim.batches import make_batch
 
 IN_FLIGHT_MAX: Final = 5

@@ -27,11 +27,11 @@ from pidlease.engine.leasing import NoPidError
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import batch_of
+from pidlease.kafka.records.record_batch import read_header
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
 from tests.sim.batches import make_batch, read_records

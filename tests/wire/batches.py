@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from pidlease.storage.identity import Identity, encode_identity
+from pidlease.kafka.records.identity_header import Identity, encode_identity
 
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21

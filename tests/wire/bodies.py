@@ -10,12 +10,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from pidlease.wire.primitives import MalformedError, RequestHeader
-from proxy.kafka import messages
+from pidlease.kafka.codec import server_messages as messages
+from pidlease.kafka.codec.metadata import MetadataReader
+from pidlease.kafka.codec.offsets import read_commit, read_fetch
+from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
+from pidlease.kafka.codec.server_messages import read_request, read_request_slowly
 from proxy.kafka.apis import VERSIONS
-from proxy.kafka.groups.offsets_wire import read_commit, read_fetch
-from proxy.kafka.messages import read_request, read_request_slowly
-from proxy.kafka.metadata_wire import MetadataReader
 from tests.wire.admin_requests import ADMIN_KEYS, admin_request
 from tests.wire.group_requests import OFFSET_COMMIT, OFFSET_FETCH, group_request
 from tests.wire.messages import METADATA, encode_request

@@ -9,7 +9,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from proxy.kafka.answer_codes import code_of, code_place
+from pidlease.kafka.codec.response_error_codes import code_of, code_place
 from proxy.kafka.apis import API_VERSIONS, VERSIONS
 from tests.wire.client import WireClient
 from tests.wire.harness import Server

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kio.index import load_response_schema
 from kio.serial import entity_writer
 
+from pidlease.kafka.codec.client_messages import _APIS, API_VERSIONS, FETCH, METADATA, Request
 from pidlease.kafka.errors import UpstreamNonsenseError
-from pidlease.storage.upstream.messages import _APIS, API_VERSIONS, FETCH, METADATA, Request
 from tests.crash.seeds import new_random
 from tests.property.profile import PROFILE, examples
 from tests.wire.messages import build

@@ -15,10 +15,15 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from pidlease.wire.entities import read_entity, read_entity_slowly
-from pidlease.wire.primitives import MalformedError, Reader, RequestHeader, read_request_header
+from pidlease.kafka.codec.entities import read_entity, read_entity_slowly
+from pidlease.kafka.codec.primitives import (
+    MalformedError,
+    Reader,
+    RequestHeader,
+    read_request_header,
+)
+from pidlease.kafka.codec.server_messages import read_request
 from proxy.kafka.apis import VERSIONS
-from proxy.kafka.messages import read_request
 from tests.property.profile import PROFILE, examples
 from tests.wire.group_requests import (
     JOIN_GROUP,

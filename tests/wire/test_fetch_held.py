@@ -12,10 +12,10 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import UpstreamTopic, View
+from pidlease.kafka.codec.fetch_rows import FetchRow
+from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamLostError
-from pidlease.storage.upstream.cluster import UpstreamTopic, View
-from pidlease.wire.primitives import RequestHeader
-from proxy.kafka.upstream.fetch_rows import FetchRow
 from proxy.kafka.upstream.fetching import ClientFetches, Fetching
 from tests.in_front.test_upstream_wire import read_request, write_response
 from tests.wire.batches import batch, records_of

@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from pidlease.core.pid import Policy, make_pid
-from pidlease.storage.identity import Identity
+from pidlease.kafka.records.identity_header import Identity
 from tests.golden import HISTORIES, GoldenBatch, GoldenState, GoldenVerdict, History, history_id
 from tests.wire.batches import batch, changed, identified
 from tests.wire.client import Answer, WireClient

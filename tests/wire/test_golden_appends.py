@@ -13,8 +13,8 @@ import pytest
 from pidlease.core.pid import Policy
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.partition import Partition
+from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.errors import AppendFailedError
-from pidlease.storage.identity import Identity
 from pidlease.storage.ports import AppendDone, NewBatch
 from tests.golden.appends import APPENDS, AppendHistory, append_id
 from tests.wire.batches import changed, identified

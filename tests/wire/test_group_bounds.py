@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pidlease.wire.primitives import compact_length, write_string
+from pidlease.kafka.codec.primitives import compact_length, write_string
 from proxy.kafka.groups.steps import GroupLimits
 from tests.wire.group_requests import (
     DESCRIBE_GROUPS,

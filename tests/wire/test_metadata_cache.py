@@ -10,11 +10,11 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
+from pidlease.kafka.codec.metadata import NODE_ID, topic_layout, write_head, write_tail
+from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics import Topic
-from pidlease.wire.primitives import write_array
 from proxy.kafka.config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
-from proxy.kafka.metadata_wire import NODE_ID, topic_layout, write_head, write_tail
 from tests.wire.messages import METADATA
 
 _CLUSTER = ClusterConfig("id", "127.0.0.1", 9092)

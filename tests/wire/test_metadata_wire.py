@@ -11,10 +11,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from pidlease.wire.primitives import MalformedError, write_array
-from proxy.kafka.apis import VERSIONS
-from proxy.kafka.config import ClusterConfig
-from proxy.kafka.metadata_wire import (
+from pidlease.kafka.codec.metadata import (
     FLEXIBLE_FROM,
     NO_ID,
     Asked,
@@ -27,6 +24,9 @@ from proxy.kafka.metadata_wire import (
     write_tail,
     write_topic,
 )
+from pidlease.kafka.codec.primitives import MalformedError, write_array
+from proxy.kafka.apis import VERSIONS
+from proxy.kafka.config import ClusterConfig
 from tests.property.profile import PROFILE, examples
 from tests.wire.messages import METADATA, build, encode_request
 

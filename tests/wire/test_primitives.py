@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import readers, writers
 
-from pidlease.wire.primitives import (
+from pidlease.kafka.codec.primitives import (
     MalformedError,
     Reader,
     compact_length,

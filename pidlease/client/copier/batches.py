@@ -15,14 +15,14 @@ from crc32c import crc32c
 
 from pidlease.client.batch import CODECS, Batch, Futures, Span
 from pidlease.core.buffer import Buffer
-from pidlease.storage.identity import (
+from pidlease.kafka.records.identity_header import (
     HEADER_KEY,
     HEADER_NAME,
     Identity,
     encode_identity,
     to_headers,
 )
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records.record_batch import (
     CRC_AT,
     CRC_FROM,
     HEADER_BYTES,
@@ -32,7 +32,7 @@ from pidlease.storage.record_batch import (
     read_header,
     write_header,
 )
-from pidlease.storage.varints import Reader, encode_varint
+from pidlease.kafka.records.varints import Reader, encode_varint
 
 _UINT32: Final = struct.Struct(">I")
 _DECODERS: Final = {

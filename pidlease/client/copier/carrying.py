@@ -13,8 +13,13 @@ from aiokafka.structs import TopicPartition
 from pidlease.client.copier.asking import EARLIEST, LATEST, Asked
 from pidlease.client.copier.checkpoint import Checkpoint
 from pidlease.client.copier.errors import CopyError
-from pidlease.storage.identity import HEADER_NAME, Identity, IdentityError, decode_identity
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records.identity_header import (
+    HEADER_NAME,
+    Identity,
+    IdentityError,
+    decode_identity,
+)
+from pidlease.kafka.records.record_batch import (
     BatchHeader,
     CorruptBatchError,
     check_intact,

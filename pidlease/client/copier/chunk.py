@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pidlease.core.buffer import Buffer
-from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader, read_header
+from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader, read_header
 
 
 class Chunk(NamedTuple):

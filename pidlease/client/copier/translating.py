@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from pidlease.client.copier.batches import CopiedBatch, Records, Writer, unpacked, with_identity
 from pidlease.client.copier.chunk import Chunk
 from pidlease.client.copier.errors import CopyError
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records.record_batch import (
     CODEC_BITS,
     CODECS,
     MAGIC,

@@ -16,7 +16,12 @@ from pidlease.client.copier.asking import EARLIEST, LATEST, READ_COMMITTED, Aske
 from pidlease.client.copier.chunk import Chunk
 from pidlease.client.copier.errors import CopyError
 from pidlease.client.copier.translating import Translator
-from pidlease.storage.identity import HEADER_NAME, Identity, IdentityError, decode_identity
+from pidlease.kafka.records.identity_header import (
+    HEADER_NAME,
+    Identity,
+    IdentityError,
+    decode_identity,
+)
 
 #: So many findings of a partition are told in words.
 _FINDINGS_MAX: Final = 5

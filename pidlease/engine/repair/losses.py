@@ -12,6 +12,7 @@ from pidlease.engine.known import KnownProducers
 from pidlease.engine.recovery import begin_at
 from pidlease.engine.repair.damage import Damage, segments_of
 from pidlease.engine.whose import whose
+from pidlease.kafka.records.writer_batch import LoggedBatch, logged
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
 from pidlease.storage.log.batch_search import Broken, walk
@@ -22,7 +23,6 @@ from pidlease.storage.log.scan import ScannedBatch
 from pidlease.storage.log.segment import LOG_SUFFIX
 from pidlease.storage.snapshots import PartitionRows, Snapshot, TopicPartition
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import LoggedBatch, logged
 
 #: Ranges of sequences of one producer that are listed.
 _RANGES_MAX: Final = 100

@@ -17,8 +17,8 @@ from pidlease.core.rules import rules_of
 from pidlease.core.state import UNKNOWN_CRC, Appended, Batch, ProducerState, fold
 from pidlease.engine.verify.report import Kind
 from pidlease.engine.whose import whose
+from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import LeaseRow
-from pidlease.storage.writer import LoggedBatch
 
 _KINDS: Final = {
     Judged.DUPLICATE: Kind.DUPLICATE,

@@ -10,6 +10,8 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.verify.history import History
 from pidlease.engine.verify.report import Kind, Report
 from pidlease.engine.verify.segments import IndexChecks, batches
+from pidlease.kafka.records.record_batch import BatchHeader, InvalidBatchError, check_from_client
+from pidlease.kafka.records.writer_batch import logged
 from pidlease.storage.checked_offset import decode_offset
 from pidlease.storage.errors import DamagedLogError, UnidentifiedBatchError
 from pidlease.storage.files import Files, OpenFile, read_file
@@ -17,9 +19,7 @@ from pidlease.storage.log.durable_mark import MARK_NAME, DurableMark
 from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start
 from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, is_torn
 from pidlease.storage.log.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
-from pidlease.storage.record_batch import BatchHeader, InvalidBatchError, check_from_client
 from pidlease.storage.snapshots import LeaseRow
-from pidlease.storage.writer import logged
 
 #: Progress is told once for so many bytes.
 _TOLD_BYTES: Final = 1 << 20

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 from pidlease.engine.verify.indexes import OffsetIndexCheck, Problem, TimeIndexCheck
+from pidlease.kafka.records.record_batch import HEADER_BYTES, MAGIC, read_header
 from pidlease.storage.files import OpenFile
 from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, scan
 from pidlease.storage.log.segment import INDEX_SUFFIX, TIME_SUFFIX, SegmentFiles
-from pidlease.storage.record_batch import HEADER_BYTES, MAGIC, read_header
 
 
 def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | BrokenBatchError]:

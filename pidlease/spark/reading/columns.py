@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pidlease.kafka.records.identity_header import HEADER_KEY
+from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.spark.reading.decoding import (
     NULL,
     PADDING,
@@ -20,8 +22,6 @@ from pidlease.spark.reading.decoding import (
     decode_headers,
 )
 from pidlease.spark.reading.parts import Part
-from pidlease.storage.identity import HEADER_KEY
-from pidlease.storage.record_batch import BatchHeader
 
 _FRONT: Final = (
     ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()),

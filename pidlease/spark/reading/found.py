@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pidlease.storage.record_batch import BatchHeader
+from pidlease.kafka.records.record_batch import BatchHeader
 
 
 class Stored(NamedTuple):

@@ -9,6 +9,8 @@ import pyarrow as pa
 from pidlease.client.copier.batches import unpacked
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.whose import batch_of
+from pidlease.kafka.records.record_batch import CODEC_BITS, CODECS, BatchHeader
+from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.spark.reading.columns import Numbers, Together, Unpacked, unpacked_batch
 from pidlease.spark.reading.decoding import DecodingError
 from pidlease.spark.reading.errors import ReadError
@@ -17,8 +19,6 @@ from pidlease.spark.reading.parts import KafkaPart, Part, SegmentPart, name_of
 from pidlease.spark.reading.segments import folder_of
 from pidlease.spark.reading.sends import sends_of
 from pidlease.storage.errors import UnidentifiedBatchError
-from pidlease.storage.record_batch import CODEC_BITS, CODECS, BatchHeader
-from pidlease.storage.writer import LoggedBatch
 
 _log = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Final
 
 from pidlease.engine.verify.access import ReadOnlyFiles
+from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.spark.reading.found import Damage, Stored
 from pidlease.spark.reading.parts import SegmentPart
 from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.storage.log.batch_search import Broken, walk
 from pidlease.storage.log.scan import BrokenBatchError
 from pidlease.storage.log.segment import LOG_SUFFIX, SegmentFiles, segment_stem
-from pidlease.storage.record_batch import HEADER_BYTES, read_header
 
 FILES: Final = ReadOnlyFiles(RealFiles())
 

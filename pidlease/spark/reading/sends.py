@@ -15,14 +15,14 @@ import pyarrow as pa
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.engine.whose import batch_of
+from pidlease.kafka.records.first_record import find_identity
+from pidlease.kafka.records.identity_header import IdentityError
+from pidlease.kafka.records.joined_batch import parted
+from pidlease.kafka.records.record_batch import BatchHeader
+from pidlease.kafka.records.writer_batch import WRITER_PID, LoggedBatch, crc_of_send, logged
 from pidlease.spark.reading.found import Damage, Stored
 from pidlease.spark.reading.parts import KafkaPart, Part
 from pidlease.storage.errors import UnidentifiedBatchError
-from pidlease.storage.first_record import find_identity
-from pidlease.storage.identity import IdentityError
-from pidlease.storage.joined import parted
-from pidlease.storage.record_batch import BatchHeader
-from pidlease.storage.writer import WRITER_PID, LoggedBatch, crc_of_send, logged
 
 SCHEMA: Final = pa.schema([
     ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),

@@ -4,15 +4,15 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from pidlease.storage.files import OpenFile
-from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, scan
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records.record_batch import (
     HEADER_BYTES,
     MAGIC,
     CorruptBatchError,
     check_intact,
     read_header,
 )
+from pidlease.storage.files import OpenFile
+from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, scan
 
 _WINDOW_BYTES: Final = 1 << 20
 #: Between the high half of the base offset and the magic byte: the low half, the length, and the

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from pidlease.storage.files import OpenFile
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records.record_batch import (
     CRC_FROM,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -22,6 +21,7 @@ from pidlease.storage.record_batch import (
     check_intact,
     read_header,
 )
+from pidlease.storage.files import OpenFile
 
 #: The smallest unit that a disk writes as a whole.
 SECTOR_BYTES: Final = 512

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
+from pidlease.kafka.records.record_batch import place
 from pidlease.storage.errors import (
     AppendFailedError,
     DamagedLogError,
@@ -32,7 +33,6 @@ from pidlease.storage.log.segment import (
     base_offset_of,
 )
 from pidlease.storage.ports import NewBatch
-from pidlease.storage.record_batch import place
 
 #: Offsets in the index files count from the segment's base in 31 bits.
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1

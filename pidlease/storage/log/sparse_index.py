@@ -10,8 +10,8 @@ the log where it does not fit.
 import struct
 from typing import Final, NamedTuple
 
+from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.storage.files import OpenFile
-from pidlease.storage.record_batch import BatchHeader
 
 INTERVAL_BYTES: Final = 4096
 

@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine, UnknownTopicError
+from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.kafka.codec.time_slices import Turns, counted
 from pidlease.storage.errors import LogError
 from pidlease.storage.topic_settings import check_shared
-from pidlease.wire.turns import Turns, counted
 from proxy.kafka.admin.describing import (
     BROKER,
     TOPIC,
@@ -35,7 +36,6 @@ from proxy.kafka.admin.settings import (
 )
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of
-from proxy.kafka.metadata_wire import NODE_ID
 
 
 @enum.unique

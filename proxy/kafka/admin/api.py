@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pidlease.engine.engine import Engine
-from pidlease.wire.primitives import RequestHeader
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import read_request_slowly
 from proxy.kafka.admin.altering import AlteringApi
 from proxy.kafka.admin.creating import CreatingApi
 from proxy.kafka.admin.deleting import DeletingApi
@@ -16,7 +17,6 @@ from proxy.kafka.admin.settings import server_settings, topic_settings
 from proxy.kafka.admin.works import Works
 from proxy.kafka.config import KafkaDoorConfig
 from proxy.kafka.connection import Slot
-from proxy.kafka.messages import read_request_slowly
 
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20

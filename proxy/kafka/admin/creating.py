@@ -18,14 +18,14 @@ from pidlease.engine.engine import (
     TopicExistsError,
     UnknownTopicError,
 )
+from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.kafka.codec.time_slices import counted
 from pidlease.storage.topics import Topic, illegal_name
-from pidlease.wire.turns import counted
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of
 from proxy.kafka.config import ClusterConfig
-from proxy.kafka.metadata_wire import NODE_ID
 
 
 class CreatingApi:

@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.engine.partition import Partition
+from pidlease.kafka.codec.primitives import write_array, write_string
+from pidlease.kafka.codec.time_slices import Turns, counted
 from pidlease.storage.errors import LogError, OffsetRangeError
 from pidlease.storage.topics import Topic
-from pidlease.wire.primitives import write_array, write_string
-from pidlease.wire.turns import Turns, counted
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of

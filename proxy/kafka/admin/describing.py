@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.kafka.codec.primitives import INT16, write_array, write_string
+from pidlease.kafka.codec.server_messages import Response
 from pidlease.storage.topics import illegal_name
-from pidlease.wire.primitives import INT16, write_array, write_string
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, Source, shared_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, Verdict
-from proxy.kafka.messages import Response
-from proxy.kafka.metadata_wire import NODE_ID
 
 #: The types of resources (org.apache.kafka.common.config.ConfigResource.Type).
 TOPIC: Final = 2

@@ -13,9 +13,9 @@ from pidlease.core.producer_names import is_stand_in
 from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
+from pidlease.kafka.codec.primitives import INT16, INT32, write_array, write_string
+from pidlease.kafka.codec.time_slices import Turns
 from pidlease.storage.topics import illegal_name
-from pidlease.wire.primitives import INT16, INT32, write_array, write_string
-from pidlease.wire.turns import Turns
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.verdict import DONE, Verdict
 

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, Final
 
-from pidlease.wire.primitives import RequestHeader
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import Response
 from proxy.kafka.connection import Slot
-from proxy.kafka.messages import Response
 
 #: Rows, and bytes of them, that are made before others get their turn.
 _ROWS_AT_ONCE: Final = 50

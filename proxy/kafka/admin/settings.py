@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pidlease.core.log_config import LogConfig
+from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.storage.topic_policies import DEDUPLICATION, INITIAL, POLICIES, POLICY_DEFAULTS
 from pidlease.storage.topic_settings import plain_setting
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
-from proxy.kafka.metadata_wire import NODE_ID
 
 
 @enum.unique

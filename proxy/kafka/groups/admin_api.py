@@ -6,16 +6,16 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.kafka.codec.primitives import INT16, INT32, RequestHeader, write_array
+from pidlease.kafka.codec.server_messages import Response, read_request, read_request_slowly
 from pidlease.storage.offsets.records import OffsetsFailedError, RemoveGroup
-from pidlease.wire.primitives import INT16, INT32, RequestHeader, write_array
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.group import Group
 from proxy.kafka.groups.growing import Growing
 from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State
-from proxy.kafka.messages import Response, read_request, read_request_slowly
-from proxy.kafka.metadata_wire import NODE_ID
 from proxy.kafka.ordered import Answered
 
 _FIND_COORDINATOR: Final = 10

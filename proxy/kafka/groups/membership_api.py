@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.wire.primitives import RequestHeader
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import Response, read_request
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator, JoinFuture, SyncFuture
 from proxy.kafka.groups.steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
-from proxy.kafka.messages import Response, read_request
 from proxy.kafka.ordered import Answered
 
 _JOIN_GROUP: Final = 11

@@ -8,22 +8,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
-from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.offsets.records import (
-    NEVER_MS,
-    Commit,
-    CommittedOffset,
-    Forget,
-    OffsetsFailedError,
-    OffsetsFullError,
-    TopicOffsets,
-)
-from pidlease.storage.offsets.table import StoredGroup
-from pidlease.wire.primitives import RequestHeader
-from proxy.kafka.connection import Slot
-from proxy.kafka.groups.coordinator import Coordinator
-from proxy.kafka.groups.growing import Growing
-from proxy.kafka.groups.offsets_wire import (
+from pidlease.kafka.codec.offsets import (
     CommitRequest,
     FetchGroup,
     read_commit,
@@ -36,10 +21,25 @@ from proxy.kafka.groups.offsets_wire import (
     write_tags,
     write_topic_head,
 )
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import Response, read_request
+from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.storage.offsets.records import (
+    NEVER_MS,
+    Commit,
+    CommittedOffset,
+    Forget,
+    OffsetsFailedError,
+    OffsetsFullError,
+    TopicOffsets,
+)
+from pidlease.storage.offsets.table import StoredGroup
+from proxy.kafka.connection import Slot
+from proxy.kafka.groups.coordinator import Coordinator
+from proxy.kafka.groups.growing import Growing
 from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State
 from proxy.kafka.groups.subscription import CONSUMER
-from proxy.kafka.messages import Response, read_request
 from proxy.kafka.ordered import Answered
 
 _OFFSET_DELETE: Final = 47

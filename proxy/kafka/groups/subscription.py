@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from pidlease.wire.primitives import MalformedError, Reader
+from pidlease.kafka.codec.primitives import MalformedError, Reader
 
 #: What groups of consumers call themselves (Kafka's ConsumerProtocol.PROTOCOL_TYPE).
 CONSUMER = "consumer"

@@ -12,28 +12,28 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import UNKNOWN_OUTCOME
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, NoCoordinatorError
+from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.transactions import WRITERS_PREFIX
+from pidlease.kafka.codec.client_messages import METADATA
+from pidlease.kafka.codec.primitives import MalformedError, Reader, RequestHeader
+from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.codec.produce_server import PartitionResult
+from pidlease.kafka.codec.server_messages import Response, read_request
 from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, NoCoordinatorError
-from pidlease.storage.upstream.fencing import WRITERS_PREFIX
-from pidlease.storage.upstream.messages import METADATA
-from pidlease.storage.upstream.produce_wire import Batch, Row
-from pidlease.storage.upstream.upstream import Upstream
-from pidlease.wire.primitives import MalformedError, Reader, RequestHeader
 from proxy.kafka.apis import FETCH, PRODUCE, VERSIONS, advertised
 from proxy.kafka.cluster import ClusterApi
 from proxy.kafka.config import KafkaDoorConfig
 from proxy.kafka.connection import KafkaConnection, Slot
-from proxy.kafka.messages import Response, read_request
 from proxy.kafka.metadata import MetadataApi
 from proxy.kafka.ordered import Answered
 from proxy.kafka.produce import OWN_PIDS_FROM, ProduceApi
-from proxy.kafka.produce_wire import PartitionResult
 from proxy.kafka.producers import init_producer_id
 from proxy.kafka.upstream.brokers import OF_BROKERS, refuse_brokers
 from proxy.kafka.upstream.changing import TOPIC_CHANGES, Changing

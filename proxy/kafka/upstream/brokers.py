@@ -7,8 +7,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.wire.primitives import RequestHeader
-from proxy.kafka.messages import Response, read_request
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import Response, read_request
 
 _DESCRIBE_CONFIGS: Final = 32
 #: Requests whose resources may be brokers.

@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.codec.client_messages import Request
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import read_request_slowly
 from pidlease.kafka.errors import UpstreamNonsenseError
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.messages import Request
-from pidlease.wire.primitives import RequestHeader
-from proxy.kafka.messages import read_request_slowly
 
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20

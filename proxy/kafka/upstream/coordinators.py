@@ -4,12 +4,12 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators
-from pidlease.storage.upstream.messages import FIND_COORDINATOR
-from pidlease.wire.primitives import RequestHeader
+from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
+from pidlease.kafka.codec.client_messages import FIND_COORDINATOR
+from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import Response, read_request_slowly
 from proxy.kafka.config import ClusterConfig
-from proxy.kafka.messages import Response, read_request_slowly
-from proxy.kafka.metadata_wire import NODE_ID
 
 _FIND_MANY_FROM: Final = 4
 

@@ -21,18 +21,18 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster, View
+from pidlease.kafka.client.exchange import read
+from pidlease.kafka.codec.client_messages import FETCH, Request
+from pidlease.kafka.codec.fetch_rows import FetchRow, Place, empty_row, read_rows, write_answer
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import read_request_slowly
 from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.upstream.asking import read
-from pidlease.storage.upstream.cluster import NO_LEADER, Cluster, View
-from pidlease.storage.upstream.link import Link
-from pidlease.storage.upstream.messages import FETCH, Request
-from pidlease.wire.primitives import RequestHeader
 from proxy.kafka.connection import Slot
 from proxy.kafka.errors import HELD_BACK
-from proxy.kafka.messages import read_request_slowly
-from proxy.kafka.upstream.fetch_rows import FetchRow, Place, empty_row, read_rows, write_answer
 from proxy.kafka.upstream.links import ClientLinks
 
 #: How much longer than it was told to wait a broker may take.

@@ -8,14 +8,14 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
+from pidlease.kafka.client.exchange import read
+from pidlease.kafka.codec.client_messages import Request
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.server_messages import Response, read_request_slowly
 from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.kafka.produce_errors import STALE_LEADER
-from pidlease.storage.upstream.asking import read
-from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
-from pidlease.storage.upstream.coordinators import GROUP, TRANSACTION, Coordinators
-from pidlease.storage.upstream.messages import Request
-from pidlease.wire.primitives import RequestHeader
-from proxy.kafka.messages import Response, read_request_slowly
 from proxy.kafka.upstream.links import ClientLinks
 
 LIST_OFFSETS: Final = 2

@@ -7,9 +7,9 @@ group) would hold up all others that shared its connection.
 import asyncio
 from typing import Final
 
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.link import Link
+from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.cluster import Cluster
 from proxy.kafka.connection import KafkaConnection
 
 

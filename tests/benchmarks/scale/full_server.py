@@ -14,13 +14,13 @@ from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
 from pidlease.engine.keeper import KeeperConfig
+from pidlease.kafka.records.record_batch import MAGIC, BatchHeader
+from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.record_batch import MAGIC, BatchHeader
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import LoggedBatch
 
 TOPIC = "t"
 #: As in a server, see `proxy.app.serve`.

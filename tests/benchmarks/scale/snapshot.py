@@ -11,7 +11,7 @@ from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.whose import batch_of
-from pidlease.storage.record_batch import read_header
+from pidlease.kafka.records.record_batch import read_header
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.scale.full_server import TOPIC, as_in_a_server, fill, make_topic, start
 from tests.benchmarks.scale.memory import ENTRIES, PARTITIONS

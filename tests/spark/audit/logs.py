@@ -9,14 +9,14 @@ from pidlease.client.batch import Batch, Span
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, policy_of
+from pidlease.kafka.records.identity_header import HEADER_NAME, Identity, encode_identity
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import under_writer
 from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.files import RealFiles
-from pidlease.storage.identity import HEADER_NAME, Identity, encode_identity
 from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from pidlease.storage.ports import NewBatch
-from pidlease.storage.record_batch import read_header
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import under_writer
 from tests.sim.batches import TIME_MS, make_batch
 
 #: Kafka's number of a codec.

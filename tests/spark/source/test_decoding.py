@@ -10,13 +10,13 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
+from pidlease.kafka.records.varints import Reader
 from pidlease.spark.reading import columns
 from pidlease.spark.reading.errors import ReadError
 from pidlease.spark.reading.found import Stored
 from pidlease.spark.reading.parts import OFFSET_MAX, KafkaPart
 from pidlease.spark.reading.records import records
-from pidlease.storage.record_batch import HEADER_BYTES, read_header
-from pidlease.storage.varints import Reader
 from tests.copier.logs import Record, batch_of, with_crc
 from tests.property.profile import examples
 

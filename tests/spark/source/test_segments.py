@@ -12,6 +12,9 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.engine.whose import whose
+from pidlease.kafka.records.joined_batch import join
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import Writer, logged, stamp
 from pidlease.spark.reading import segments
 from pidlease.spark.reading.directory import DataDirectory, Span
 from pidlease.spark.reading.errors import ReadError
@@ -21,13 +24,10 @@ from pidlease.spark.reading.records import records
 from pidlease.spark.reading.sends import sends
 from pidlease.spark.source.logs import DirectoryLog
 from pidlease.storage.files import RealFiles
-from pidlease.storage.joined import join
 from pidlease.storage.log.durable_mark import DurableMark
 from pidlease.storage.log.log_start import write_log_start
 from pidlease.storage.log.scan import scan
 from pidlease.storage.ports import NewBatch
-from pidlease.storage.record_batch import read_header
-from pidlease.storage.writer import Writer, logged, stamp
 from tests.spark.audit.logs import Logs, Who, encoded
 
 STRICT, KAFKA = make_pid(Policy.STRICT, 7), make_pid(Policy.KAFKA, 8)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pidlease.core.pid import Policy, make_pid
-from pidlease.storage.identity import Identity
-from pidlease.storage.record_batch import read_header
-from pidlease.storage.writer import under_writer
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import under_writer
 from tests.unit.cli.datadir import OTHER, PID, DataDir, batch, filled, flip
 from tests.wire.batches import identified
 

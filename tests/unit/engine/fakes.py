@@ -13,12 +13,12 @@ from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import batch_of
+from pidlease.kafka.records.record_batch import BatchHeader, read_header
+from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
 from pidlease.storage.ports import AppendDone, NewBatch
-from pidlease.storage.record_batch import BatchHeader, read_header
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import LoggedBatch
 from tests.sim.batches import make_batch
 
 PID = make_pid(Policy.KAFKA, 1)

@@ -24,15 +24,15 @@ from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import batch_of, identified
+from pidlease.kafka.codec.produce_client import Row
+from pidlease.kafka.records.identity_header import Identity, encode_identity
+from pidlease.kafka.records.record_batch import BatchHeader, check_intact, read_header
+from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, crc_of_send, under_writer
 from pidlease.storage.errors import LogError, NotOwnerError
-from pidlease.storage.identity import Identity, encode_identity
 from pidlease.storage.kafka_log import forwarded, sends_of
 from pidlease.storage.ports import Forwarded, NewBatch, PartitionLog
-from pidlease.storage.record_batch import BatchHeader, check_intact, read_header
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
-from pidlease.storage.upstream.produce_wire import Row
-from pidlease.storage.writer import LoggedBatch, Writer, crc_of_send, under_writer
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import FakeLeases, FakeLog, settle
 

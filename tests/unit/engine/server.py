@@ -15,8 +15,8 @@ from pidlease.engine.keeper import KeeperConfig
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import batch_of
+from pidlease.kafka.records.record_batch import read_header
 from pidlease.storage.data_folder import DataFolder
-from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
 from tests.sim.batches import TIME_MS, make_batch

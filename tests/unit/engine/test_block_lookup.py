@@ -14,10 +14,10 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.pid_blocks import PidBlocks
 from pidlease.engine.whose import identified as judged_by
-from pidlease.storage.identity import Identity
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.record_batch import read_header
-from pidlease.storage.writer import crc_of_send, under_writer
 from tests.unit.engine.fakes import OTHER, PID, Bench, FakeLeases, settle, statuses
 from tests.wire.batches import identified
 

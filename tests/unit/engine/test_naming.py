@@ -19,12 +19,12 @@ from pidlease.engine.lease_service import Ask, Granted, LeaseService, UnknownPid
 from pidlease.engine.naming import NameBusyError, NameConflictError
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.whose import identified as judged_by
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 from pidlease.storage.data_folder import DataFolder
-from pidlease.storage.identity import Identity
-from pidlease.storage.record_batch import read_header
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
-from pidlease.storage.writer import crc_of_send, under_writer
 from tests.sim.batches import TIME_MS
 from tests.sim.files import SimFiles
 from tests.sim.pool import SeededPool

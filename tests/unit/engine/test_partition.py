@@ -12,8 +12,8 @@ from pidlease.engine import flight as module
 from pidlease.engine.failed import FAILED_HOLD_MS
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.whose import batch_of
+from pidlease.kafka.records.record_batch import read_header
 from pidlease.storage.errors import LogStoppedError
-from pidlease.storage.record_batch import read_header
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import OTHER, PID, Bench, offsets, settle, statuses
 

@@ -4,6 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Status
+from pidlease.kafka.codec.produce_client import Row
 from pidlease.kafka.produce_errors import (
     CONTENT,
     FENCED,
@@ -13,7 +14,6 @@ from pidlease.kafka.produce_errors import (
     produce_error,
 )
 from pidlease.storage.kafka_log import forwarded
-from pidlease.storage.upstream.produce_wire import Row
 from tests.crash.seeds import SOAK, new_random
 from tests.unit.engine.kafka_sim import CodeFault, World
 

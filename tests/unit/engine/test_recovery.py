@@ -13,8 +13,8 @@ from pidlease.core.state import Batch
 from pidlease.engine.outcome import Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.replay import Replay
+from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.writer import LoggedBatch
 from tests.sim.files import SimFiles
 from tests.unit.engine.server import APPENDED, DATA, DUPLICATE, GAP, SNAPSHOTS, Server, known
 

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client import cluster as module
+from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
+from pidlease.kafka.client.settings import Address, UpstreamConfig
 from pidlease.kafka.errors import UpstreamAwayError
-from pidlease.storage.upstream import cluster as module
-from pidlease.storage.upstream.cluster import Cluster, UpstreamTopic, View
-from pidlease.storage.upstream.config import Address, UpstreamConfig
-from pidlease.storage.upstream.link import Link
 
 #: Two brokers; the second one may lag behind, or be ahead.
 FIRST, SECOND = ("127.0.0.1", 1), ("127.0.0.1", 2)

@@ -8,7 +8,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pidlease.storage.identity import (
+from pidlease.kafka.records.identity_header import (
     HEADER_KEY,
     Identity,
     IdentityError,
@@ -16,7 +16,7 @@ from pidlease.storage.identity import (
     encode_identity,
     identity_header,
 )
-from pidlease.storage.record_batch import HEADER_BYTES
+from pidlease.kafka.records.record_batch import HEADER_BYTES
 
 _NUMBERS = st.integers(0, 2**63 - 1)
 _NAMES = st.text(min_size=1, max_size=60)

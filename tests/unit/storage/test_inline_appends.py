@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
+from pidlease.kafka.records.record_batch import read_header
 from pidlease.storage.errors import AppendFailedError, LogStoppedError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from pidlease.storage.log.open_logs import OpenLogs
 from pidlease.storage.ports import NewBatch
-from pidlease.storage.record_batch import read_header
 from tests.sim.batches import make_batch, simple
 from tests.sim.files import SimFiles
 from tests.unit.storage.logs import config, open_log

@@ -7,11 +7,18 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.state import UNKNOWN_CRC
-from pidlease.storage.identity import Identity, encode_identity
-from pidlease.storage.joined import JOINED_SENDS_MAX, can_join, join
+from pidlease.kafka.records.identity_header import Identity, encode_identity
+from pidlease.kafka.records.joined_batch import JOINED_SENDS_MAX, can_join, join
+from pidlease.kafka.records.record_batch import BatchHeader, check_intact, read_header
+from pidlease.kafka.records.writer_batch import (
+    LoggedBatch,
+    Writer,
+    crc_of_send,
+    logged,
+    stamp,
+    under_writer,
+)
 from pidlease.storage.kafka_log import sends_of
-from pidlease.storage.record_batch import BatchHeader, check_intact, read_header
-from pidlease.storage.writer import LoggedBatch, Writer, crc_of_send, logged, stamp, under_writer
 
 WRITER = Writer(4711, 3)
 PID = make_pid(Policy.STRICT, 7)

@@ -10,13 +10,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.codec.fetch_client import Fetched
+from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from pidlease.storage import kafka_log as module
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.kafka_log import KafkaPartitionLog, Upstream, Writers
 from pidlease.storage.ports import Forwarded
-from pidlease.storage.upstream.fetch_wire import Fetched
-from pidlease.storage.upstream.produce_wire import Batch, Row
 from tests.sim.batches import make_batch, simple
 
 PLACE = TopicPartition("t", 0)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from pidlease.storage.record_batch import (
+from pidlease.kafka.records.record_batch import (
     HEADER_BYTES,
     CorruptBatchError,
     InvalidBatchError,

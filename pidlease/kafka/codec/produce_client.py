@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from pidlease.core.buffer import Buffer
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import CLIENT_ID
+from pidlease.kafka.codec.client_messages import PRODUCE
 from pidlease.kafka.errors import UpstreamNonsenseError
-from pidlease.storage.upstream.messages import PRODUCE
 
 VERSIONS: Final = (3, 8)
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.wire.primitives import MalformedError, Reader
-from pidlease.wire.turns import Turns
+from pidlease.kafka.codec.primitives import MalformedError, Reader
+from pidlease.kafka.codec.time_slices import Turns
 
 _Read = Callable[[Reader], Any]
 #: Elements of all arrays that are read before others get their turn.

@@ -10,29 +10,29 @@ import structlog
 
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.errors import (
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamNonsenseError,
-)
-from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.upstream.asking import ask, ask_for
-from pidlease.storage.upstream.channels import Channels
-from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
-from pidlease.storage.upstream.config import UpstreamConfig
-from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.coordinators import Coordinators
-from pidlease.storage.upstream.fencing import Fencing
-from pidlease.storage.upstream.fetch_wire import (
+from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.broker_connection import Link, version_for
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.client.coordinators import Coordinators
+from pidlease.kafka.client.exchange import ask, ask_for
+from pidlease.kafka.client.produce_channels import Channels
+from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.kafka.client.transactions import Fencing
+from pidlease.kafka.codec.client_messages import FETCH, LIST_OFFSETS, Request
+from pidlease.kafka.codec.fetch_client import (
     VERSIONS,
     Fetched,
     first_offset,
     read_fetch,
     write_fetch,
 )
-from pidlease.storage.upstream.link import Link, version_for
-from pidlease.storage.upstream.messages import FETCH, LIST_OFFSETS, Request
-from pidlease.storage.upstream.produce_wire import Batch, Row
+from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamNonsenseError,
+)
+from pidlease.observability.repeated_lines import LINES
 
 _LIST_OFFSETS_VERSIONS: Final = (1, 6)
 _LATEST: Final = -1

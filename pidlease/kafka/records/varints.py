@@ -1,7 +1,7 @@
 """Varints as they stand in Kafka's records: zigzag, as in Protocol Buffers."""
 
 from pidlease.core.buffer import Buffer
-from pidlease.wire.primitives import write_uvarint
+from pidlease.kafka.codec.primitives import write_uvarint
 
 _SHIFT_MAX = 63
 

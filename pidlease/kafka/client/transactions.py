@@ -17,25 +17,25 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.errors import (
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamNonsenseError,
-    UpstreamRefusedError,
-)
-from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.upstream.asking import ask
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
-from pidlease.storage.upstream.link import version_for
-from pidlease.storage.upstream.messages import (
+from pidlease.kafka.client.broker_connection import version_for
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
+from pidlease.kafka.client.exchange import ask
+from pidlease.kafka.codec.client_messages import (
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
     INIT_PRODUCER_ID,
     Request,
 )
-from pidlease.storage.writer import Writer
+from pidlease.kafka.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamNonsenseError,
+    UpstreamRefusedError,
+)
+from pidlease.kafka.records.writer_batch import Writer
+from pidlease.observability.repeated_lines import LINES
 
 #: Kafka's own producer ids are below; those that are leased here begin with it.
 _PIDS_OF_KAFKA: Final = 1 << 48

@@ -11,16 +11,16 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from pidlease.core.buffer import Buffer
 from pidlease.core.state import UNKNOWN_CRC
-from pidlease.storage.errors import UnidentifiedBatchError
-from pidlease.storage.identity import (
+from pidlease.kafka.records.identity_header import (
     HEADER_KEY,
     Identity,
     IdentityError,
     decode_identity,
     encode_identity,
 )
-from pidlease.storage.record_batch import MAGIC, BatchHeader
-from pidlease.storage.writer import LoggedBatch
+from pidlease.kafka.records.record_batch import MAGIC, BatchHeader
+from pidlease.kafka.records.writer_batch import LoggedBatch
+from pidlease.storage.errors import UnidentifiedBatchError
 
 #: Larger sends go alone.
 SEND_BYTES_MAX: Final = 4 << 10

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from pidlease.kafka.codec.primitives import INT16, INT32, write_array, write_string
 from pidlease.kafka.errors import UpstreamNonsenseError
-from pidlease.wire.primitives import INT16, INT32, write_array, write_string
 
 #: Partition, error, high watermark, last stable offset; from version 5 on the first offset.
 _ROW_V4: Final = struct.Struct(">ihqq")

@@ -7,20 +7,20 @@ from typing import Final
 
 from aiokafka.conn import SaslPlainAuthenticator, ScramAuthenticator
 
+from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.settings import Address, UpstreamConfig
+from pidlease.kafka.codec.client_messages import (
+    API_VERSIONS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Request,
+)
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
     UpstreamRefusedError,
-)
-from pidlease.storage.upstream.config import Address, UpstreamConfig
-from pidlease.storage.upstream.link import Link
-from pidlease.storage.upstream.messages import (
-    API_VERSIONS,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    Request,
 )
 
 #: Correlation id, error, and how many APIs follow; of each its key and versions.

@@ -15,19 +15,11 @@ from typing import Final, NamedTuple
 import structlog
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.errors import (
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamLostError,
-    UpstreamNonsenseError,
-)
-from pidlease.kafka.produce_errors import STALE_LEADER
-from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.upstream.cluster import NO_LEADER, Cluster
-from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.link import Link, version_for
-from pidlease.storage.upstream.messages import PRODUCE
-from pidlease.storage.upstream.produce_wire import (
+from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.broker_connection import Link, version_for
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.codec.client_messages import PRODUCE
+from pidlease.kafka.codec.produce_client import (
     VERSIONS,
     Batch,
     Row,
@@ -36,6 +28,14 @@ from pidlease.storage.upstream.produce_wire import (
     write_alone,
     write_produce,
 )
+from pidlease.kafka.errors import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamLostError,
+    UpstreamNonsenseError,
+)
+from pidlease.kafka.produce_errors import STALE_LEADER
+from pidlease.observability.repeated_lines import LINES, kind_of
 
 #: Connections to one broker.
 CHANNELS_MAX: Final = 64

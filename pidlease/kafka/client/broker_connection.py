@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, cast
 import structlog
 
 from pidlease.core.buffer import Buffer
+from pidlease.kafka.client.settings import Address
 from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
@@ -21,7 +22,6 @@ from pidlease.kafka.errors import (
     UpstreamRefusedError,
 )
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.upstream.config import Address
 
 _LENGTH_BYTES: Final = 4
 #: The correlation id, in a request and in an answer.

@@ -8,7 +8,7 @@ thousand requests a second that is what counts.
 import struct
 from typing import Final, NamedTuple
 
-from pidlease.wire.primitives import (
+from pidlease.kafka.codec.primitives import (
     INT32,
     MalformedError,
     Reader,

@@ -6,10 +6,10 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.codec.client_messages import FIND_COORDINATOR
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.upstream.cluster import Cluster
-from pidlease.storage.upstream.messages import FIND_COORDINATOR
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

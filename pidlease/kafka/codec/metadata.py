@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.wire.primitives import (
+from pidlease.kafka.codec.primitives import (
     INT16,
     INT32,
     MalformedError,

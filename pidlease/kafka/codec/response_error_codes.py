@@ -10,7 +10,7 @@ from typing import Final
 
 from kio.index import load_response_schema
 
-from pidlease.wire.primitives import INT16, INT32
+from pidlease.kafka.codec.primitives import INT16, INT32
 
 _THROTTLE: Final = "throttle_time"
 _CODE: Final = "error_code"

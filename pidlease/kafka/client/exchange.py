@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import structlog
 
 from pidlease.core.buffer import Buffer
+from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.codec.client_messages import Request
 from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.upstream.link import Link
-from pidlease.storage.upstream.messages import Request
 
 Answer = TypeVar("Answer")
 

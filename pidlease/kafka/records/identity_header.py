@@ -14,8 +14,8 @@ import struct
 from typing import Final, NamedTuple
 
 from pidlease.core.buffer import Buffer
-from pidlease.storage import varints
-from pidlease.storage.varints import Reader
+from pidlease.kafka.records import varints
+from pidlease.kafka.records.varints import Reader
 
 #: The key of the header. Users' own headers of that name are refused.
 HEADER_NAME: Final = "pidlease"

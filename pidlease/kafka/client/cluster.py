@@ -11,6 +11,12 @@ from typing import Any, Final
 import structlog
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.broker_connection import Link, version_for
+from pidlease.kafka.client.exchange import ask, ask_slowly, read
+from pidlease.kafka.client.settings import Address, UpstreamConfig
+from pidlease.kafka.client.topic_configs import Kept, compacted, kept_ms
+from pidlease.kafka.codec.client_messages import METADATA, Request
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -19,12 +25,6 @@ from pidlease.kafka.errors import (
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.topics import illegal_name
-from pidlease.storage.upstream.asking import ask, ask_slowly, read
-from pidlease.storage.upstream.config import Address, UpstreamConfig
-from pidlease.storage.upstream.configs import Kept, compacted, kept_ms
-from pidlease.storage.upstream.connecting import connect
-from pidlease.storage.upstream.link import Link, version_for
-from pidlease.storage.upstream.messages import METADATA, Request
 
 #: Metadata has topic ids from version 10 on.
 _METADATA_VERSIONS: Final = (4, 12)

@@ -16,9 +16,9 @@ from typing import Any, Final
 from kio.serial import entity_writer
 
 from pidlease.kafka.api import CLIENT_ID
+from pidlease.kafka.codec.entities import read_entity, read_entity_slowly
+from pidlease.kafka.codec.primitives import MalformedError, Reader
 from pidlease.kafka.errors import UpstreamNonsenseError
-from pidlease.wire.entities import read_entity, read_entity_slowly
-from pidlease.wire.primitives import MalformedError, Reader
 
 API_VERSIONS: Final = 18
 METADATA: Final = 3

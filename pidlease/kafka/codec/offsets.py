@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.storage.offsets.records import CommittedOffset
-from pidlease.wire.primitives import (
+from pidlease.kafka.codec.primitives import (
     INT16,
     INT32,
     MalformedError,
@@ -20,6 +19,7 @@ from pidlease.wire.primitives import (
     write_array,
     write_string,
 )
+from pidlease.storage.offsets.records import CommittedOffset
 
 _COMMIT_FLEXIBLE_FROM: Final = 8
 _FETCH_FLEXIBLE_FROM: Final = 6

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import CLIENT_ID
+from pidlease.kafka.codec.client_messages import FETCH, next_id
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
-from pidlease.storage.upstream.messages import FETCH, next_id
 
 VERSIONS: Final = (4, 11)
 

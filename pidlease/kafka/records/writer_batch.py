@@ -14,10 +14,10 @@ from crc32c import crc32c
 
 from pidlease.core.buffer import Buffer
 from pidlease.core.pid import Policy, make_pid
+from pidlease.kafka.records.first_record import find_identity
+from pidlease.kafka.records.identity_header import Identity, IdentityError
+from pidlease.kafka.records.record_batch import CRC_AT, CRC_FROM, PRODUCER_AT, BatchHeader
 from pidlease.storage.errors import UnidentifiedBatchError
-from pidlease.storage.first_record import find_identity
-from pidlease.storage.identity import Identity, IdentityError
-from pidlease.storage.record_batch import CRC_AT, CRC_FROM, PRODUCER_AT, BatchHeader
 
 #: The writer of all partitions of the embedded log.
 WRITER_PID: Final = make_pid(Policy.WRITER, 1)

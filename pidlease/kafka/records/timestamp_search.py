@@ -3,7 +3,7 @@
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from pidlease.core.timed_offset import TimedOffset
-from pidlease.storage.record_batch import BatchHeader
+from pidlease.kafka.records.record_batch import BatchHeader
 
 
 def first_at_or_after(

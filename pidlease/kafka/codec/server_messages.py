@@ -15,8 +15,14 @@ from typing import Any, Final
 
 from kio.serial import entity_writer
 
-from pidlease.wire.entities import read_entity, read_entity_slowly
-from pidlease.wire.primitives import INT32, MalformedError, Reader, RequestHeader, write_array
+from pidlease.kafka.codec.entities import read_entity, read_entity_slowly
+from pidlease.kafka.codec.primitives import (
+    INT32,
+    MalformedError,
+    Reader,
+    RequestHeader,
+    write_array,
+)
 
 _NO_TIME: Final = timedelta(0)
 #: The largest request that is read in one go: some hundred elements.

@@ -5,11 +5,11 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from pidlease.kafka.client.broker_connection import Link, version_for
+from pidlease.kafka.client.exchange import ask
+from pidlease.kafka.codec.client_messages import DESCRIBE_CONFIGS, Request
 from pidlease.kafka.errors import UpstreamError
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.upstream.asking import ask
-from pidlease.storage.upstream.link import Link, version_for
-from pidlease.storage.upstream.messages import DESCRIBE_CONFIGS, Request
 
 _VERSIONS: Final = (1, 4)
 #: Types of what has settings (org.apache.kafka.common.config.ConfigResource).

@@ -12,14 +12,14 @@ from typing import Any, Final
 import cramjam
 
 from pidlease.core.buffer import Buffer
-from pidlease.storage.identity import (
+from pidlease.kafka.records.identity_header import (
     CutOffError,
     Identity,
     IdentityError,
     decode_identity,
     identity_header,
 )
-from pidlease.storage.record_batch import HEADER_BYTES, BatchHeader
+from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader
 
 #: How much is unpacked at most: a first record of this size, headers and all.
 UNPACKED_MAX: Final = 16 << 20

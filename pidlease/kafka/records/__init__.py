@@ -1,0 +1,1 @@
+"""Record batches: headers, identities, compression, and what writers put around them."""
