@@ -21,14 +21,14 @@ from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
 )
+from pidlease.log.kafka.kafka_log_store import KafkaStore
+from pidlease.log.kafka.kafka_writers import KafkaWriters
+from pidlease.log.ports import LogStore, PartitionLog
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.kafka_store import KafkaStore
-from pidlease.storage.kafka_writers import KafkaWriters
-from pidlease.storage.ports import LogStore, PartitionLog
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
 from proxy.configs import log_config, upstream_config

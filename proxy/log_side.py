@@ -7,11 +7,11 @@ from typing import Final, Protocol
 from pidlease.coordination.ports import Coordination
 from pidlease.engine.appends import AppendsMaker, GroupAppends
 from pidlease.engine.engine import Engine
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.ports import LogStore
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.store import OffsetStore
-from pidlease.storage.ports import LogStore
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topic_settings import check_settings
 from proxy.configs import group_limits, log_config, open_logs_max

@@ -15,9 +15,9 @@ from pidlease.engine.counts import Counts
 from pidlease.engine.flight import Pending, next_group
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.rereading import Rereadable, Rereading, Takeable
+from pidlease.log.ports import PartitionLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogStoppedError, reason_for_clients
-from pidlease.storage.ports import PartitionLog
 
 _log = structlog.get_logger(__name__)
 

@@ -28,9 +28,9 @@ from pidlease.engine.topics import (
     TopicTable,
     UnknownTopicError,
 )
+from pidlease.log.ports import LogStore
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogStore
 from pidlease.storage.snapshots import SnapshotStore, TopicPartition
 from pidlease.storage.topic_settings import SettingsChange
 from pidlease.storage.topics import Topic

@@ -7,7 +7,7 @@ import structlog
 
 from pidlease.core.state import Batch
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
-from pidlease.storage.ports import Forwarded, NewBatch
+from pidlease.log.ports import Forwarded, NewBatch
 
 #: How much one append takes at most; it bounds what a crash can tear, and a waiting answer.
 GROUP_BYTES_MAX: Final = 8 << 20

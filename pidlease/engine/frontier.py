@@ -8,7 +8,7 @@ they were sent. So everything before the lowest of these places is applied.
 from collections.abc import Hashable
 from typing import Final
 
-from pidlease.storage.ports import LATE_MS
+from pidlease.log.ports import LATE_MS
 
 #: Stands for all producers: what the life before this one sent may still be written.
 _ANYBODY: Final = 0

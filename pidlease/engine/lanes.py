@@ -25,8 +25,8 @@ from pidlease.engine.rereading import Rereading
 from pidlease.engine.taking import Taking
 from pidlease.engine.writing import WriterLane
 from pidlease.kafka.records.writer_batch import WRITER_PID, Writer, stamp
+from pidlease.log.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
 
 #: How often it is asked who owns a partition whose writer another server has taken.
 _ASK_AGAIN_MS: Final = 500

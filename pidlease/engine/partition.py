@@ -32,6 +32,7 @@ from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import no_policy
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.kafka.records.writer_batch import Writer, is_marker_of
+from pidlease.log.ports import ForwardingLog, NewBatch, PartitionLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import (
     LogError,
@@ -39,7 +40,6 @@ from pidlease.storage.errors import (
     NotOwnerError,
     OffsetRangeError,
 )
-from pidlease.storage.ports import ForwardingLog, NewBatch, PartitionLog
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
 

@@ -10,8 +10,8 @@ import structlog
 
 from pidlease.core.topic_policy import TopicPolicy
 from pidlease.engine.partition import Partition
+from pidlease.log.ports import LogStore
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogStore
 from pidlease.storage.topic_policies import policy_in_force
 from pidlease.storage.topic_settings import SettingsChange
 from pidlease.storage.topics import Topic

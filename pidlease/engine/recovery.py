@@ -13,9 +13,9 @@ from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.replay import Replay
 from pidlease.engine.surroundings import Surroundings
+from pidlease.log.ports import LogStore
 from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogStore
 from pidlease.storage.snapshots import (
     Manifest,
     PartitionRows,

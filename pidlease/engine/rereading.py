@@ -14,9 +14,9 @@ import structlog
 
 from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.kafka.records.writer_batch import Writer
+from pidlease.log.ports import ForwardingLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
-from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
 
 #: What is told where the log could not be read; why is in our own log.

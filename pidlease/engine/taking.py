@@ -11,8 +11,8 @@ from typing import Final
 from pidlease.engine.rereading import Takeable
 from pidlease.engine.writing import WriterLane
 from pidlease.kafka.records.writer_batch import Writer
+from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError
-from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
 
 #: Between two looks for the marker, which comes after the answer that it will, in seconds.

@@ -15,9 +15,9 @@ from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.policies import TopicPolicies
 from pidlease.engine.surroundings import Surroundings
+from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LogStore
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topic_settings import SettingsChange

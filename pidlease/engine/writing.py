@@ -26,8 +26,8 @@ from pidlease.kafka.produce_errors import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE
 from pidlease.kafka.records.joined_batch import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import Writer, stamp
+from pidlease.log.ports import Forwarded, ForwardingLog, NewBatch
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.ports import Forwarded, ForwardingLog, NewBatch
 
 #: Stands for the writer, where producers are told apart.
 WRITER: Final = -1

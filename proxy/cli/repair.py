@@ -17,7 +17,7 @@ from pidlease.engine.repair.repair_report import describe
 from pidlease.engine.repair.survey import DamagedPartition, Survey, survey
 from pidlease.engine.verify.access import keep_servers_out
 from pidlease.engine.verify.report import CannotLookError
-from pidlease.storage.data_folder import lock_folder
+from pidlease.log.segments.data_directory import lock_folder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import TopicPartition

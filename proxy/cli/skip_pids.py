@@ -8,7 +8,7 @@ import typer
 
 from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.ports import ZOOKEEPER_MARK, SequenceError
-from pidlease.storage.data_folder import lock_folder, sequence_file
+from pidlease.log.segments.data_directory import lock_folder, sequence_file
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
 from proxy.cli.console import cannot_look

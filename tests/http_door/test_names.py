@@ -12,7 +12,7 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.engine import EngineConfig
 from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.kafka.records.identity_header import Identity
-from pidlease.storage.ports import AppendDone
+from pidlease.log.ports import AppendDone
 from pidlease.storage.topics import Topic
 from tests.http_door.serving import Http, http
 from tests.wire.batches import identified

@@ -63,7 +63,7 @@ SHARING: Final = (
     ),
     Mutant(
         "the wait for late writes counts from the start of the process",
-        "pidlease/storage/kafka_writers.py",
+        "pidlease/log/kafka/kafka_writers.py",
         "        self._ids.update(known)\n        self._took_over_ms = self._clock_ms()\n",
         "        self._ids.update(known)\n",
         (_WRITERS,),

@@ -18,8 +18,8 @@ from tests.mutants.mutant import (
     Mutant,
 )
 
-_SEGMENT: Final = "pidlease/storage/log/segment.py"
-_EMBEDDED: Final = "pidlease/storage/log/segmented_log.py"
+_SEGMENT: Final = "pidlease/log/segments/segment.py"
+_EMBEDDED: Final = "pidlease/log/segments/segmented_log.py"
 _SNAPSHOTS: Final = "pidlease/storage/snapshots.py"
 _SEQUENCE: Final = "pidlease/coordination/file_sequence.py"
 _FILES: Final = "pidlease/storage/files.py"
@@ -133,7 +133,7 @@ STORAGE: Final = (
     ),
     Mutant(
         "retention passes its limit",
-        "pidlease/storage/log/retention.py",
+        "pidlease/log/segments/retention.py",
         "        if end > limit_offset:\n            return\n",
         "",
         (LOG,),

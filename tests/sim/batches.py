@@ -7,7 +7,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from aiokafka.record.memory_records import MemoryRecords
 
 from pidlease.kafka.records.record_batch import read_header
-from pidlease.storage.ports import NewBatch
+from pidlease.log.ports import NewBatch
 
 TIME_MS = 1_700_000_000_000
 

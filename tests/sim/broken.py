@@ -14,9 +14,9 @@ from pidlease.engine import partition as partition_module
 from pidlease.engine.failed import FailedFirsts
 from pidlease.engine.partition import Partition
 from pidlease.kafka.records.record_batch import BatchHeader
+from pidlease.log.segments import segment as segment_module
+from pidlease.log.segments.segment import ActiveSegment
 from pidlease.storage.files import OpenFile
-from pidlease.storage.log import segment as segment_module
-from pidlease.storage.log.segment import ActiveSegment
 from tests.sim.files import SimFiles
 from tests.sim.world import Wrap
 

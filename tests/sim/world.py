@@ -28,7 +28,7 @@ from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import read_header
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool

@@ -13,7 +13,7 @@ from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.ports import Coordination
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool

@@ -14,8 +14,8 @@ from pidlease.core.pid import Policy
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.partition import Partition
 from pidlease.kafka.records.identity_header import Identity
+from pidlease.log.ports import AppendDone, NewBatch
 from pidlease.storage.errors import AppendFailedError
-from pidlease.storage.ports import AppendDone, NewBatch
 from tests.golden.appends import APPENDS, AppendHistory, append_id
 from tests.wire.batches import changed, identified
 from tests.wire.client import WireClient

@@ -19,7 +19,11 @@ from pidlease.engine.repair.losses import Losses, parts_of
 from pidlease.engine.repair.repair_report import describe_partition
 from pidlease.engine.repair.survey import DamagedPartition, Survey
 from pidlease.engine.verify.report import CannotLookError
-from pidlease.storage.checked_offset import encode_offset
+from pidlease.log.segments.durable_mark import MARK_NAME, DurableMark
+from pidlease.log.segments.log_start import read_log_start, write_log_start
+from pidlease.log.segments.log_view import LogView
+from pidlease.log.segments.offset_file import encode_offset
+from pidlease.log.segments.segment import ActiveSegment, SegmentFiles
 from pidlease.storage.errors import DamagedLogError
 from pidlease.storage.files import (
     Files,
@@ -28,10 +32,6 @@ from pidlease.storage.files import (
     sweep_asides,
     write_aside,
 )
-from pidlease.storage.log.durable_mark import MARK_NAME, DurableMark
-from pidlease.storage.log.log_start import read_log_start, write_log_start
-from pidlease.storage.log.log_view import LogView
-from pidlease.storage.log.segment import ActiveSegment, SegmentFiles
 from pidlease.storage.snapshots import (
     PartitionRows,
     SnapshotError,

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from pidlease.log.segments.durable_mark import DurableMark
+from pidlease.log.segments.log_start import LOG_START_NAME, read_log_start
+from pidlease.log.segments.log_view import LogView
+from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan
+from pidlease.log.segments.segment import LOG_SUFFIX, SegmentFiles, base_offset_of
 from pidlease.storage.errors import DamagedLogError
 from pidlease.storage.files import Files, OpenFile
-from pidlease.storage.log.durable_mark import DurableMark
-from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start
-from pidlease.storage.log.log_view import LogView
-from pidlease.storage.log.scan import BrokenBatchError, is_torn, scan
-from pidlease.storage.log.segment import LOG_SUFFIX, SegmentFiles, base_offset_of
 
 
 class Damage(NamedTuple):

@@ -13,14 +13,14 @@ from pidlease.engine.recovery import begin_at
 from pidlease.engine.repair.damage import Damage, segments_of
 from pidlease.engine.whose import whose
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
+from pidlease.log.segments.batch_search import Broken, walk
+from pidlease.log.segments.durable_mark import MARK_NAME
+from pidlease.log.segments.log_start import LOG_START_NAME
+from pidlease.log.segments.log_view import LogView
+from pidlease.log.segments.scan import ScannedBatch
+from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
-from pidlease.storage.log.batch_search import Broken, walk
-from pidlease.storage.log.durable_mark import MARK_NAME
-from pidlease.storage.log.log_start import LOG_START_NAME
-from pidlease.storage.log.log_view import LogView
-from pidlease.storage.log.scan import ScannedBatch
-from pidlease.storage.log.segment import LOG_SUFFIX
 from pidlease.storage.snapshots import PartitionRows, Snapshot, TopicPartition
 from pidlease.storage.topics import Topic
 

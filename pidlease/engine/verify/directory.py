@@ -16,10 +16,10 @@ from pidlease.engine.verify.partition import Looking, PartitionCheck
 from pidlease.engine.verify.report import CannotLookError, Kind, Report
 from pidlease.engine.verify.sequence import check_sequence
 from pidlease.engine.verify.snapshots import Snapshots
-from pidlease.storage.data_folder import FORMAT_VERSION
+from pidlease.log.segments.data_directory import FORMAT_VERSION
+from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file
-from pidlease.storage.log.segment import LOG_SUFFIX
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topic_policies import policy_in_force
 from pidlease.storage.topic_settings import check_settings, check_shared

@@ -4,8 +4,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from pidlease.log.segments.sparse_index import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
 from pidlease.storage.files import OpenFile
-from pidlease.storage.log.sparse_index import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
 
 _ENTRIES_AT_ONCE: Final = 8192
 

@@ -12,13 +12,13 @@ from pidlease.engine.verify.report import Kind, Report
 from pidlease.engine.verify.segments import IndexChecks, batches
 from pidlease.kafka.records.record_batch import BatchHeader, InvalidBatchError, check_from_client
 from pidlease.kafka.records.writer_batch import logged
-from pidlease.storage.checked_offset import decode_offset
+from pidlease.log.segments.durable_mark import MARK_NAME, DurableMark
+from pidlease.log.segments.log_start import LOG_START_NAME, read_log_start
+from pidlease.log.segments.offset_file import decode_offset
+from pidlease.log.segments.scan import BrokenBatchError, ScannedBatch, is_torn
+from pidlease.log.segments.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
 from pidlease.storage.errors import DamagedLogError, UnidentifiedBatchError
 from pidlease.storage.files import Files, OpenFile, read_file
-from pidlease.storage.log.durable_mark import MARK_NAME, DurableMark
-from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start
-from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, is_torn
-from pidlease.storage.log.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
 from pidlease.storage.snapshots import LeaseRow
 
 #: Progress is told once for so many bytes.

@@ -5,9 +5,9 @@ from contextlib import ExitStack, suppress
 
 from pidlease.engine.verify.indexes import OffsetIndexCheck, Problem, TimeIndexCheck
 from pidlease.kafka.records.record_batch import HEADER_BYTES, MAGIC, read_header
+from pidlease.log.segments.scan import BrokenBatchError, ScannedBatch, scan
+from pidlease.log.segments.segment import INDEX_SUFFIX, TIME_SUFFIX, SegmentFiles
 from pidlease.storage.files import OpenFile
-from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, scan
-from pidlease.storage.log.segment import INDEX_SUFFIX, TIME_SUFFIX, SegmentFiles
 
 
 def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | BrokenBatchError]:

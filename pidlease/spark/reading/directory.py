@@ -4,19 +4,19 @@ import json
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pidlease.log.segments import sparse_index
+from pidlease.log.segments.batch_search import Broken, walk
+from pidlease.log.segments.data_directory import FORMAT_VERSION
+from pidlease.log.segments.durable_mark import DurableMark
+from pidlease.log.segments.log_start import read_log_start
+from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan_headers
+from pidlease.log.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentFiles, base_offset_of
+from pidlease.log.segments.sparse_index import OFFSET_ENTRY
 from pidlease.spark.reading.errors import ReadError
 from pidlease.spark.reading.parts import SegmentPart
 from pidlease.spark.reading.segments import FILES, folder_of
-from pidlease.storage.data_folder import FORMAT_VERSION
 from pidlease.storage.errors import DamagedLogError, DataFolderError
 from pidlease.storage.files import OpenFile, read_file
-from pidlease.storage.log import sparse_index
-from pidlease.storage.log.batch_search import Broken, walk
-from pidlease.storage.log.durable_mark import DurableMark
-from pidlease.storage.log.log_start import read_log_start
-from pidlease.storage.log.scan import BrokenBatchError, is_torn, scan_headers
-from pidlease.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentFiles, base_offset_of
-from pidlease.storage.log.sparse_index import OFFSET_ENTRY
 from pidlease.storage.topics import TopicStore
 
 #: A file may be replaced while it is looked for.

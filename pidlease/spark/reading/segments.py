@@ -6,12 +6,12 @@ from typing import Final
 
 from pidlease.engine.verify.access import ReadOnlyFiles
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
+from pidlease.log.segments.batch_search import Broken, walk
+from pidlease.log.segments.scan import BrokenBatchError
+from pidlease.log.segments.segment import LOG_SUFFIX, SegmentFiles, segment_stem
 from pidlease.spark.reading.found import Damage, Stored
 from pidlease.spark.reading.parts import SegmentPart
 from pidlease.storage.files import OpenFile, RealFiles
-from pidlease.storage.log.batch_search import Broken, walk
-from pidlease.storage.log.scan import BrokenBatchError
-from pidlease.storage.log.segment import LOG_SUFFIX, SegmentFiles, segment_stem
 
 FILES: Final = ReadOnlyFiles(RealFiles())
 

@@ -9,6 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pidlease.engine.verify.access import ReadOnlyFiles
+from pidlease.log.segments.data_directory import lock_folder
+from pidlease.log.segments.segment import LOG_SUFFIX, SegmentFiles
 from pidlease.spark.reading.directory import DataDirectory
 from pidlease.spark.reading.errors import ReadError
 from pidlease.spark.reading.parts import SegmentPart
@@ -17,10 +19,8 @@ from pidlease.spark.reading.sends import sends
 from pidlease.spark.rebuild.errors import RebuildError
 from pidlease.spark.rebuild.rebuilding import PlacedPartition, Rebuilt, Told, rebuild
 from pidlease.spark.source.columns import schema_of
-from pidlease.storage.data_folder import lock_folder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
-from pidlease.storage.log.segment import LOG_SUFFIX, SegmentFiles
 from pidlease.storage.snapshots import Place, SnapshotStore, TopicPartition
 from pidlease.storage.topics import Topic, TopicStore
 

@@ -16,7 +16,7 @@ from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
 from pidlease.engine.keeper import KeeperConfig
 from pidlease.kafka.records.record_batch import MAGIC, BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore

@@ -12,10 +12,10 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.kafka.records.identity_header import HEADER_NAME, Identity, encode_identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import under_writer
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.ports import NewBatch
+from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.files import RealFiles
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
-from pidlease.storage.ports import NewBatch
 from pidlease.storage.topics import Topic
 from tests.sim.batches import TIME_MS, make_batch
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import NamedTuple
 
 from pidlease.core.pid import Policy, make_pid
-from pidlease.storage.ports import NewBatch
+from pidlease.log.ports import NewBatch
 from tests.sim.batches import TIME_MS
 from tests.spark.audit.logs import Logs, Who, encoded
 

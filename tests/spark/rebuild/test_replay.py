@@ -16,9 +16,9 @@ from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.keeper import KeeperConfig
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.spark.rebuild.directory import rebuild_directory
 from pidlease.spark.rebuild.errors import RebuildError
-from pidlease.storage.data_folder import DataFolder
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import Manifest, SnapshotStore

@@ -15,6 +15,10 @@ from pidlease.engine.whose import whose
 from pidlease.kafka.records.joined_batch import join
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import Writer, logged, stamp
+from pidlease.log.ports import NewBatch
+from pidlease.log.segments.durable_mark import DurableMark
+from pidlease.log.segments.log_start import write_log_start
+from pidlease.log.segments.scan import scan
 from pidlease.spark.reading import segments
 from pidlease.spark.reading.directory import DataDirectory, Span
 from pidlease.spark.reading.errors import ReadError
@@ -24,10 +28,6 @@ from pidlease.spark.reading.records import records
 from pidlease.spark.reading.sends import sends
 from pidlease.spark.source.logs import DirectoryLog
 from pidlease.storage.files import RealFiles
-from pidlease.storage.log.durable_mark import DurableMark
-from pidlease.storage.log.log_start import write_log_start
-from pidlease.storage.log.scan import scan
-from pidlease.storage.ports import NewBatch
 from tests.spark.audit.logs import Logs, Who, encoded
 
 STRICT, KAFKA = make_pid(Policy.STRICT, 7), make_pid(Policy.KAFKA, 8)

@@ -10,12 +10,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pidlease.core.pid import Policy, make_pid
+from pidlease.log.segments.durable_mark import DurableMark
+from pidlease.log.segments.log_start import write_log_start
 from pidlease.spark.reading.errors import ReadError
 from pidlease.spark.source.columns import schema_of
 from pidlease.spark.source.stream import LogStreamReader
 from pidlease.storage.files import RealFiles
-from pidlease.storage.log.durable_mark import DurableMark
-from pidlease.storage.log.log_start import write_log_start
 from tests.copier.sides import make_topic
 from tests.servers.pidlease import PidleaseServer
 from tests.spark.audit.logs import Logs, Who, encoded

@@ -21,9 +21,9 @@ from pidlease.core.rules import KAFKA
 from pidlease.core.state import ProducerState, fold
 from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import read_header
+from pidlease.log.ports import NewBatch
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.files import RealFiles, write_aside
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
-from pidlease.storage.ports import NewBatch
 from pidlease.storage.snapshots import LeaseRow, PartitionRows, SnapshotStore, TopicPartition
 from pidlease.storage.topics import Topic, TopicStore
 from proxy.__main__ import cli

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pidlease.coordination.file_sequence import FileSequence, parse_line
-from pidlease.storage.data_folder import lock_folder, sequence_file
+from pidlease.log.segments.data_directory import lock_folder, sequence_file
 from pidlease.storage.files import RealFiles
 from tests.unit.cli.datadir import filled, run
 

@@ -15,8 +15,8 @@ from pidlease.engine.surroundings import Surroundings
 from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import BatchHeader, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch
+from pidlease.log.ports import AppendDone, NewBatch
 from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
-from pidlease.storage.ports import AppendDone, NewBatch
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics import Topic
 from tests.sim.batches import make_batch

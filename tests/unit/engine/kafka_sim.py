@@ -28,9 +28,9 @@ from pidlease.kafka.codec.produce_client import Row
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from pidlease.kafka.records.record_batch import BatchHeader, check_intact, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, crc_of_send, under_writer
+from pidlease.log.kafka.kafka_partition_log import forwarded, sends_of
+from pidlease.log.ports import Forwarded, NewBatch, PartitionLog
 from pidlease.storage.errors import LogError, NotOwnerError
-from pidlease.storage.kafka_log import forwarded, sends_of
-from pidlease.storage.ports import Forwarded, NewBatch, PartitionLog
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics import Topic
 from tests.sim.batches import make_batch

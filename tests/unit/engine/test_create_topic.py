@@ -12,7 +12,7 @@ from pidlease.coordination.file_sequence import FileSequence
 from pidlease.coordination.ports import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, TopicExistsError, wall_clock_ms
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic

@@ -11,7 +11,7 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.outcome import Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import catch_up
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.topics import Topic
 from tests.sim.files import SimFiles

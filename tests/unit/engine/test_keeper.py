@@ -8,7 +8,7 @@ import pytest
 
 from pidlease.engine import keeper
 from pidlease.engine.keeper import KeeperConfig
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.errors import NotOwnerError
 from pidlease.storage.snapshots import SnapshotStore
 from tests.sim.files import SimFiles

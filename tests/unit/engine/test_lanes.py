@@ -11,8 +11,8 @@ from pidlease.engine.frontier import Frontier
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import read_header
+from pidlease.log.ports import LATE_MS, Forwarded
 from pidlease.storage.errors import LogError
-from pidlease.storage.ports import LATE_MS, Forwarded
 from tests.crash.seeds import SOAK, new_random
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import settle

@@ -22,7 +22,7 @@ from pidlease.engine.whose import identified as judged_by
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics import Topic
 from tests.sim.batches import TIME_MS

@@ -14,8 +14,8 @@ from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.outcome import Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.policies import TopicPolicies
+from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.ports import LogStore
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_policies import policy_in_force
 from pidlease.storage.topic_settings import change_of_own, change_of_shared

@@ -13,7 +13,7 @@ from pidlease.kafka.produce_errors import (
     Stored,
     produce_error,
 )
-from pidlease.storage.kafka_log import forwarded
+from pidlease.log.kafka.kafka_partition_log import forwarded
 from tests.crash.seeds import SOAK, new_random
 from tests.unit.engine.kafka_sim import CodeFault, World
 

@@ -10,8 +10,8 @@ from pidlease.engine.repair.cut import REPAIR_NAME, REPORT_NAME, cut
 from pidlease.engine.repair.survey import survey
 from pidlease.engine.verify.directory import verify
 from pidlease.kafka.records.record_batch import read_header
+from pidlease.log.segments.segment import base_offset_of
 from pidlease.storage.files import read_file
-from pidlease.storage.log.segment import base_offset_of
 from pidlease.storage.snapshots import TopicPartition
 from tests.sim.batches import TIME_MS
 from tests.sim.files import SimFiles, SimulatedCrash

@@ -5,8 +5,8 @@ from typing import cast
 
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.rereading import Parked, Rereading
+from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError
-from pidlease.storage.ports import ForwardingLog
 from pidlease.storage.snapshots import TopicPartition
 from tests.unit.engine.fakes import settle
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import cast
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
+from pidlease.log.ports import NewBatch
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
-from pidlease.storage.ports import NewBatch
 from tests.sim.batches import StoredRecord, read_records, simple
 
 FOLDER = Path("/data/logs/t-0")

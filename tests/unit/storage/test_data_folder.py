@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
-from pidlease.storage.data_folder import FORMAT_VERSION, DataFolder
+from pidlease.log.segments.data_directory import FORMAT_VERSION, DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, RealFiles, read_file
 from pidlease.storage.io_pool import IoPool

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.errors import DamagedLogError, LogError
 from pidlease.storage.files import read_file
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from tests.sim.batches import TIME_MS, StoredRecord, simple
 from tests.sim.files import SimFiles
 from tests.unit.storage.logs import FOLDER, config, fill, offsets, open_log, read_all, segments

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.errors import AppendFailedError, LogStoppedError
 from pidlease.storage.files import read_file
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from tests.sim.batches import TIME_MS, simple
 from tests.sim.files import SimFiles, SimulatedCrash
 from tests.unit.storage.logs import (

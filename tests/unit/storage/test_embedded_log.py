@@ -9,10 +9,10 @@ import pytest
 from pidlease.core.log_config import FsyncPolicy
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.kafka.records.record_batch import read_header
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.errors import LogStoppedError, OffsetRangeError
 from pidlease.storage.files import read_file
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from tests.sim.batches import TIME_MS, make_batch, new_batch, read_records, simple
 from tests.sim.files import SimFiles
 from tests.unit.storage.logs import (

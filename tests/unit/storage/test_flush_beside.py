@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.errors import LogStoppedError
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
 from tests.sim.batches import simple
 from tests.sim.files import SimFiles
 from tests.unit.storage.logs import config, offsets, open_log

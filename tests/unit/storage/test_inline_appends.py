@@ -11,11 +11,11 @@ import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.kafka.records.record_batch import read_header
+from pidlease.log.ports import NewBatch
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.storage.errors import AppendFailedError, LogStoppedError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
-from pidlease.storage.log.open_logs import OpenLogs
-from pidlease.storage.ports import NewBatch
 from tests.sim.batches import make_batch, simple
 from tests.sim.files import SimFiles
 from tests.unit.storage.logs import config, open_log
@@ -90,7 +90,7 @@ async def test_what_nobody_thought_of_is_an_answer_too(
 async def test_after_a_slow_write_the_next_goes_to_a_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pidlease.storage.log.embedded._INLINE_SECONDS_MAX", -1.0)
+    monkeypatch.setattr("pidlease.log.segments.embedded_log._INLINE_SECONDS_MAX", -1.0)
     handed: list[object] = []
     submit = bench.pool.submit
 

@@ -18,7 +18,7 @@ from pidlease.kafka.records.writer_batch import (
     stamp,
     under_writer,
 )
-from pidlease.storage.kafka_log import sends_of
+from pidlease.log.kafka.kafka_partition_log import sends_of
 
 WRITER = Writer(4711, 3)
 PID = make_pid(Policy.STRICT, 7)

@@ -13,10 +13,10 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.codec.fetch_client import Fetched
 from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
-from pidlease.storage import kafka_log as module
+from pidlease.log.kafka import kafka_partition_log as module
+from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog, Upstream, Writers
+from pidlease.log.ports import Forwarded
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.kafka_log import KafkaPartitionLog, Upstream, Writers
-from pidlease.storage.ports import Forwarded
 from tests.sim.batches import make_batch, simple
 
 PLACE = TopicPartition("t", 0)

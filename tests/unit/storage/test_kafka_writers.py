@@ -9,8 +9,8 @@ from pidlease.coordination.writer_ids import WriterOf
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.records.writer_batch import Writer
-from pidlease.storage.kafka_writers import KafkaWriters, WriterUnavailableError
-from pidlease.storage.ports import LATE_MS
+from pidlease.log.kafka.kafka_writers import KafkaWriters, WriterUnavailableError
+from pidlease.log.ports import LATE_MS
 from tests.sim.pool import SeededPool
 
 PLACE = TopicPartition("t", 0)

@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.log_start import write_log_start
 from pidlease.storage.errors import LogError, LogStoppedError
 from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log.log_start import write_log_start
 from pidlease.storage.topics import Topic
 from tests.sim.batches import TIME_MS, simple
 from tests.sim.files import SimFiles

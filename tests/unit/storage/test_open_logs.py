@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
-from pidlease.storage.log.open_logs import OpenLogs
 from pidlease.storage.topics import Topic
 from tests.sim.batches import simple
 from tests.sim.files import SimFiles

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from pidlease.core.log_config import LogConfig
-from pidlease.storage.data_folder import DataFolder
+from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import read_file, write_aside
 from pidlease.storage.io_pool import IoPool

@@ -19,6 +19,8 @@ from typing import Final
 import structlog
 
 from pidlease.core.log_config import LogConfig
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.storage.errors import DataFolderError, reason_for_clients
 from pidlease.storage.files import (
     Files,
@@ -29,8 +31,6 @@ from pidlease.storage.files import (
     write_aside,
 )
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log.embedded import EmbeddedPartitionLog
-from pidlease.storage.log.open_logs import OpenLogs
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import check_shared, config_of, plain
 from pidlease.storage.topics import DEFAULTS_NAME, Topic, TopicInDoubtError, TopicStore

@@ -7,7 +7,7 @@ does not come back.
 from pathlib import Path
 from typing import Final
 
-from pidlease.storage.checked_offset import decode_offset, encode_offset
+from pidlease.log.segments.offset_file import decode_offset, encode_offset
 from pidlease.storage.errors import DamagedLogError
 from pidlease.storage.files import Files, read_file, write_aside
 

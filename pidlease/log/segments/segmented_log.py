@@ -10,6 +10,20 @@ import structlog
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.kafka.records.record_batch import place
+from pidlease.log.ports import NewBatch
+from pidlease.log.segments.durable_mark import DurableMark
+from pidlease.log.segments.log_start import LOG_START_NAME, read_log_start, write_log_start
+from pidlease.log.segments.log_view import LogView
+from pidlease.log.segments.open_logs import OpenLogs
+from pidlease.log.segments.retention import is_past, removable
+from pidlease.log.segments.segment import (
+    LOG_SUFFIX,
+    SUFFIXES,
+    ActiveSegment,
+    Placed,
+    SegmentFiles,
+    base_offset_of,
+)
 from pidlease.storage.errors import (
     AppendFailedError,
     DamagedLogError,
@@ -19,20 +33,6 @@ from pidlease.storage.errors import (
 )
 from pidlease.storage.files import Files, make_durable_folder, remove_tree, sweep_asides
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.log.durable_mark import DurableMark
-from pidlease.storage.log.log_start import LOG_START_NAME, read_log_start, write_log_start
-from pidlease.storage.log.log_view import LogView
-from pidlease.storage.log.open_logs import OpenLogs
-from pidlease.storage.log.retention import is_past, removable
-from pidlease.storage.log.segment import (
-    LOG_SUFFIX,
-    SUFFIXES,
-    ActiveSegment,
-    Placed,
-    SegmentFiles,
-    base_offset_of,
-)
-from pidlease.storage.ports import NewBatch
 
 #: Offsets in the index files count from the segment's base in 31 bits.
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from pidlease.storage.checked_offset import decode_offset, encode_offset
+from pidlease.log.segments.offset_file import decode_offset, encode_offset
 from pidlease.storage.files import Files, OpenFile, read_file
 
 #: The file of a partition's mark.

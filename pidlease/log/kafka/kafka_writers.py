@@ -17,10 +17,10 @@ from pidlease.kafka.client.topic_configs import Kept
 from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.errors import UpstreamError, UpstreamRefusedError
 from pidlease.kafka.records.writer_batch import Writer
+from pidlease.log.ports import LATE_MS
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import LATE_MS
 
 #: A writer is renewed after this time, in ms: before Kafka forgets its transactional id, whose next
 #: user would get another producer id, and fence nobody.

@@ -34,6 +34,7 @@ from pidlease.kafka.records.record_batch import (
     read_header,
 )
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, logged
+from pidlease.log.ports import AppendDone, Forwarded, NewBatch
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import (
     DamagedLogError,
@@ -43,7 +44,6 @@ from pidlease.storage.errors import (
     UnidentifiedBatchError,
 )
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.ports import AppendDone, Forwarded, NewBatch
 
 Result = TypeVar("Result")
 

@@ -8,8 +8,8 @@ from typing import Final
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
-from pidlease.storage.log.segmented_log import SegmentedLog
-from pidlease.storage.ports import AppendDone, NewBatch
+from pidlease.log.ports import AppendDone, NewBatch
+from pidlease.log.segments.segmented_log import SegmentedLog
 
 #: What is written on the event loop at most; a page cache takes it in some tens of microseconds.
 _INLINE_BYTES_MAX: Final = 128 << 10

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from pidlease.core.log_config import LogConfig
-from pidlease.storage.log.segment import ActiveSegment, SegmentFiles
+from pidlease.log.segments.segment import ActiveSegment, SegmentFiles
 
 
 def is_past(config: LogConfig, max_timestamp: int, now_ms: int) -> bool:

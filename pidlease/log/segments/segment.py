@@ -9,11 +9,11 @@ import structlog
 
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.records.record_batch import BatchHeader
+from pidlease.log.segments import sparse_index
+from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan, scan_headers
+from pidlease.log.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Indexer
 from pidlease.storage.errors import DamagedLogError
 from pidlease.storage.files import Files, OpenFile
-from pidlease.storage.log import sparse_index
-from pidlease.storage.log.scan import BrokenBatchError, is_torn, scan, scan_headers
-from pidlease.storage.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Indexer
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"

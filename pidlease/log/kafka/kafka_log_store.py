@@ -16,10 +16,10 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.errors import UpstreamError
+from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
+from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.kafka_log import KafkaPartitionLog
-from pidlease.storage.kafka_writers import KafkaWriters
 from pidlease.storage.setting_values import SettingError
 from pidlease.storage.topic_settings import SHARED_SETTINGS, check_shared
 from pidlease.storage.topics import Topic

@@ -11,8 +11,8 @@ from pidlease.kafka.records.record_batch import (
     check_intact,
     read_header,
 )
+from pidlease.log.segments.scan import BrokenBatchError, ScannedBatch, scan
 from pidlease.storage.files import OpenFile
-from pidlease.storage.log.scan import BrokenBatchError, ScannedBatch, scan
 
 _WINDOW_BYTES: Final = 1 << 20
 #: Between the high half of the base offset and the magic byte: the low half, the length, and the

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.kafka.records.timestamp_search import first_at_or_after
+from pidlease.log.segments import sparse_index
+from pidlease.log.segments.scan import ScannedBatch, scan, scan_headers
+from pidlease.log.segments.segment import LOG_SUFFIX, TIME_SUFFIX, SegmentFiles
+from pidlease.log.segments.sparse_index import TIME_ENTRY
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
-from pidlease.storage.log import sparse_index
-from pidlease.storage.log.scan import ScannedBatch, scan, scan_headers
-from pidlease.storage.log.segment import LOG_SUFFIX, TIME_SUFFIX, SegmentFiles
-from pidlease.storage.log.sparse_index import TIME_ENTRY
 
 
 class LogView(NamedTuple):

@@ -1,0 +1,1 @@
+"""One partition's log, on disk or in Kafka, behind the same ports."""
