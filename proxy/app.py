@@ -21,7 +21,7 @@ from pidlease.coordination.ports import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.faults import FaultPlan, FaultyFiles
+from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from proxy.configs import check_exposure, door_config, engine_config, record_limits

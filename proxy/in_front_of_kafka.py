@@ -30,7 +30,7 @@ from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from proxy.configs import log_config, upstream_config
 from proxy.coordinator import Coordinator
 from proxy.kafka.apis import Apis

@@ -11,9 +11,9 @@ from pidlease.log.ports import LogStore
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offsets.store import OffsetStore
+from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topic_settings import check_settings
+from pidlease.storage.topics.topic_settings import check_settings
 from proxy.configs import group_limits, log_config, open_logs_max
 from proxy.coordinator import Coordinator
 from proxy.kafka.apis import Apis, EmbeddedApis

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pidlease.coordination.zookeeper.connection import ZooKeeperConfig
-from pidlease.storage.faults import FaultPlan
+from pidlease.storage.file_faults import FaultPlan
 
 _PORT_MAX = 65_535
 

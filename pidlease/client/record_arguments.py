@@ -4,7 +4,7 @@ from typing import Final
 
 from pidlease.client.batch import Headers
 from pidlease.kafka.records.identity_header import HEADER_KEY
-from pidlease.storage.topics import illegal_name
+from pidlease.storage.topics.topic_store import illegal_name
 
 #: Of a record beside key, value and headers, and of a batch around it.
 _FRAME_BYTES: Final = 200

@@ -32,8 +32,8 @@ from pidlease.log.ports import LogStore
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore, TopicPartition
-from pidlease.storage.topic_settings import SettingsChange
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_settings import SettingsChange
+from pidlease.storage.topics.topic_store import Topic
 
 __all__ = [
     "Engine",

@@ -14,7 +14,7 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import begin, catch_up
 from pidlease.engine.topics import TopicTable, UnseenTopic
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 #: Names that are remembered.
 _GONE_MAX: Final = 100_000

@@ -7,7 +7,7 @@ from pidlease.core.packed import Packed
 from pidlease.engine.leasing import Leases
 from pidlease.engine.partition import Partition
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 #: A topic that was not seen for so long will not come again.
 UNSEEN_MS_MAX: Final = 3_600_000

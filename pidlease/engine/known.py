@@ -11,7 +11,7 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.whose import whose
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 
 class KnownProducers:

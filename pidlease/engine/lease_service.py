@@ -26,7 +26,7 @@ from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.engine.partition import Partition
 from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 #: How long a lease waits for the next block of PIDs, in seconds.
 _BLOCK_WAIT_SECONDS: Final = 2.0

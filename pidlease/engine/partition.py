@@ -41,7 +41,7 @@ from pidlease.storage.errors import (
     OffsetRangeError,
 )
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 #: Verdicts that hang on what is known: more may stand in a log that others write to, too.
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))

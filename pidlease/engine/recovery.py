@@ -25,7 +25,7 @@ from pidlease.storage.snapshots import (
     SnapshotStore,
     TopicPartition,
 )
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 _log = structlog.get_logger(__name__)
 

@@ -18,10 +18,10 @@ from pidlease.engine.surroundings import Surroundings
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.setting_values import SettingError
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
-from pidlease.storage.topic_settings import SettingsChange
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.setting_values import SettingError
+from pidlease.storage.topics.topic_settings import SettingsChange
+from pidlease.storage.topics.topic_store import Topic
 
 #: Partitions that are opened at once, for a topic of many.
 _OPENED_AT_ONCE: Final = 64

@@ -7,7 +7,7 @@ from pidlease.core.log_config import LogConfig
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 
 class NewBatch(NamedTuple):

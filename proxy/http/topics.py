@@ -24,9 +24,13 @@ from pidlease.http_api.topic_messages import (
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import reason_for_clients
-from pidlease.storage.setting_values import SettingError
-from pidlease.storage.topic_settings import change_of_own, change_of_shared, settings_in_force
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.setting_values import SettingError
+from pidlease.storage.topics.topic_settings import (
+    change_of_own,
+    change_of_shared,
+    settings_in_force,
+)
+from pidlease.storage.topics.topic_store import Topic
 from proxy.http.errors import NotReadyError, ready_engine, refusal
 
 #: Changes that may wait for others.

@@ -26,7 +26,7 @@ from pidlease.kafka.codec.metadata import (
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader, write_array
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.topics import Topic, illegal_name
+from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.kafka.config import ClusterConfig
 from proxy.kafka.connection import Slot
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from pidlease.kafka.codec.metadata import FLEXIBLE_FROM, PartitionRows, write_topic
 from pidlease.kafka.codec.primitives import write_array
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 #: What all of it may take together, in bytes; what is used least goes first.
 CACHE_BYTES_MAX: Final = 32 << 20

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pidlease.kafka.codec.metadata import topic_layout, write_head, write_tail
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache
 

@@ -21,7 +21,7 @@ class Point:
     """A fault, and what makes the server come by.
 
     Attributes:
-        fault: as `pidlease.storage.faults` reads it.
+        fault: as `pidlease.storage.file_faults` reads it.
         trigger: start, traffic, lease, name, topic, defaults, commit or stop.
     """
 

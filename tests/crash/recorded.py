@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from unittest.mock import patch
 
-from pidlease.storage.faults import FaultPlan, HalfWrite
+from pidlease.storage.file_faults import FaultPlan, HalfWrite
 from proxy.__main__ import main
 
 #: Faults must be on for the operations to pass where they are written down; this one does nothing.

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import RecordsAnswer
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from proxy.http.door import add_http_door
 from proxy.http.records import RecordLimits
 from tests.servers.ports import LOOPBACK

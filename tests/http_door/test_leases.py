@@ -11,7 +11,7 @@ from pidlease.core.state import Batch
 from pidlease.engine.engine import EngineConfig
 from pidlease.engine.partition import Partition
 from pidlease.http_api.lease_messages import LEASES_MAX
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.http_door.serving import Http, append_state, http
 from tests.wire.harness import Wanted
 

@@ -13,7 +13,7 @@ from pidlease.engine.engine import EngineConfig
 from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.log.ports import AppendDone
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.http_door.serving import Http, http
 from tests.wire.batches import identified
 from tests.wire.client import Answer

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from pidlease.core.log_config import FsyncPolicy
-from pidlease.storage.faults import Fault, FaultPlan
-from pidlease.storage.topics import Topic
+from pidlease.storage.file_faults import Fault, FaultPlan
+from pidlease.storage.topics.topic_store import Topic
 from proxy.ops.status import status_of
 from tests.http_door.serving import Http, http
 from tests.wire import harness

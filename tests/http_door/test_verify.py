@@ -13,7 +13,7 @@ from pidlease.engine.verify.report import Report
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.writer_batch import WRITER_PID
 from pidlease.storage.files import RealFiles
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.http_door.serving import Http, http
 from tests.wire.batches import batch, changed, identified
 from tests.wire.client import WireClient

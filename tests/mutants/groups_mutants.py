@@ -4,11 +4,11 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_JOURNAL: Final = "pidlease/storage/offsets/journal.py"
-_STORE: Final = "pidlease/storage/offsets/store.py"
-_ROOM: Final = "pidlease/storage/offsets/room.py"
+_JOURNAL: Final = "pidlease/storage/offsets/offset_journal.py"
+_STORE: Final = "pidlease/storage/offsets/offset_store.py"
+_ROOM: Final = "pidlease/storage/offsets/offset_room.py"
 _CONNECTION: Final = "proxy/kafka/connection.py"
-_TABLE: Final = "pidlease/storage/offsets/table.py"
+_TABLE: Final = "pidlease/storage/offsets/offset_table.py"
 _GROUP: Final = "proxy/kafka/groups/group.py"
 _REBALANCE: Final = "proxy/kafka/groups/rebalance.py"
 _COORDINATOR: Final = "proxy/kafka/groups/coordinator.py"

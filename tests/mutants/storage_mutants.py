@@ -169,7 +169,7 @@ STORAGE: Final = (
     ),
     Mutant(
         "a deleted topic's logs are not remembered",
-        "pidlease/storage/topics.py",
+        "pidlease/storage/topics/topic_store.py",
         "        self._files.rename(path, doomed)\n",
         "        self._files.remove(path)\n",
         (CHANGES,),

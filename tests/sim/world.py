@@ -33,7 +33,7 @@ from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import make_batch, read_records
 from tests.sim.clients import Stream
 from tests.sim.files import SimFiles, SimulatedCrash

@@ -14,12 +14,12 @@ from pidlease.coordination.ports import Coordination
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
 from pidlease.log.segments.data_directory import DataFolder
-from pidlease.storage.faults import FaultPlan, FaultyFiles
+from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offsets.store import OffsetStore
+from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topic_settings import check_settings
+from pidlease.storage.topics.topic_settings import check_settings
 from proxy.kafka.apis import EmbeddedApis
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig

@@ -5,7 +5,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.wire.admin_requests import (
     ALTER_CONFIGS,
     APPEND,

@@ -9,7 +9,7 @@ import pytest
 
 from pidlease.core.state import ProducerState
 from pidlease.engine.partition import Partition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.wire.admin_requests import (
     DELETE_RECORDS,
     DELETE_TOPICS,

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.log_config import FsyncPolicy
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.groups.steps import GroupLimits
 from tests.wire.client import WireClient
 from tests.wire.group_requests import (

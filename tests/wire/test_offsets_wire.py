@@ -12,7 +12,7 @@ from kio.serial import entity_reader
 
 from pidlease.kafka.codec.offsets import read_commit, read_fetch, write_commit, write_fetch
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader, read_request_header
-from pidlease.storage.offsets.records import CommittedOffset
+from pidlease.storage.offsets.journal_records import CommittedOffset
 from tests.property.profile import PROFILE, examples
 from tests.wire.group_requests import OFFSET_COMMIT, OFFSET_FETCH, committing, fetching
 from tests.wire.messages import decode_response, encode_request

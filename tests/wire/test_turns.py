@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from pidlease.engine.partition import Partition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.admin.deleting import DeletingApi
 from tests.wire.admin_requests import (
     CREATE_TOPICS,

@@ -22,7 +22,7 @@ from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
 from pidlease.storage.snapshots import PartitionRows, Snapshot, TopicPartition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 #: Ranges of sequences of one producer that are listed.
 _RANGES_MAX: Final = 100

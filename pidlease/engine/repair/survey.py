@@ -15,11 +15,11 @@ from pidlease.engine.verify.report import CannotLookError
 from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file
-from pidlease.storage.offsets.journal import JOURNAL_NAME
-from pidlease.storage.offsets.lines import journal_lines
-from pidlease.storage.offsets.table import OffsetTable
+from pidlease.storage.offsets.journal_lines import journal_lines
+from pidlease.storage.offsets.offset_journal import JOURNAL_NAME
+from pidlease.storage.offsets.offset_table import OffsetTable
 from pidlease.storage.snapshots import Snapshot, SnapshotError, SnapshotStore, TopicPartition
-from pidlease.storage.topics import Topic, TopicStore
+from pidlease.storage.topics.topic_store import Topic, TopicStore
 
 
 class GroupLoss(NamedTuple):

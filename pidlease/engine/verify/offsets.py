@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pidlease.engine.verify.partition import Looking
 from pidlease.engine.verify.report import Kind
-from pidlease.storage.offsets.journal import JOURNAL_NAME
-from pidlease.storage.offsets.lines import JournalLine, journal_lines
+from pidlease.storage.offsets.journal_lines import JournalLine, journal_lines
+from pidlease.storage.offsets.offset_journal import JOURNAL_NAME
 
 
 def check_offsets(looking: Looking, folder: Path) -> None:

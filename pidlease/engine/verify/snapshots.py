@@ -18,7 +18,7 @@ from pidlease.storage.snapshots import (
     SnapshotStore,
     TopicPartition,
 )
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 _MANIFEST: Final = "manifest.json"
 _PRODUCERS: Final = "producers.parquet"

@@ -24,7 +24,7 @@ from pidlease.kafka.errors import (
     UpstreamRefusedError,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.topics import illegal_name
+from pidlease.storage.topics.topic_store import illegal_name
 
 #: Metadata has topic ids from version 10 on.
 _METADATA_VERSIONS: Final = (4, 12)

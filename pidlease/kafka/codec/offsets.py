@@ -19,7 +19,7 @@ from pidlease.kafka.codec.primitives import (
     write_array,
     write_string,
 )
-from pidlease.storage.offsets.records import CommittedOffset
+from pidlease.storage.offsets.journal_records import CommittedOffset
 
 _COMMIT_FLEXIBLE_FROM: Final = 8
 _FETCH_FLEXIBLE_FROM: Final = 6

@@ -17,7 +17,7 @@ from pidlease.spark.reading.parts import SegmentPart
 from pidlease.spark.reading.segments import FILES, folder_of
 from pidlease.storage.errors import DamagedLogError, DataFolderError
 from pidlease.storage.files import OpenFile, read_file
-from pidlease.storage.topics import TopicStore
+from pidlease.storage.topics.topic_store import TopicStore
 
 #: A file may be replaced while it is looked for.
 _TRIES: Final = 5

@@ -22,7 +22,7 @@ from pidlease.spark.source.columns import schema_of
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import Place, SnapshotStore, TopicPartition
-from pidlease.storage.topics import Topic, TopicStore
+from pidlease.storage.topics.topic_store import Topic, TopicStore
 
 #: Tasks that segments are read in, at most.
 _TASKS_MAX: Final = 10_000

@@ -17,7 +17,7 @@ from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import Turns, counted
 from pidlease.storage.errors import LogError
-from pidlease.storage.topic_settings import check_shared
+from pidlease.storage.topics.topic_settings import check_shared
 from proxy.kafka.admin.describing import (
     BROKER,
     TOPIC,

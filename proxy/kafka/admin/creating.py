@@ -20,7 +20,7 @@ from pidlease.engine.engine import (
 )
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import counted
-from pidlease.storage.topics import Topic, illegal_name
+from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored

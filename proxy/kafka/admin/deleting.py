@@ -18,7 +18,7 @@ from pidlease.engine.partition import Partition
 from pidlease.kafka.codec.primitives import write_array, write_string
 from pidlease.kafka.codec.time_slices import Turns, counted
 from pidlease.storage.errors import LogError, OffsetRangeError
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.works import Works, deadline_of

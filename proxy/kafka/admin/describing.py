@@ -10,7 +10,7 @@ from pidlease.engine.engine import Engine
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, write_array, write_string
 from pidlease.kafka.codec.server_messages import Response
-from pidlease.storage.topics import illegal_name
+from pidlease.storage.topics.topic_store import illegal_name
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.settings import Setting, Source, shared_settings, synonyms
 from proxy.kafka.admin.verdict import DONE, Verdict

@@ -15,7 +15,7 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.kafka.codec.primitives import INT16, INT32, write_array, write_string
 from pidlease.kafka.codec.time_slices import Turns
-from pidlease.storage.topics import illegal_name
+from pidlease.storage.topics.topic_store import illegal_name
 from proxy.kafka.admin.rows import Rows
 from proxy.kafka.admin.verdict import DONE, Verdict
 

@@ -11,8 +11,13 @@ from typing import Final, NamedTuple
 
 from pidlease.core.log_config import LogConfig
 from pidlease.kafka.codec.metadata import NODE_ID
-from pidlease.storage.topic_policies import DEDUPLICATION, INITIAL, POLICIES, POLICY_DEFAULTS
-from pidlease.storage.topic_settings import plain_setting
+from pidlease.storage.topics.policy_settings import (
+    DEDUPLICATION,
+    INITIAL,
+    POLICIES,
+    POLICY_DEFAULTS,
+)
+from pidlease.storage.topics.topic_settings import plain_setting
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
 
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, INT32, RequestHeader, write_array
 from pidlease.kafka.codec.server_messages import Response, read_request, read_request_slowly
-from pidlease.storage.offsets.records import OffsetsFailedError, RemoveGroup
+from pidlease.storage.offsets.journal_records import OffsetsFailedError, RemoveGroup
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.group import Group

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from pidlease.engine.engine import Engine, wall_clock_ms
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.groups.admin_api import GroupAdminApi
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.expiry import Expiry

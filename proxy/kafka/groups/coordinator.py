@@ -14,7 +14,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.offsets.records import GroupNote, OffsetsFullError
+from pidlease.storage.offsets.journal_records import GroupNote, OffsetsFullError
 from proxy.kafka.groups.group import Group
 from proxy.kafka.groups.known import KnownGroups
 from proxy.kafka.groups.members import NEVER

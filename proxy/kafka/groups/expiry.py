@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.offsets.records import CommittedOffset, Forget, Record, RemoveGroup
-from pidlease.storage.offsets.table import StoredGroup
+from pidlease.storage.offsets.journal_records import CommittedOffset, Forget, Record, RemoveGroup
+from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.ports import Offsets
 from proxy.kafka.groups.rebalance import State

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Container
 
-from pidlease.storage.offsets.table import OffsetTable
+from pidlease.storage.offsets.offset_table import OffsetTable
 
 
 class KnownGroups:

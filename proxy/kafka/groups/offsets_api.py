@@ -24,7 +24,7 @@ from pidlease.kafka.codec.offsets import (
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import Response, read_request
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.offsets.records import (
+from pidlease.storage.offsets.journal_records import (
     NEVER_MS,
     Commit,
     CommittedOffset,
@@ -33,7 +33,7 @@ from pidlease.storage.offsets.records import (
     OffsetsFullError,
     TopicOffsets,
 )
-from pidlease.storage.offsets.table import StoredGroup
+from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.connection import Slot
 from proxy.kafka.groups.coordinator import Coordinator
 from proxy.kafka.groups.growing import Growing

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from pidlease.storage.offsets.records import Record
-from pidlease.storage.offsets.table import OffsetTable
+from pidlease.storage.offsets.journal_records import Record
+from pidlease.storage.offsets.offset_table import OffsetTable
 
 
 class Offsets(Protocol):
-    """Durable committed offsets; `pidlease.storage.offsets.store` has them."""
+    """Durable committed offsets; `pidlease.storage.offsets.offset_store` has them."""
 
     @property
     def table(self) -> OffsetTable:

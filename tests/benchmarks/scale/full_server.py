@@ -20,7 +20,7 @@ from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 
 TOPIC = "t"
 #: As in a server, see `proxy.app.serve`.

@@ -16,7 +16,7 @@ from pidlease.log.ports import NewBatch
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.files import RealFiles
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import TIME_MS, make_batch
 
 #: Kafka's number of a codec.

@@ -25,7 +25,7 @@ from pidlease.log.ports import NewBatch
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.files import RealFiles, write_aside
 from pidlease.storage.snapshots import LeaseRow, PartitionRows, SnapshotStore, TopicPartition
-from pidlease.storage.topics import Topic, TopicStore
+from pidlease.storage.topics.topic_store import Topic, TopicStore
 from proxy.__main__ import cli
 
 TIME_MS = 1_700_000_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from pidlease.storage.offsets.journal import OffsetJournal
+from pidlease.storage.offsets.offset_journal import OffsetJournal
 from tests.unit.cli.datadir import DataDir, filled
 from tests.unit.storage.offsets.lives import commit, wide
 

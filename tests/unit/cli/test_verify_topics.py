@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.storage.topics import TopicStore
+from pidlease.storage.topics.topic_store import TopicStore
 from tests.unit.cli.datadir import DataDir, batch, filled, flip
 
 ON = {"pidlease.deduplication": "on"}

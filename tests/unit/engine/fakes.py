@@ -18,7 +18,7 @@ from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.log.ports import AppendDone, NewBatch
 from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import make_batch
 
 PID = make_pid(Policy.KAFKA, 1)

@@ -32,7 +32,7 @@ from pidlease.log.kafka.kafka_partition_log import forwarded, sends_of
 from pidlease.log.ports import Forwarded, NewBatch, PartitionLog
 from pidlease.storage.errors import LogError, NotOwnerError
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import FakeLeases, FakeLog, settle
 

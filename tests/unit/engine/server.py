@@ -18,7 +18,7 @@ from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import TIME_MS, make_batch
 from tests.sim.files import SimFiles
 from tests.sim.pool import SeededPool

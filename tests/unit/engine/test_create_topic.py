@@ -15,7 +15,7 @@ from pidlease.engine.engine import Engine, EngineConfig, TopicExistsError, wall_
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.files import SimFiles
 
 DATA = Path("/data")

@@ -13,7 +13,7 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import catch_up
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.errors import LogStoppedError
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.files import SimFiles
 from tests.unit.engine.server import APPENDED, DUPLICATE, LEASE_MS, Server
 

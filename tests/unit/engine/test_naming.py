@@ -24,7 +24,7 @@ from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.snapshots import SnapshotStore
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import TIME_MS
 from tests.sim.files import SimFiles
 from tests.sim.pool import SeededPool

@@ -16,10 +16,10 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.policies import TopicPolicies
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.setting_values import SettingError
-from pidlease.storage.topic_policies import policy_in_force
-from pidlease.storage.topic_settings import change_of_own, change_of_shared
-from pidlease.storage.topics import Topic, TopicStore
+from pidlease.storage.topics.policy_settings import policy_in_force
+from pidlease.storage.topics.setting_values import SettingError
+from pidlease.storage.topics.topic_settings import change_of_own, change_of_shared
+from pidlease.storage.topics.topic_store import Topic, TopicStore
 from tests.sim.files import SimFiles
 from tests.sim.gate import SimulatedCrash
 from tests.sim.pool import SeededPool

@@ -9,7 +9,7 @@ from pidlease.core.log_config import FsyncPolicy
 from pidlease.engine.engine import PartitionCountError, TooManyPartitionsError, UnknownTopicError
 from pidlease.engine.outcome import Status
 from pidlease.storage.errors import LogStoppedError, OffsetRangeError
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.files import SimFiles
 from tests.sim.gate import SimulatedCrash
 from tests.unit.engine.server import APPENDED, DATA, DUPLICATE, Server, known

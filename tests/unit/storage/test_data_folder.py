@@ -13,8 +13,8 @@ from pidlease.log.segments.data_directory import FORMAT_VERSION, DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, RealFiles, read_file
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topic_settings import check_settings, config_of
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_settings import check_settings, config_of
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import simple
 from tests.sim.files import SimFiles, SimulatedCrash
 

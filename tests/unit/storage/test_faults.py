@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pidlease.core.buffer import Buffer
-from pidlease.storage.faults import Fault, FaultPlan, FaultyFiles
+from pidlease.storage.file_faults import Fault, FaultPlan, FaultyFiles
 from pidlease.storage.files import OpenFile, make_durable_folder, read_file, write_aside
 from tests.sim.files import SimFiles
 
@@ -21,7 +21,7 @@ PATH = FOLDER / "a.log"
 VICTIM = """
 import sys
 from pathlib import Path
-from pidlease.storage.faults import FaultPlan, FaultyFiles
+from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import RealFiles
 
 files = FaultyFiles(RealFiles(), FaultPlan(sys.argv[2]))
@@ -110,7 +110,7 @@ def test_fail_from_goes_on_failing_but_only_where_the_pattern_says() -> None:
 
 def test_slow_delays_and_later_faults_still_fire(monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
-    monkeypatch.setattr("pidlease.storage.faults.time.sleep", naps.append)
+    monkeypatch.setattr("pidlease.storage.file_faults.time.sleep", naps.append)
     _, files = make("slow=0.25 before fsync * 2; fail before fsync * 4; slow after fsync * 4")
     log = files.open(PATH, create=True)
     for _ in range(3):
@@ -167,7 +167,7 @@ def test_tear_writes_half(monkeypatch: pytest.MonkeyPatch, plan: str, left: byte
         assert number == signal.SIGKILL
         raise Killed
 
-    monkeypatch.setattr("pidlease.storage.faults.os.kill", kill)
+    monkeypatch.setattr("pidlease.storage.file_faults.os.kill", kill)
     inner, files = make(plan)
     log: OpenFile = files.open(PATH, create=True)
     buffers: list[Buffer] = [b"1", bytearray(b"234"), memoryview(b"56")]

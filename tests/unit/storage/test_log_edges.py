@@ -16,7 +16,7 @@ from pidlease.log.segments.log_start import write_log_start
 from pidlease.storage.errors import LogError, LogStoppedError
 from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import TIME_MS, simple
 from tests.sim.files import SimFiles
 from tests.sim.gate import SimulatedCrash

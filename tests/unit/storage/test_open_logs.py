@@ -14,7 +14,7 @@ from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import simple
 from tests.sim.files import SimFiles
 from tests.unit.storage.logs import config, offsets, open_log

@@ -13,7 +13,7 @@ from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import read_file, write_aside
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topics import Topic, TopicStore
+from pidlease.storage.topics.topic_store import Topic, TopicStore
 from tests.sim.files import SimFiles, SimulatedCrash
 
 DATA = Path("/data")

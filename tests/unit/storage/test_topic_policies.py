@@ -5,9 +5,9 @@ import pytest
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy
 from pidlease.core.topic_policy import NO_PID, TopicPolicy
-from pidlease.storage.setting_values import SettingError
-from pidlease.storage.topic_policies import POLICY_DEFAULTS, plain_policies, policy_in_force
-from pidlease.storage.topic_settings import (
+from pidlease.storage.topics.policy_settings import POLICY_DEFAULTS, plain_policies, policy_in_force
+from pidlease.storage.topics.setting_values import SettingError
+from pidlease.storage.topics.topic_settings import (
     SHARED_SETTINGS,
     TOPIC_SETTINGS,
     SettingSource,

@@ -7,7 +7,7 @@ import pytest
 
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import read_file
-from pidlease.storage.topics import Topic, TopicStore, illegal_name
+from pidlease.storage.topics.topic_store import Topic, TopicStore, illegal_name
 from tests.sim.files import SimFiles, SimulatedCrash
 
 FOLDER = Path("/data/topics")

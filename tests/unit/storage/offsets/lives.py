@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pidlease.storage.files import Files
-from pidlease.storage.offsets.journal import OffsetJournal
-from pidlease.storage.offsets.records import Commit, CommittedOffset, Record, TopicOffsets
-from pidlease.storage.offsets.table import OffsetTable
+from pidlease.storage.offsets.journal_records import Commit, CommittedOffset, Record, TopicOffsets
+from pidlease.storage.offsets.offset_journal import OffsetJournal
+from pidlease.storage.offsets.offset_table import OffsetTable
 
 PATH = Path("/data/groups/offsets")
 

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import read_file
-from pidlease.storage.offsets.records import (
+from pidlease.storage.offsets.journal_records import (
     Commit,
     CommittedOffset,
     Forget,

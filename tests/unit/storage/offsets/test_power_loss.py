@@ -9,16 +9,16 @@ from random import Random, SystemRandom
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy
-from pidlease.storage.offsets import store as module
-from pidlease.storage.offsets.journal import OffsetJournal
-from pidlease.storage.offsets.records import (
+from pidlease.storage.offsets import offset_store as module
+from pidlease.storage.offsets.journal_records import (
     Commit,
     CommittedOffset,
     OffsetsFailedError,
     Record,
     TopicOffsets,
 )
-from pidlease.storage.offsets.store import OffsetStore
+from pidlease.storage.offsets.offset_journal import OffsetJournal
+from pidlease.storage.offsets.offset_store import OffsetStore
 from tests.property.profile import SCALE
 from tests.sim.files import SimFiles, SimulatedCrash
 from tests.sim.pool import SeededPool

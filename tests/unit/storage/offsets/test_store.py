@@ -12,8 +12,8 @@ import pytest
 from pidlease.core.log_config import FsyncPolicy
 from pidlease.storage.files import read_file
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offsets import store as module
-from pidlease.storage.offsets.records import (
+from pidlease.storage.offsets import offset_store as module
+from pidlease.storage.offsets.journal_records import (
     Commit,
     CommittedOffset,
     Forget,
@@ -24,8 +24,8 @@ from pidlease.storage.offsets.records import (
     TopicOffsets,
     encode_line,
 )
-from pidlease.storage.offsets.store import OffsetStore
-from pidlease.storage.offsets.table import OffsetTable
+from pidlease.storage.offsets.offset_store import OffsetStore
+from pidlease.storage.offsets.offset_table import OffsetTable
 from tests.sim.files import SimFiles
 from tests.unit.storage.offsets.lives import PATH, commit, offsets_in, records_in, table_of
 

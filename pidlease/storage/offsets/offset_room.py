@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Final
 
-from pidlease.storage.offsets.records import Mark, OffsetsFullError, Record
-from pidlease.storage.offsets.table import OffsetTable
+from pidlease.storage.offsets.journal_records import Mark, OffsetsFullError, Record
+from pidlease.storage.offsets.offset_table import OffsetTable
 
 #: What an offset may take on average where there are as many as there may be.
 _ENTRY_BYTES_MAX: Final = 512

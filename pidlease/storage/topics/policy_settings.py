@@ -7,7 +7,7 @@ from typing import Final
 from pidlease.core.pid import Policy
 from pidlease.core.rules import RULES
 from pidlease.core.topic_policy import NO_PID, TopicPolicy
-from pidlease.storage.setting_values import SettingError, short
+from pidlease.storage.topics.setting_values import SettingError, short
 
 DEDUPLICATION: Final = "pidlease.deduplication"
 POLICIES: Final = "pidlease.policies"

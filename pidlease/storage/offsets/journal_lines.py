@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from pidlease.storage.files import OpenFile
-from pidlease.storage.offsets.records import Line, parse_line
+from pidlease.storage.offsets.journal_records import Line, parse_line
 
 #: What is read at once.
 _CHUNK_BYTES: Final = 1 << 20

@@ -14,8 +14,8 @@ import structlog
 
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, OpenFile, make_durable_file, write_aside
-from pidlease.storage.offsets.lines import JournalLine, journal_lines
-from pidlease.storage.offsets.records import Mark, Record, encode_line
+from pidlease.storage.offsets.journal_lines import JournalLine, journal_lines
+from pidlease.storage.offsets.journal_records import Mark, Record, encode_line
 
 #: The file, in a folder of its own.
 JOURNAL_NAME: Final = "offsets"

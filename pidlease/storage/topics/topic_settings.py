@@ -9,14 +9,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
-from pidlease.storage.setting_values import SettingError, short, short_name
-from pidlease.storage.topic_policies import (
+from pidlease.storage.topics.policy_settings import (
     POLICIES,
     POLICY_DEFAULTS,
     plain_policies,
     policy_in_force,
 )
-from pidlease.storage.topics import Topic
+from pidlease.storage.topics.setting_values import SettingError, short, short_name
+from pidlease.storage.topics.topic_store import Topic
 
 #: What is set for all topics, or of a topic's own, in terms of what was set before.
 SettingsChange = Callable[[dict[str, str]], dict[str, str]]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pidlease.storage.offsets.records import (
+from pidlease.storage.offsets.journal_records import (
     Commit,
     CommittedOffset,
     Forget,

@@ -17,15 +17,15 @@ from pidlease.core.log_config import FsyncPolicy
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.offsets.journal import JOURNAL_NAME, OffsetJournal
-from pidlease.storage.offsets.records import (
+from pidlease.storage.offsets.journal_records import (
     Commit,
     OffsetsFailedError,
     Record,
     encode_line,
 )
-from pidlease.storage.offsets.room import OffsetRoom
-from pidlease.storage.offsets.table import OffsetTable
+from pidlease.storage.offsets.offset_journal import JOURNAL_NAME, OffsetJournal
+from pidlease.storage.offsets.offset_room import OffsetRoom
+from pidlease.storage.offsets.offset_table import OffsetTable
 
 #: Records and offsets that one write takes; the rest waits for the next one.
 _RECORDS_MAX: Final = 10_000
