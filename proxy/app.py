@@ -16,8 +16,8 @@ import structlog
 import uvicorn
 
 from pidlease import __version__
-from pidlease.coordination.names import NamesError
-from pidlease.coordination.ports import SequenceError
+from pidlease.coordination.name_bindings import NamesError
+from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError

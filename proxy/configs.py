@@ -2,7 +2,7 @@
 
 import resource
 
-from pidlease.coordination.zookeeper.connection import ZooKeeperConfig
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeperConfig
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import EngineConfig
 from pidlease.engine.keeper import KeeperConfig

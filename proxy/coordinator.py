@@ -6,22 +6,22 @@ from pathlib import Path
 
 import structlog
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.file_topic_book import FileTopicBook
-from pidlease.coordination.file_writer_ids import FileWriterIds
-from pidlease.coordination.names import BindingConflictError, NameBindings
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.file.file_topic_book import FileTopicBook
+from pidlease.coordination.file.file_writer_ids import FileWriterIds
+from pidlease.coordination.name_bindings import BindingConflictError, NameBindings
 from pidlease.coordination.ownership import Ownership
-from pidlease.coordination.ports import ZOOKEEPER_MARK, Coordination, SequenceError
+from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK, Coordination, SequenceError
 from pidlease.coordination.topic_book import TopicBook
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
-from pidlease.coordination.zookeeper.identity import identity_of
-from pidlease.coordination.zookeeper.names import ZooKeeperNames
-from pidlease.coordination.zookeeper.ownership import ZooKeeperOwnership
-from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
-from pidlease.coordination.zookeeper.topic_book import ZooKeeperTopicBook
-from pidlease.coordination.zookeeper.writer_ids import ZooKeeperWriterIds
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_identity import identity_of
+from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
+from pidlease.coordination.zookeeper.zookeeper_ownership import ZooKeeperOwnership
+from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicBook
+from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriterIds
 from pidlease.engine.engine import wall_clock_ms
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
 from proxy.configs import zookeeper_config

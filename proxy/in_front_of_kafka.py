@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from pidlease.coordination.ownership import Ownership, OwnershipError
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.engine.appends import Appending, Appends, AppendsMaker
 from pidlease.engine.engine import Engine, wall_clock_ms

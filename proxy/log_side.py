@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Final, Protocol
 
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.pid_sequence import Coordination
 from pidlease.engine.appends import AppendsMaker, GroupAppends
 from pidlease.engine.engine import Engine
 from pidlease.log.ports import LogStore

@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from pidlease.coordination.zookeeper.connection import ZooKeeperConfig
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeperConfig
 from pidlease.storage.file_faults import FaultPlan
 
 _PORT_MAX = 65_535

@@ -9,7 +9,7 @@ look.
 from collections.abc import Set
 from typing import Final
 
-from pidlease.coordination.ports import SequenceError
+from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.engine.lease_book import LeaseBook
 from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.rereading import ParkedBatches

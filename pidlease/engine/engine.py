@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.engine.appends import AppendsMaker, GroupAppends
 from pidlease.engine.counts import Counts

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
-from pidlease.coordination.names import check_name
-from pidlease.coordination.ports import SequenceError
+from pidlease.coordination.name_bindings import check_name
+from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.engine import Engine

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from pidlease.coordination.ports import PidSequence
+from pidlease.coordination.pid_sequence import PidSequence
 from pidlease.core.judge import Age
 from pidlease.core.packed import arrival_of
 from pidlease.core.pid import POLICY_SHIFT, Policy, make_pid, number_of, policy_of

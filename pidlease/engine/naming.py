@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from pidlease.coordination.names import (
+from pidlease.coordination.name_bindings import (
     RELEASED,
     Binding,
     BindingConflictError,

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from pidlease.coordination.names import RELEASED
+from pidlease.coordination.name_bindings import RELEASED
 from pidlease.core.judge import Kind, Verdict
 
 #: Kafka's REQUEST_TIMED_OUT: it may be in the log. Clients send it again, and count on that.

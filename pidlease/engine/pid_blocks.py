@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from pidlease.coordination.ports import PidSequence, SequenceError
+from pidlease.coordination.pid_sequence import PidSequence, SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.pid import number_of
 from pidlease.observability.repeated_lines import LINES, kind_of

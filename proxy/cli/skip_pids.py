@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import ZOOKEEPER_MARK, SequenceError
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK, SequenceError
 from pidlease.log.segments.data_directory import lock_folder, sequence_file
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles

@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from pidlease.coordination.names import NamesError
+from pidlease.coordination.name_bindings import NamesError
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import (
     BadNameError,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.names import Binding
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.name_bindings import Binding
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.engine import EngineConfig
 from pidlease.engine.outcome import FENCED_FOR_EVER

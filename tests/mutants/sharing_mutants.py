@@ -4,11 +4,11 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_CONNECTION: Final = "pidlease/coordination/zookeeper/connection.py"
+_CONNECTION: Final = "pidlease/coordination/zookeeper/zookeeper_connection.py"
 _BLOCKS: Final = "pidlease/engine/pid_blocks.py"
 _LOOKUP: Final = "pidlease/engine/block_lookup.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
-_WRITER_IDS: Final = "pidlease/coordination/zookeeper/writer_ids.py"
+_WRITER_IDS: Final = "pidlease/coordination/zookeeper/zookeeper_writer_ids.py"
 _CLUSTER: Final = "pidlease/kafka/client/cluster.py"
 _LAGGING: Final = "tests/unit/coordination/test_zookeeper_sync.py"
 _LOOKS: Final = "tests/unit/engine/test_block_lookup.py"

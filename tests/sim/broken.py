@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.core.buffer import Buffer
 from pidlease.core.judge import ADMIT, Verdict
 from pidlease.core.state import Batch

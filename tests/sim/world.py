@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine, EngineConfig

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
 from pidlease.log.segments.data_directory import DataFolder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperConfig
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperConfig
 from tests.servers.zookeeper import ZooKeeperServer
 
 Connect = Callable[..., ZooKeeper]

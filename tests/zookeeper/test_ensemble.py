@@ -10,8 +10,8 @@ from typing import Self
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperConfig
-from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperConfig
+from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer

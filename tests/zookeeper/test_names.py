@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 from kazoo.client import KazooClient
 
-from pidlease.coordination.names import Binding, BindingConflictError, NamesError
-from pidlease.coordination.zookeeper.names import ZooKeeperNames
+from pidlease.coordination.name_bindings import Binding, BindingConflictError, NamesError
+from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect

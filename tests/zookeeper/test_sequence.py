@@ -8,14 +8,14 @@ from functools import partial
 import pytest
 from kazoo.client import KazooClient
 
-from pidlease.coordination.ports import SequenceError
-from pidlease.coordination.zookeeper import sequence as module
-from pidlease.coordination.zookeeper.connection import (
+from pidlease.coordination.pid_sequence import SequenceError
+from pidlease.coordination.zookeeper import zookeeper_sequence as module
+from pidlease.coordination.zookeeper.zookeeper_connection import (
     ZooKeeper,
     ZooKeeperConfig,
     ZooKeeperError,
 )
-from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.core.blocks import BlockAges, PidBlock
 from tests.crash.seeds import new_random
 from tests.servers.zookeeper import ZooKeeperServer

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.core.pid import Policy, make_pid, number_of
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.pidlease import PidleaseServer

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperConfig, ZooKeeperError
-from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.zookeeper_connection import (
+    ZooKeeper,
+    ZooKeeperConfig,
+    ZooKeeperError,
+)
+from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from tests.servers.authority import Authority, needs_openssl
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.zookeeper import ZooKeeperServer

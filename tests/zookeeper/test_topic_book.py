@@ -3,7 +3,7 @@
 import pytest
 
 from pidlease.coordination.topic_book import TopicBookError, TopicSettings
-from pidlease.coordination.zookeeper.topic_book import ZooKeeperTopicBook
+from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicBook
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 

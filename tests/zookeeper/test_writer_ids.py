@@ -7,8 +7,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
-from pidlease.coordination.zookeeper.connection import ZooKeeper
-from pidlease.coordination.zookeeper.writer_ids import ZooKeeperWriterIds
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper
+from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriterIds
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 

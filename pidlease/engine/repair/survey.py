@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pidlease.coordination.file_names import parse_line
+from pidlease.coordination.file.file_names import parse_line
 from pidlease.core.producer_names import ProducerNames
 from pidlease.engine.repair.damage import Damage, find_damage
 from pidlease.engine.repair.losses import Context, Losses, find_losses

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pidlease.coordination.file_names import parse_line
-from pidlease.coordination.names import check_name
+from pidlease.coordination.file.file_names import parse_line
+from pidlease.coordination.name_bindings import check_name
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.verify.partition import Looking
 from pidlease.engine.verify.report import Kind

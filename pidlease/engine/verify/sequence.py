@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pidlease.coordination.file_sequence import parse_line
-from pidlease.coordination.ports import ZOOKEEPER_MARK
+from pidlease.coordination.file.file_sequence import parse_line
+from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK
 from pidlease.core.pid import number_of
 from pidlease.core.producer_names import is_stand_in
 from pidlease.engine.verify.partition import Looking

@@ -7,9 +7,9 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, cast
 
 from pidlease.client.batch import Batch, Span
-from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, policy_of
 from pidlease.kafka.records.identity_header import HEADER_NAME, Identity, encode_identity

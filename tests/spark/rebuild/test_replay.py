@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig

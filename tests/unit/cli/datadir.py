@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from crc32c import crc32c
 from typer.testing import CliRunner, Result
 
-from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.core.log_config import LogConfig
 from pidlease.core.packed import pack
 from pidlease.core.pid import Policy, make_pid

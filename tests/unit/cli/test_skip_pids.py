@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.coordination.file_sequence import FileSequence, parse_line
+from pidlease.coordination.file.file_sequence import FileSequence, parse_line
 from pidlease.log.segments.data_directory import lock_folder, sequence_file
 from pidlease.storage.files import RealFiles
 from tests.unit.cli.datadir import filled, run

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.names import RELEASED, Binding, NamesError
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.name_bindings import RELEASED, Binding, NamesError
 from pidlease.core.pid import Policy, make_pid
 from tests.unit.cli.datadir import DataDir, filled
 

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.coordination import file_names as module
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.names import Binding, BindingConflictError, NamesError, check_name
+from pidlease.coordination.file import file_names as module
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.name_bindings import (
+    Binding,
+    BindingConflictError,
+    NamesError,
+    check_name,
+)
 from pidlease.storage.files import read_file, write_aside
 from tests.sim.files import SimFiles
 from tests.sim.gate import SimulatedCrash

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.coordination import file_sequence as module
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import SequenceError
+from pidlease.coordination.file import file_sequence as module
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.core.blocks import PidBlock
 from pidlease.storage.files import Files, read_file
 from tests.sim.files import SimFiles, SimulatedCrash

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.coordination.file_topic_book import FileTopicBook
+from pidlease.coordination.file.file_topic_book import FileTopicBook
 from pidlease.coordination.topic_book import TopicBookError, TopicSettings
 from pidlease.storage.files import read_file, write_aside
 from tests.sim.files import SimFiles

@@ -21,14 +21,18 @@ from kazoo.exceptions import (
 )
 
 import pidlease.coordination.zookeeper as package
-from pidlease.coordination.names import Binding
+from pidlease.coordination.name_bindings import Binding
 from pidlease.coordination.writer_ids import WriterOf
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperConfig, ZooKeeperError
-from pidlease.coordination.zookeeper.names import ZooKeeperNames
-from pidlease.coordination.zookeeper.ownership import ZooKeeperOwnership
-from pidlease.coordination.zookeeper.sequence import ZooKeeperSequence
-from pidlease.coordination.zookeeper.topic_book import ZooKeeperTopicBook
-from pidlease.coordination.zookeeper.writer_ids import ZooKeeperWriterIds
+from pidlease.coordination.zookeeper.zookeeper_connection import (
+    ZooKeeper,
+    ZooKeeperConfig,
+    ZooKeeperError,
+)
+from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
+from pidlease.coordination.zookeeper.zookeeper_ownership import ZooKeeperOwnership
+from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
+from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicBook
+from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriterIds
 
 ROOT = "/p"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pidlease.coordination.ports import SequenceError
+from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.core.blocks import PidBlock
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, make_pid

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.ports import Coordination
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, TopicExistsError, wall_clock_ms
 from pidlease.log.segments.data_directory import DataFolder

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pidlease.coordination.file_sequence import FileSequence
+from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.core.judge import Age
 from pidlease.core.packed import Packed, pack
 from pidlease.core.pid import Policy, make_pid, number_of, policy_of

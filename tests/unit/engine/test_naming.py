@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from pidlease.coordination.file_names import FileNames
-from pidlease.coordination.file_sequence import FileSequence
-from pidlease.coordination.names import NamesError
-from pidlease.coordination.ports import Coordination, SequenceError
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.name_bindings import NamesError
+from pidlease.coordination.pid_sequence import Coordination, SequenceError
 from pidlease.core.blocks import PidBlock
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple, Protocol
 
-from pidlease.coordination.names import NameBindings
+from pidlease.coordination.name_bindings import NameBindings
 from pidlease.coordination.writer_ids import WriterIds
 from pidlease.core.blocks import PidBlock
 from pidlease.storage.io_pool import IoPool

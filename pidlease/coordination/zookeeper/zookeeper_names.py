@@ -11,8 +11,8 @@ import threading
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
-from pidlease.coordination.names import Binding, BindingConflictError, NamesError
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.name_bindings import Binding, BindingConflictError, NamesError
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 
 class ZooKeeperNames:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kazoo.exceptions import KazooException, NoNodeError
 
 from pidlease.coordination.topic_book import TopicBookError, TopicSettings
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 _SHARED: Final = "shared"
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from kazoo.exceptions import KazooException, NodeExistsError
 
 from pidlease.coordination.ownership import OwnershipError
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 #: The end of our session removes the node, and we make it again.
 _OWN_CHANGES: Final = 2

@@ -4,7 +4,7 @@ import uuid
 
 from kazoo.exceptions import KazooException
 
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 
 def identity_of(zookeeper: ZooKeeper) -> str:

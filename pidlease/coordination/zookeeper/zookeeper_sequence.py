@@ -26,15 +26,15 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 
-from pidlease.coordination.ports import SequenceError
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
-from pidlease.coordination.zookeeper.records import (
+from pidlease.coordination.pid_sequence import SequenceError
+from pidlease.coordination.zookeeper.sequence_nodes import (
     Entry,
     decode_entries,
     decode_merged,
     encode_entries,
     encode_merged,
 )
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 from pidlease.core.blocks import PidBlock
 from pidlease.core.pid import BLOCK_SIZE
 from pidlease.observability.repeated_lines import LINES, kind_of

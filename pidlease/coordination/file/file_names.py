@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from pidlease.coordination.names import Binding, BindingConflictError, NamesError
+from pidlease.coordination.name_bindings import Binding, BindingConflictError, NamesError
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.checked_lines import decode_line, encode_line, split_torn
 from pidlease.storage.errors import reason_for_clients

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from pidlease.coordination.ports import SequenceError
+from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.pid import BLOCK_SIZE
 from pidlease.storage.checked_lines import decode_line, encode_line

@@ -21,7 +21,7 @@ import structlog
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
-from pidlease.coordination.zookeeper.connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 #: Ids in a node: each new one is written with all of them. With the longest names of topics, 30 kB.
 _NODE_IDS: Final = 100

@@ -1,0 +1,1 @@
+"""The coordinator from files, for a server without ZooKeeper."""
