@@ -5,7 +5,7 @@ import resource
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeperConfig
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import EngineConfig
-from pidlease.engine.keeper import KeeperConfig
+from pidlease.engine.maintenance import KeeperConfig
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.storage.errors import DataFolderError
 from proxy.http.records import RecordLimits

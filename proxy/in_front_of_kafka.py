@@ -11,9 +11,9 @@ import structlog
 from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
-from pidlease.engine.appends import Appending, Appends, AppendsMaker
+from pidlease.engine.appenders.group_appender import Appending, Appends, AppendsMaker
+from pidlease.engine.appenders.kafka_appender import Lanes
 from pidlease.engine.engine import Engine, wall_clock_ms
-from pidlease.engine.lanes import Lanes
 from pidlease.kafka.client.cluster import View
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.errors import (

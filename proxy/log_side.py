@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pidlease.coordination.pid_sequence import Coordination
-from pidlease.engine.appends import AppendsMaker, GroupAppends
+from pidlease.engine.appenders.group_appender import AppendsMaker, GroupAppends
 from pidlease.engine.engine import Engine
 from pidlease.log.ports import LogStore
 from pidlease.log.segments.data_directory import DataFolder

@@ -6,10 +6,10 @@ from typing import Final
 
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.state import UNKNOWN_CRC
+from pidlease.engine.append_outcome import Done, Outcome
+from pidlease.engine.batch_identity import batch_of, identified
 from pidlease.engine.engine import Engine
-from pidlease.engine.outcome import Done, Outcome
 from pidlease.engine.partition import Partition
-from pidlease.engine.whose import batch_of, identified
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import (
     BatchHeader,

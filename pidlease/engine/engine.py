@@ -11,17 +11,17 @@ import structlog
 
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
-from pidlease.engine.appends import AppendsMaker, GroupAppends
-from pidlease.engine.counts import Counts
-from pidlease.engine.following import Following
-from pidlease.engine.keeper import Keeper, KeeperConfig
-from pidlease.engine.leasing import Leases
-from pidlease.engine.naming import NamedLeases
+from pidlease.engine.appenders.group_appender import AppendsMaker, GroupAppends
+from pidlease.engine.leases.leases import Leases
+from pidlease.engine.maintenance import Keeper, KeeperConfig
+from pidlease.engine.named_leases import NamedLeases
 from pidlease.engine.partition import Partition
+from pidlease.engine.partition_context import Surroundings
 from pidlease.engine.recovery import Recovery
-from pidlease.engine.replay import Replay
-from pidlease.engine.surroundings import Surroundings
-from pidlease.engine.topics import (
+from pidlease.engine.replay_progress import Replay
+from pidlease.engine.topic_counts import Counts
+from pidlease.engine.topics.topic_sync import Following
+from pidlease.engine.topics.topic_table import (
     PartitionCountError,
     TooManyPartitionsError,
     TopicExistsError,

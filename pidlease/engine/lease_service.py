@@ -13,18 +13,18 @@ from pidlease.coordination.name_bindings import check_name
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, policy_of
+from pidlease.engine.append_outcome import FENCED_FOR_EVER
 from pidlease.engine.engine import Engine
-from pidlease.engine.leasing import NoPidError
-from pidlease.engine.naming import (
+from pidlease.engine.leases.leases import NoPidError
+from pidlease.engine.named_leases import (
     GENERATION_START_MAX,
     Held,
     NameBusyError,
     NameGrant,
     Wanted,
 )
-from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.engine.partition import Partition
-from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
+from pidlease.engine.topics.topic_table import AwaitedTopicError, UnknownTopicError
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 

@@ -20,16 +20,16 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch
 from pidlease.core.topic_policy import TopicPolicy
-from pidlease.engine.appends import Applied
-from pidlease.engine.block_lookup import BlockLookup
-from pidlease.engine.counts import Counts, TopicCounts
-from pidlease.engine.failed import FailedFirsts
-from pidlease.engine.flight import Pending, behind_failed, original, tell
-from pidlease.engine.known import KnownProducers
-from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told_as
-from pidlease.engine.rereading import LOST, Parked, ParkedBatches
-from pidlease.engine.surroundings import Surroundings
-from pidlease.engine.whose import no_policy
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told_as
+from pidlease.engine.appenders.block_lookup import BlockLookup
+from pidlease.engine.appenders.catch_up import LOST, Parked, ParkedBatches
+from pidlease.engine.appenders.failed_batches import FailedFirsts
+from pidlease.engine.appenders.group_appender import Applied
+from pidlease.engine.batch_identity import no_policy
+from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.pending_batches import Pending, behind_failed, original, tell
+from pidlease.engine.producer_table import KnownProducers
+from pidlease.engine.topic_counts import Counts, TopicCounts
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.kafka.records.writer_batch import Writer, is_marker_of
 from pidlease.log.ports import ForwardingLog, NewBatch, PartitionLog

@@ -7,12 +7,12 @@ from functools import partial
 
 import structlog
 
-from pidlease.engine.held import HeldPartition
-from pidlease.engine.known import KnownProducers
-from pidlease.engine.leasing import Leases
+from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
-from pidlease.engine.replay import Replay
-from pidlease.engine.surroundings import Surroundings
+from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.producer_table import KnownProducers
+from pidlease.engine.replay_progress import Replay
+from pidlease.engine.unloaded_partitions import HeldPartition
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.io_pool import IoPool

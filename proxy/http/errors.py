@@ -17,14 +17,14 @@ from pidlease.engine.lease_service import (
     UnknownPidError,
     WrongPolicyError,
 )
-from pidlease.engine.leasing import NoPidError
-from pidlease.engine.naming import (
+from pidlease.engine.leases.leases import NoPidError
+from pidlease.engine.named_leases import (
     NameBusyError,
     NameConflictError,
     NameTakenError,
     UnknownNameError,
 )
-from pidlease.engine.topics import AwaitedTopicError, UnknownTopicError
+from pidlease.engine.topics.topic_table import AwaitedTopicError, UnknownTopicError
 from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.storage.errors import LogStoppedError
 

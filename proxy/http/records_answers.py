@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.http_api.record_messages import (
     AppendAnswer,

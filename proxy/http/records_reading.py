@@ -8,9 +8,9 @@ from typing import Final
 import structlog
 from starlette.requests import Request
 
-from pidlease.engine.counts import count_read
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
+from pidlease.engine.topic_counts import count_read
 from pidlease.http_api.record_messages import ReadQuery
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.observability.repeated_lines import LINES, kind_of

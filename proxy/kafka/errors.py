@@ -4,7 +4,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.engine.outcome import Status
+from pidlease.engine.append_outcome import Status
 
 #: The code of each outcome of a Produce. FAILED and NO_LEASE are retriable and say "not stored":
 #: clients send the same again, in order. STOPPED makes them ask for metadata, too.

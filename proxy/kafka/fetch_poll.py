@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.engine.counts import count_read
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
+from pidlease.engine.topic_counts import count_read
 from pidlease.kafka.codec.time_slices import Turns
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 from proxy.kafka.errors import HELD_BACK

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from pidlease.core.pid import Policy, policy_of
-from pidlease.engine.outcome import Done, Outcome, Status
+from pidlease.engine.append_outcome import Done, Outcome, Status
+from pidlease.engine.batch_identity import identified
 from pidlease.engine.partition import Partition
-from pidlease.engine.whose import identified
 from pidlease.kafka.records.first_record import TooLongError, find_identity
 from pidlease.kafka.records.identity_header import Identity, IdentityError
 from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader, read_header

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 from prometheus_client.core import Metric
 
-from pidlease.engine.counts import Counts
+from pidlease.engine.topic_counts import Counts
 from pidlease.observability import metric_catalogue as metrics
 from proxy.kafka.door import KafkaDoor
 

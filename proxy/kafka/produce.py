@@ -12,9 +12,9 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.pid import NO_PIDS, Policy, policy_of
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.batch_identity import batch_of, no_policy
 from pidlease.engine.engine import Engine
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.whose import batch_of, no_policy
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from pidlease.kafka.codec.produce_server import (
     PartitionData,

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine
-from pidlease.engine.leasing import NoPidError
+from pidlease.engine.leases.leases import NoPidError
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import Response, read_request
 

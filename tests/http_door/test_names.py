@@ -9,8 +9,8 @@ import pytest
 from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.name_bindings import Binding
 from pidlease.core.pid import Policy, policy_of
+from pidlease.engine.append_outcome import FENCED_FOR_EVER
 from pidlease.engine.engine import EngineConfig
-from pidlease.engine.outcome import FENCED_FOR_EVER
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.log.ports import AppendDone
 from pidlease.storage.topics.topic_store import Topic

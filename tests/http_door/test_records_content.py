@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.append_service import AppendService
-from pidlease.engine.outcome import Outcome, Status
 from pidlease.engine.verify.directory import verify
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.files import RealFiles

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from pidlease.core.state import ProducerState
+from pidlease.engine.append_outcome import Status
 from pidlease.engine.append_service import AppendService
-from pidlease.engine.outcome import Status
 from pidlease.engine.verify.directory import verify
 from pidlease.engine.verify.report import Report
 from pidlease.kafka.records.identity_header import Identity

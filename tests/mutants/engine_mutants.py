@@ -19,11 +19,11 @@ from tests.mutants.mutant import (
 )
 
 _JUDGE: Final = "pidlease/core/judge.py"
-_APPENDS: Final = "pidlease/engine/appends.py"
+_APPENDS: Final = "pidlease/engine/appenders/group_appender.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
-_KNOWN: Final = "pidlease/engine/known.py"
+_KNOWN: Final = "pidlease/engine/producer_table.py"
 _RECOVERY: Final = "pidlease/engine/recovery.py"
-_LEASING: Final = "pidlease/engine/leasing.py"
+_LEASING: Final = "pidlease/engine/leases/leases.py"
 _ADMITS: Final = (
     "            return judge_packed(rules, state, batch, granted)\n",
     "            return ADMIT\n",
@@ -115,7 +115,7 @@ ENGINE: Final = (
     ),
     Mutant(
         "retention ignores snapshots",
-        "pidlease/engine/keeper.py",
+        "pidlease/engine/maintenance.py",
         "min(needed, default=0)",
         "2**62",
         (RECOVERY,),

@@ -15,9 +15,9 @@ from tests.mutants.mutant import (
     Mutant,
 )
 
-_NAMING: Final = "pidlease/engine/naming.py"
+_NAMING: Final = "pidlease/engine/named_leases.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
-_KNOWN: Final = "pidlease/engine/known.py"
+_KNOWN: Final = "pidlease/engine/producer_table.py"
 _DOOR: Final = "proxy/kafka/identified.py"
 _FIRST: Final = "pidlease/kafka/records/first_record.py"
 
@@ -171,7 +171,7 @@ LEASED: Final = (
     ),
     Mutant(
         "who has no name begins anywhere",
-        "pidlease/engine/leasing.py",
+        "pidlease/engine/leases/leases.py",
         "if policy_of(pid) is Policy.MONOTONIC and pid not in self.fences:",
         "if pid in self.fences and pid not in self.fences:",
         (NAMING,),
@@ -192,7 +192,7 @@ LEASED: Final = (
     ),
     Mutant(
         "a PID is known by its number alone",
-        "pidlease/engine/lease_table.py",
+        "pidlease/engine/leases/lease_table.py",
         "return block.policies[place] != pid >> POLICY_SHIFT",
         "return False",
         (NAMING,),

@@ -5,8 +5,8 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _CONNECTION: Final = "pidlease/coordination/zookeeper/zookeeper_connection.py"
-_BLOCKS: Final = "pidlease/engine/pid_blocks.py"
-_LOOKUP: Final = "pidlease/engine/block_lookup.py"
+_BLOCKS: Final = "pidlease/engine/leases/pid_blocks.py"
+_LOOKUP: Final = "pidlease/engine/appenders/block_lookup.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
 _WRITER_IDS: Final = "pidlease/coordination/zookeeper/zookeeper_writer_ids.py"
 _CLUSTER: Final = "pidlease/kafka/client/cluster.py"

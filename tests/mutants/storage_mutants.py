@@ -212,7 +212,7 @@ STORAGE: Final = (
     ),
     Mutant(
         "a topic made again forgets that it is one",
-        "pidlease/engine/topics.py",
+        "pidlease/engine/topics/topic_table.py",
         "        self._note_deleted(name)\n",
         "",
         (CHANGES,),

@@ -4,10 +4,10 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_LANES: Final = "pidlease/engine/lanes.py"
-_FRONTIER: Final = "pidlease/engine/frontier.py"
+_LANES: Final = "pidlease/engine/appenders/kafka_appender.py"
+_FRONTIER: Final = "pidlease/engine/appenders/applied_offset.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
-_WRITING: Final = "pidlease/engine/writing.py"
+_WRITING: Final = "pidlease/engine/appenders/writer_appender.py"
 _SIM: Final = "tests/unit/engine/test_lanes.py"
 _JOINED: Final = "tests/unit/storage/test_joined.py"
 _LINK: Final = "pidlease/kafka/client/broker_connection.py"
@@ -151,7 +151,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "what is read again is applied twice",
-        "pidlease/engine/known.py",
+        "pidlease/engine/producer_table.py",
         "                if state is None or offset_of(rules, state) < offset:\n",
         "                if state is None or offset_of(rules, state) != offset:\n",
         (_SIM,),
@@ -172,7 +172,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "the writer's marker is not waited for",
-        "pidlease/engine/taking.py",
+        "pidlease/engine/appenders/writer_takeover.py",
         "            if marked:\n",
         "            if end >= 0:\n",
         (_SIM,),
@@ -193,7 +193,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "what waits for the log passes one that failed",
-        "pidlease/engine/rereading.py",
+        "pidlease/engine/appenders/catch_up.py",
         "            self._failed.add(producer)\n",
         "            self._failed.discard(producer)\n",
         (_SIM,),
@@ -235,7 +235,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "a server that was replaced leaves a snapshot",
-        "pidlease/engine/keeper.py",
+        "pidlease/engine/maintenance.py",
         "            await self._check_owned()\n",
         "",
         ("tests/unit/engine/test_keeper.py",),
@@ -333,7 +333,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "what is behind a failed batch is held off for milliseconds",
-        "pidlease/engine/failed.py",
+        "pidlease/engine/appenders/failed_batches.py",
         "FAILED_HOLD_MS: Final = 120_000",
         "FAILED_HOLD_MS: Final = 120",
         ("tests/unit/engine/test_partition.py",),
@@ -414,7 +414,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "what failed while it waited is held against what comes later",
-        "pidlease/engine/rereading.py",
+        "pidlease/engine/appenders/catch_up.py",
         "                self._failed.discard(producer)\n",
         "                pass\n",
         ("tests/unit/engine/test_rereading.py",),

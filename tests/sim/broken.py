@@ -11,7 +11,7 @@ from pidlease.core.buffer import Buffer
 from pidlease.core.judge import ADMIT, Verdict
 from pidlease.core.state import Batch
 from pidlease.engine import partition as partition_module
-from pidlease.engine.failed import FailedFirsts
+from pidlease.engine.appenders.failed_batches import FailedFirsts
 from pidlease.engine.partition import Partition
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.segments import segment as segment_module

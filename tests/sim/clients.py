@@ -14,9 +14,9 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.partition import Partition
-from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from tests.sim.batches import make_batch
 

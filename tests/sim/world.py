@@ -21,12 +21,12 @@ from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.engine import Engine, EngineConfig
-from pidlease.engine.keeper import KeeperConfig
-from pidlease.engine.leasing import NoPidError
-from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.leases.leases import NoPidError
+from pidlease.engine.maintenance import KeeperConfig
 from pidlease.engine.partition import Partition
-from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.errors import LogError

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from pidlease.core.pid import policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import ProducerState
-from pidlease.engine.known import KnownProducers
+from pidlease.engine.batch_identity import whose
+from pidlease.engine.producer_table import KnownProducers
 from pidlease.engine.recovery import begin_at
 from pidlease.engine.repair.damage import Damage, segments_of
-from pidlease.engine.whose import whose
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
 from pidlease.log.segments.batch_search import Broken, walk
 from pidlease.log.segments.durable_mark import MARK_NAME

@@ -15,8 +15,8 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
 from pidlease.core.state import UNKNOWN_CRC, Appended, Batch, ProducerState, fold
+from pidlease.engine.batch_identity import whose
 from pidlease.engine.verify.report import Kind
-from pidlease.engine.whose import whose
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import LeaseRow
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pidlease.client.copier.batches import unpacked
 from pidlease.core.pid import Policy, policy_of
-from pidlease.engine.whose import batch_of
+from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import CODEC_BITS, CODECS, BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.spark.reading.columns import Numbers, Together, Unpacked, unpacked_batch

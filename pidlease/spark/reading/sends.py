@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.state import UNKNOWN_CRC
-from pidlease.engine.whose import batch_of
+from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.first_record import find_identity
 from pidlease.kafka.records.identity_header import IdentityError
 from pidlease.kafka.records.joined_batch import parted

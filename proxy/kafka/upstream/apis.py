@@ -10,8 +10,8 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME
 from pidlease.engine.engine import Engine
-from pidlease.engine.outcome import UNKNOWN_OUTCOME
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.kafka.client.kafka_client import Upstream

@@ -13,7 +13,7 @@ from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
-from pidlease.engine.keeper import KeeperConfig
+from pidlease.engine.maintenance import KeeperConfig
 from pidlease.kafka.records.record_batch import MAGIC, BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.log.segments.data_directory import DataFolder

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from pidlease.core.pid import Policy
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.engine import Engine
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.scale.full_server import TOPIC, as_in_a_server, make_topic, start

@@ -15,7 +15,7 @@ from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig
-from pidlease.engine.keeper import KeeperConfig
+from pidlease.engine.maintenance import KeeperConfig
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.spark.rebuild.directory import rebuild_directory
 from pidlease.spark.rebuild.errors import RebuildError

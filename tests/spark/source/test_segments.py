@@ -11,7 +11,7 @@ import pytest
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import UNKNOWN_CRC
-from pidlease.engine.whose import whose
+from pidlease.engine.batch_identity import whose
 from pidlease.kafka.records.joined_batch import join
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import Writer, logged, stamp

@@ -19,7 +19,7 @@ from pidlease.core.packed import pack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import ProducerState, fold
-from pidlease.engine.whose import batch_of
+from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.ports import NewBatch
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog

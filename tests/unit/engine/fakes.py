@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.timed_offset import TimedOffset
-from pidlease.engine.counts import Counts
-from pidlease.engine.lease_table import LeasedPartition
-from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.batch_identity import batch_of
+from pidlease.engine.leases.lease_table import LeasedPartition
 from pidlease.engine.partition import Partition
-from pidlease.engine.surroundings import Surroundings
-from pidlease.engine.whose import batch_of
+from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.records.record_batch import BatchHeader, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.log.ports import AppendDone, NewBatch

@@ -17,13 +17,13 @@ from typing import Any
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from pidlease.core.pid import Policy, make_pid
-from pidlease.engine.appends import Appending, Appends
-from pidlease.engine.counts import Counts
-from pidlease.engine.lanes import Lanes
-from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
+from pidlease.engine.appenders.group_appender import Appending, Appends
+from pidlease.engine.appenders.kafka_appender import Lanes
+from pidlease.engine.batch_identity import batch_of, identified
 from pidlease.engine.partition import Partition
-from pidlease.engine.surroundings import Surroundings
-from pidlease.engine.whose import batch_of, identified
+from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.codec.produce_client import Row
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from pidlease.kafka.records.record_batch import BatchHeader, check_intact, read_header

@@ -10,11 +10,11 @@ from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy
 from pidlease.core.state import ProducerState
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.engine import Engine, EngineConfig
-from pidlease.engine.keeper import KeeperConfig
-from pidlease.engine.outcome import Outcome, Status
+from pidlease.engine.maintenance import KeeperConfig
 from pidlease.engine.partition import Partition
-from pidlease.engine.whose import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.snapshots import SnapshotStore

@@ -11,9 +11,9 @@ from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.core.blocks import PidBlock
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, make_pid
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.pid_blocks import PidBlocks
-from pidlease.engine.whose import identified as judged_by
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.batch_identity import identified as judged_by
+from pidlease.engine.leases.pid_blocks import PidBlocks
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer

@@ -1,8 +1,8 @@
 """What is counted, and how little of it there is."""
 
 from pidlease.core.pid import Policy
-from pidlease.engine.counts import OTHERS, TOPICS_MAX, Counts, count_read
-from pidlease.engine.outcome import Status
+from pidlease.engine.append_outcome import Status
+from pidlease.engine.topic_counts import OTHERS, TOPICS_MAX, Counts, count_read
 from tests.sim.batches import make_batch
 
 

@@ -3,13 +3,13 @@
 import pytest
 from structlog.testing import capture_logs
 
-from pidlease.engine.events import Events
+from pidlease.engine.event_log import Events
 
 
 def test_some_of_each_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """And how many were not, when the next one is."""
     now = 100.0
-    monkeypatch.setattr("pidlease.engine.events.time.monotonic", lambda: now)
+    monkeypatch.setattr("pidlease.engine.event_log.time.monotonic", lambda: now)
     told = Events(told=3, seconds=10)
     with capture_logs() as logs:
         for number in range(8):

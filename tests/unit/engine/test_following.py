@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pidlease.engine.append_outcome import Status
 from pidlease.engine.engine import Engine
-from pidlease.engine.outcome import Status
 from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import catch_up
 from pidlease.log.segments.data_directory import DataFolder
@@ -315,7 +315,7 @@ async def test_a_partition_that_cannot_be_read_stops_no_other(
             catch_up(partition, now_ms)
 
     with monkeypatch.context() as away:
-        away.setattr("pidlease.engine.following.catch_up", damages)
+        away.setattr("pidlease.engine.topics.topic_sync.catch_up", damages)
         for _ in range(5):
             with pytest.raises(OSError, match="b-1: damaged"):
                 await server.engine.follow({"b": B})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.engine import keeper
-from pidlease.engine.keeper import KeeperConfig
+from pidlease.engine import maintenance as keeper
+from pidlease.engine.maintenance import KeeperConfig
 from pidlease.log.segments.data_directory import DataFolder
 from pidlease.storage.errors import NotOwnerError
 from pidlease.storage.snapshots import SnapshotStore

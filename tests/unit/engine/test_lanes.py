@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from pidlease.core.pid import Policy, make_pid
-from pidlease.engine import lanes, writing
-from pidlease.engine.frontier import Frontier
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.whose import batch_of
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.appenders import kafka_appender as lanes
+from pidlease.engine.appenders import writer_appender as writing
+from pidlease.engine.appenders.applied_offset import Frontier
+from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.ports import LATE_MS, Forwarded
 from pidlease.storage.errors import LogError

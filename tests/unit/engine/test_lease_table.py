@@ -6,7 +6,7 @@ import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.ring import LeaseRing
-from pidlease.engine.lease_table import Lease, LeaseTable
+from pidlease.engine.leases.lease_table import Lease, LeaseTable
 from pidlease.storage.snapshots import LeaseRows
 from tests.unit.engine.test_leasing import FakePartition
 

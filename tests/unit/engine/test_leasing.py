@@ -13,7 +13,7 @@ from pidlease.core.packed import Packed, pack
 from pidlease.core.pid import Policy, make_pid, number_of, policy_of
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import Appended, ProducerState
-from pidlease.engine.leasing import Leases, NoPidError
+from pidlease.engine.leases.leases import Leases, NoPidError
 from pidlease.storage.snapshots import LeaseRow
 from tests.sim.files import SimFiles
 from tests.sim.pool import SeededPool

@@ -13,12 +13,12 @@ from pidlease.coordination.pid_sequence import Coordination, SequenceError
 from pidlease.core.blocks import PidBlock
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
+from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.append_service import AppendService
+from pidlease.engine.batch_identity import identified as judged_by
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.lease_service import Ask, Granted, LeaseService, UnknownPidError
-from pidlease.engine.naming import NameBusyError, NameConflictError
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.whose import identified as judged_by
+from pidlease.engine.named_leases import NameBusyError, NameConflictError
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer

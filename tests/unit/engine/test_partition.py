@@ -8,10 +8,10 @@ from pidlease.core.judge import Age
 from pidlease.core.packed import unpack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import KAFKA
-from pidlease.engine import flight as module
-from pidlease.engine.failed import FAILED_HOLD_MS
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.whose import batch_of
+from pidlease.engine import pending_batches as module
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.appenders.failed_batches import FAILED_HOLD_MS
+from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.storage.errors import LogStoppedError
 from tests.sim.batches import make_batch

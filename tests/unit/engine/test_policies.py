@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from pidlease.core.topic_policy import TopicPolicy
+from pidlease.engine.append_outcome import Status
 from pidlease.engine.engine import UnknownTopicError
-from pidlease.engine.outcome import Status
 from pidlease.engine.partition import Partition
-from pidlease.engine.policies import TopicPolicies
+from pidlease.engine.topics.topic_policies import TopicPolicies
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.topics.policy_settings import policy_in_force

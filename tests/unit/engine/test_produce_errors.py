@@ -3,7 +3,7 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pidlease.engine.outcome import UNKNOWN_OUTCOME, Status
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Status
 from pidlease.kafka.codec.produce_client import Row
 from pidlease.kafka.produce_errors import (
     CONTENT,

@@ -10,9 +10,9 @@ from pidlease.core.judge import judge
 from pidlease.core.packed import judge_packed, unpack
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import Batch
-from pidlease.engine.outcome import Status
+from pidlease.engine.append_outcome import Status
 from pidlease.engine.partition import Partition
-from pidlease.engine.replay import Replay
+from pidlease.engine.replay_progress import Replay
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import SnapshotStore
 from tests.sim.files import SimFiles

@@ -3,8 +3,8 @@
 import asyncio
 from typing import cast
 
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.rereading import Parked, Rereading
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.appenders.catch_up import Parked, Rereading
 from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError
 from pidlease.storage.snapshots import TopicPartition

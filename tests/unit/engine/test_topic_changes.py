@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy
+from pidlease.engine.append_outcome import Status
 from pidlease.engine.engine import PartitionCountError, TooManyPartitionsError, UnknownTopicError
-from pidlease.engine.outcome import Status
 from pidlease.storage.errors import LogStoppedError, OffsetRangeError
 from pidlease.storage.topics.topic_store import Topic
 from tests.sim.files import SimFiles

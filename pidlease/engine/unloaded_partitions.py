@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 from pidlease.core.packed import Packed
-from pidlease.engine.leasing import Leases
+from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic

@@ -17,13 +17,13 @@ import structlog
 
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.state import BATCHES_KEPT
-from pidlease.engine.appends import Appending
-from pidlease.engine.flight import Pending, not_taken
-from pidlease.engine.frontier import Frontier
-from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
-from pidlease.engine.rereading import Rereading
-from pidlease.engine.taking import Taking
-from pidlease.engine.writing import WriterLane
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
+from pidlease.engine.appenders.applied_offset import Frontier
+from pidlease.engine.appenders.catch_up import Rereading
+from pidlease.engine.appenders.group_appender import Appending
+from pidlease.engine.appenders.writer_appender import WriterLane
+from pidlease.engine.appenders.writer_takeover import Taking
+from pidlease.engine.pending_batches import Pending, not_taken
 from pidlease.kafka.records.writer_batch import WRITER_PID, Writer, stamp
 from pidlease.log.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
 from pidlease.observability.repeated_lines import LINES

@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 
 from pidlease.core.state import Batch
-from pidlease.engine.outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
 from pidlease.log.ports import Forwarded, NewBatch
 
 #: How much one append takes at most; it bounds what a crash can tear, and a waiting answer.

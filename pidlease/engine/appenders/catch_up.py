@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.ports import ForwardingLog
 from pidlease.observability.repeated_lines import LINES, kind_of

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pidlease.core.producer_names import ProducerNames
-from pidlease.engine.appends import AppendsMaker, GroupAppends
-from pidlease.engine.counts import Counts
-from pidlease.engine.events import Events
-from pidlease.engine.lease_book import LeaseBook
+from pidlease.engine.appenders.group_appender import AppendsMaker, GroupAppends
+from pidlease.engine.event_log import Events
+from pidlease.engine.leases.lease_book import LeaseBook
+from pidlease.engine.topic_counts import Counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 
 from pidlease.core.pid import Policy
-from pidlease.engine.counts import Became, Counts, TopicCounts
 from pidlease.engine.engine import Engine, wall_clock_ms
-from pidlease.engine.keeper import Keeper
-from pidlease.engine.leasing import Leases
-from pidlease.engine.replay import Replay
+from pidlease.engine.leases.leases import Leases
+from pidlease.engine.maintenance import Keeper
+from pidlease.engine.replay_progress import Replay
+from pidlease.engine.topic_counts import Became, Counts, TopicCounts
 from pidlease.observability import metric_catalogue as metrics
 
 _HTTP, _KAFKA = "http", "kafka"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from pidlease.core.judge import Age
-from pidlease.engine.lease_table import LeasedPartition
+from pidlease.engine.leases.lease_table import LeasedPartition
 
 
 class LeaseBook(Protocol):

@@ -18,10 +18,10 @@ from typing import Final
 import structlog
 
 from pidlease.core.state import BATCHES_KEPT
-from pidlease.engine.appends import Appending
-from pidlease.engine.flight import Pending, not_taken
-from pidlease.engine.frontier import Frontier
-from pidlease.engine.outcome import UNKNOWN_OUTCOME, Outcome, Status
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
+from pidlease.engine.appenders.applied_offset import Frontier
+from pidlease.engine.appenders.group_appender import Appending
+from pidlease.engine.pending_batches import Pending, not_taken
 from pidlease.kafka.produce_errors import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
 from pidlease.kafka.records.joined_batch import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
 from pidlease.kafka.records.record_batch import read_header

@@ -9,7 +9,7 @@ from typing import Final
 
 from pidlease.core.histogram import Histogram
 from pidlease.core.pid import Policy
-from pidlease.engine.outcome import Status
+from pidlease.engine.append_outcome import Status
 from pidlease.kafka.codec.time_slices import Turns
 from pidlease.kafka.records.record_batch import records_of_batches
 

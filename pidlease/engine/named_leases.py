@@ -29,8 +29,8 @@ from pidlease.coordination.name_bindings import (
 )
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, policy_of
-from pidlease.engine.leasing import Leases
-from pidlease.engine.outcome import FENCED_FOR_EVER
+from pidlease.engine.append_outcome import FENCED_FOR_EVER
+from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool

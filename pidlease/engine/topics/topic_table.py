@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from pidlease.engine.held import HeldPartition, HeldPartitions
-from pidlease.engine.leasing import Leases
+from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
-from pidlease.engine.policies import TopicPolicies
-from pidlease.engine.surroundings import Surroundings
+from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.topics.topic_policies import TopicPolicies
+from pidlease.engine.unloaded_partitions import HeldPartition, HeldPartitions
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool

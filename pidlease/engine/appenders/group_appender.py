@@ -11,10 +11,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from pidlease.engine.counts import Counts
-from pidlease.engine.flight import Pending, next_group
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.rereading import Rereadable, Rereading, Takeable
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.appenders.catch_up import Rereadable, Rereading, Takeable
+from pidlease.engine.pending_batches import Pending, next_group
+from pidlease.engine.topic_counts import Counts
 from pidlease.log.ports import PartitionLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogStoppedError, reason_for_clients

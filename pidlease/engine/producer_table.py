@@ -8,7 +8,7 @@ from pidlease.core.packed import Packed, fold_packed, offset_of, unpack
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
 from pidlease.core.state import ProducerState
-from pidlease.engine.whose import whose
+from pidlease.engine.batch_identity import whose
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic

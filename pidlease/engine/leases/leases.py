@@ -18,8 +18,8 @@ from pidlease.core.packed import arrival_of
 from pidlease.core.pid import POLICY_SHIFT, Policy, make_pid, number_of, policy_of
 from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.core.ring import LeaseRing, RingFullError
-from pidlease.engine.lease_table import LeasedPartition, LeaseTable
-from pidlease.engine.pid_blocks import PidBlocks
+from pidlease.engine.leases.lease_table import LeasedPartition, LeaseTable
+from pidlease.engine.leases.pid_blocks import PidBlocks
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import LeaseRow, LeaseRows
 

@@ -8,11 +8,11 @@ from typing import Final
 
 import structlog
 
-from pidlease.engine.held import UNSEEN_MS_MAX
-from pidlease.engine.leasing import Leases
+from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import begin, catch_up
-from pidlease.engine.topics import TopicTable, UnseenTopic
+from pidlease.engine.topics.topic_table import TopicTable, UnseenTopic
+from pidlease.engine.unloaded_partitions import UNSEEN_MS_MAX
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_store import Topic
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import structlog
 
-from pidlease.engine.leasing import Leases
-from pidlease.engine.surroundings import Surroundings
-from pidlease.engine.topics import TopicTable
+from pidlease.engine.leases.leases import Leases
+from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.topics.topic_table import TopicTable
 from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError

@@ -10,9 +10,9 @@ from collections.abc import Set
 from typing import Final
 
 from pidlease.coordination.pid_sequence import SequenceError
-from pidlease.engine.lease_book import LeaseBook
-from pidlease.engine.outcome import Outcome, Status
-from pidlease.engine.rereading import ParkedBatches
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.appenders.catch_up import ParkedBatches
+from pidlease.engine.leases.lease_book import LeaseBook
 
 _UNKNOWN_YET: Final = Outcome(
     Status.FAILED,

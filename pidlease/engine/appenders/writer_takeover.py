@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from pidlease.engine.rereading import Takeable
-from pidlease.engine.writing import WriterLane
+from pidlease.engine.appenders.catch_up import Takeable
+from pidlease.engine.appenders.writer_appender import WriterLane
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError

@@ -1,0 +1,1 @@
+"""How admitted batches get into a log, and what is done when one does not."""

@@ -1,0 +1,1 @@
+"""Leases, the blocks that they come from, and when they end."""

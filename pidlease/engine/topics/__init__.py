@@ -1,0 +1,1 @@
+"""The topics and what changes them."""
