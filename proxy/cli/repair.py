@@ -12,15 +12,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from pidlease.engine.repair.cut import cut as cut_partition
-from pidlease.engine.repair.repair_report import describe
-from pidlease.engine.repair.survey import DamagedPartition, Survey, survey
-from pidlease.engine.verify.access import keep_servers_out
-from pidlease.engine.verify.report import CannotLookError
 from pidlease.log.segments.data_directory import lock_folder
+from pidlease.repair.cut import cut as cut_partition
+from pidlease.repair.repair_report import describe
+from pidlease.repair.survey import DamagedPartition, Survey, survey
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import TopicPartition
+from pidlease.verify.read_only_files import keep_servers_out
+from pidlease.verify.verify_report import CannotLookError
 from proxy.cli.console import WRONG, cannot_look, print_json, stdout
 
 #: Producers and groups that are shown of a partition; --json lists more.

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from pidlease.engine.verify.access import keep_servers_out
-from pidlease.engine.verify.directory import verify as look
-from pidlease.engine.verify.report import CannotLookError, Finding, Report
 from pidlease.storage.files import RealFiles
+from pidlease.verify.read_only_files import keep_servers_out
+from pidlease.verify.verification import verify as look
+from pidlease.verify.verify_report import CannotLookError, Finding, Report
 from proxy.cli.console import WRONG, cannot_look, pairs_table, print_json, stderr, stdout
 
 _NO_LOCK: Final = "there is no lock file (a copy?): nothing keeps a server from starting meanwhile"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from crc32c import crc32c
 
-from pidlease.engine.verify.directory import verify
 from pidlease.storage.files import RealFiles
+from pidlease.verify.verification import verify
 
 _DEADLINE_S = 60.0
 #: Answers around an election; the leader that was just elected does not know its end (KIP-207).

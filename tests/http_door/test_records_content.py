@@ -8,9 +8,9 @@ import pytest
 
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.append_service import AppendService
-from pidlease.engine.verify.directory import verify
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.files import RealFiles
+from pidlease.verify.verification import verify
 from proxy.http.records_batch import BatchMaker
 from tests.crash.seeds import new_random
 from tests.http_door.appending import Door, door, producer, values

@@ -8,12 +8,12 @@ import pytest
 from pidlease.core.state import ProducerState
 from pidlease.engine.append_outcome import Status
 from pidlease.engine.append_service import AppendService
-from pidlease.engine.verify.directory import verify
-from pidlease.engine.verify.report import Report
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.writer_batch import WRITER_PID
 from pidlease.storage.files import RealFiles
 from pidlease.storage.topics.topic_store import Topic
+from pidlease.verify.verification import verify
+from pidlease.verify.verify_report import Report
 from tests.http_door.serving import Http, http
 from tests.wire.batches import batch, changed, identified
 from tests.wire.client import WireClient

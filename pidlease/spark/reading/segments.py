@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pidlease.engine.verify.access import ReadOnlyFiles
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.log.segments.batch_search import Broken, walk
 from pidlease.log.segments.scan import BrokenBatchError
@@ -12,6 +11,7 @@ from pidlease.log.segments.segment import LOG_SUFFIX, SegmentFiles, segment_stem
 from pidlease.spark.reading.found import Damage, Stored
 from pidlease.spark.reading.parts import SegmentPart
 from pidlease.storage.files import OpenFile, RealFiles
+from pidlease.verify.read_only_files import ReadOnlyFiles
 
 FILES: Final = ReadOnlyFiles(RealFiles())
 

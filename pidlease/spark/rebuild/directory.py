@@ -8,7 +8,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pidlease.engine.verify.access import ReadOnlyFiles
 from pidlease.log.segments.data_directory import lock_folder
 from pidlease.log.segments.segment import LOG_SUFFIX, SegmentFiles
 from pidlease.spark.reading.directory import DataDirectory
@@ -23,6 +22,7 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import Place, SnapshotStore, TopicPartition
 from pidlease.storage.topics.topic_store import Topic, TopicStore
+from pidlease.verify.read_only_files import ReadOnlyFiles
 
 #: Tasks that segments are read in, at most.
 _TASKS_MAX: Final = 10_000

@@ -268,7 +268,7 @@ def test_a_segment_that_cannot_be_read_does_not_hide_the_rest(tmp_path: Path) ->
 
 
 def test_very_many_findings_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pidlease.engine.verify.report.KEPT_MAX", 3)
+    monkeypatch.setattr("pidlease.verify.verify_report.KEPT_MAX", 3)
     data = DataDir(tmp_path / "d")
     data.append(*(batch(0) for _ in range(9)))
     data.close()

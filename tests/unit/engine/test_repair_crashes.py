@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.engine.repair.cut import REPAIR_NAME, REPORT_NAME, cut
-from pidlease.engine.repair.survey import survey
-from pidlease.engine.verify.directory import verify
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.segments.segment import base_offset_of
+from pidlease.repair.cut import REPAIR_NAME, REPORT_NAME, cut
+from pidlease.repair.survey import survey
 from pidlease.storage.files import read_file
 from pidlease.storage.snapshots import TopicPartition
+from pidlease.verify.verification import verify
 from tests.sim.batches import TIME_MS
 from tests.sim.files import SimFiles, SimulatedCrash
 from tests.unit.engine.server import APPENDED, DATA, DUPLICATE, GAP, Server, known

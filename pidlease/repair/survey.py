@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from pidlease.coordination.file.file_names import parse_line
 from pidlease.core.producer_names import ProducerNames
-from pidlease.engine.repair.damage import Damage, find_damage
-from pidlease.engine.repair.losses import Context, Losses, find_losses
-from pidlease.engine.verify.access import ReadOnlyFiles
-from pidlease.engine.verify.report import CannotLookError
+from pidlease.repair.damage import Damage, find_damage
+from pidlease.repair.losses import Context, Losses, find_losses
 from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file
@@ -20,6 +18,8 @@ from pidlease.storage.offsets.offset_journal import JOURNAL_NAME
 from pidlease.storage.offsets.offset_table import OffsetTable
 from pidlease.storage.snapshots import Snapshot, SnapshotError, SnapshotStore, TopicPartition
 from pidlease.storage.topics.topic_store import Topic, TopicStore
+from pidlease.verify.read_only_files import ReadOnlyFiles
+from pidlease.verify.verify_report import CannotLookError
 
 
 class GroupLoss(NamedTuple):

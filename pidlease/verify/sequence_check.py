@@ -6,10 +6,10 @@ from pidlease.coordination.file.file_sequence import parse_line
 from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK
 from pidlease.core.pid import number_of
 from pidlease.core.producer_names import is_stand_in
-from pidlease.engine.verify.partition import Looking
-from pidlease.engine.verify.report import Kind, Report
 from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.files import read_file
+from pidlease.verify.partition_check import Looking
+from pidlease.verify.verify_report import Kind, Report
 
 
 def check_sequence(looking: Looking, path: Path) -> None:

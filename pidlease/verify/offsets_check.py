@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from pidlease.engine.verify.partition import Looking
-from pidlease.engine.verify.report import Kind
 from pidlease.storage.offsets.journal_lines import JournalLine, journal_lines
 from pidlease.storage.offsets.offset_journal import JOURNAL_NAME
+from pidlease.verify.partition_check import Looking
+from pidlease.verify.verify_report import Kind
 
 
 def check_offsets(looking: Looking, folder: Path) -> None:

@@ -16,9 +16,9 @@ from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
 from pidlease.core.state import UNKNOWN_CRC, Appended, Batch, ProducerState, fold
 from pidlease.engine.batch_identity import whose
-from pidlease.engine.verify.report import Kind
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import LeaseRow
+from pidlease.verify.verify_report import Kind
 
 _KINDS: Final = {
     Judged.DUPLICATE: Kind.DUPLICATE,

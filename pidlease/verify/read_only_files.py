@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from pidlease.engine.verify.report import CannotLookError
 from pidlease.storage.files import Files, Lock, LockedError, OpenFile, is_aside
+from pidlease.verify.verify_report import CannotLookError
 
 
 class ReadOnlyFiles:

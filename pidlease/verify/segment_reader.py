@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
-from pidlease.engine.verify.indexes import OffsetIndexCheck, Problem, TimeIndexCheck
 from pidlease.kafka.records.record_batch import HEADER_BYTES, MAGIC, read_header
 from pidlease.log.segments.scan import BrokenBatchError, ScannedBatch, scan
 from pidlease.log.segments.segment import INDEX_SUFFIX, TIME_SUFFIX, SegmentFiles
 from pidlease.storage.files import OpenFile
+from pidlease.verify.index_check import OffsetIndexCheck, Problem, TimeIndexCheck
 
 
 def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | BrokenBatchError]:

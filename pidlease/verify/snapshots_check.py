@@ -8,8 +8,6 @@ from typing import Final
 from pidlease.core.packed import Packed, unpack
 from pidlease.core.rules import rules_of
 from pidlease.core.state import ProducerState
-from pidlease.engine.verify.partition import Checkpoint, Looking
-from pidlease.engine.verify.report import Kind
 from pidlease.storage.snapshots import (
     LeaseRow,
     Place,
@@ -19,6 +17,8 @@ from pidlease.storage.snapshots import (
     TopicPartition,
 )
 from pidlease.storage.topics.topic_store import Topic
+from pidlease.verify.partition_check import Checkpoint, Looking
+from pidlease.verify.verify_report import Kind
 
 _MANIFEST: Final = "manifest.json"
 _PRODUCERS: Final = "producers.parquet"

@@ -9,13 +9,6 @@ from operator import eq
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pidlease.engine.verify.access import ReadOnlyFiles
-from pidlease.engine.verify.names import check_names
-from pidlease.engine.verify.offsets import check_offsets
-from pidlease.engine.verify.partition import Looking, PartitionCheck
-from pidlease.engine.verify.report import CannotLookError, Kind, Report
-from pidlease.engine.verify.sequence import check_sequence
-from pidlease.engine.verify.snapshots import Snapshots
 from pidlease.log.segments.data_directory import FORMAT_VERSION
 from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import DataFolderError
@@ -30,6 +23,13 @@ from pidlease.storage.topics.topic_store import (
     TopicStore,
     illegal_name,
 )
+from pidlease.verify.names_check import check_names
+from pidlease.verify.offsets_check import check_offsets
+from pidlease.verify.partition_check import Looking, PartitionCheck
+from pidlease.verify.read_only_files import ReadOnlyFiles
+from pidlease.verify.sequence_check import check_sequence
+from pidlease.verify.snapshots_check import Snapshots
+from pidlease.verify.verify_report import CannotLookError, Kind, Report
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _TOPIC_SUFFIX: Final = ".json"

@@ -5,10 +5,10 @@ from pathlib import Path
 from pidlease.coordination.file.file_names import parse_line
 from pidlease.coordination.name_bindings import check_name
 from pidlease.core.pid import Policy, policy_of
-from pidlease.engine.verify.partition import Looking
-from pidlease.engine.verify.report import Kind
 from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.files import read_file
+from pidlease.verify.partition_check import Looking
+from pidlease.verify.verify_report import Kind
 
 #: Policies whose PIDs are bound to names.
 _BOUND = (Policy.STRICT, Policy.MONOTONIC)

@@ -14,16 +14,15 @@ import json
 from pathlib import Path
 from typing import Final
 
-from pidlease.engine.repair.damage import segments_of
-from pidlease.engine.repair.losses import Losses, parts_of
-from pidlease.engine.repair.repair_report import describe_partition
-from pidlease.engine.repair.survey import DamagedPartition, Survey
-from pidlease.engine.verify.report import CannotLookError
 from pidlease.log.segments.durable_mark import MARK_NAME, DurableMark
 from pidlease.log.segments.log_start import read_log_start, write_log_start
 from pidlease.log.segments.log_view import LogView
 from pidlease.log.segments.offset_file import encode_offset
 from pidlease.log.segments.segment import ActiveSegment, SegmentFiles
+from pidlease.repair.damage import segments_of
+from pidlease.repair.losses import Losses, parts_of
+from pidlease.repair.repair_report import describe_partition
+from pidlease.repair.survey import DamagedPartition, Survey
 from pidlease.storage.errors import DamagedLogError
 from pidlease.storage.files import (
     Files,
@@ -38,6 +37,7 @@ from pidlease.storage.snapshots import (
     SnapshotStore,
     TopicPartition,
 )
+from pidlease.verify.verify_report import CannotLookError
 
 #: The folder in a data directory for what was cut.
 REPAIR_NAME: Final = "repair"

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from pidlease.engine.repair.losses import Losses, ProducerLoss
-from pidlease.engine.repair.survey import DamagedPartition, Survey
+from pidlease.repair.losses import Losses, ProducerLoss
+from pidlease.repair.survey import DamagedPartition, Survey
 
 #: Producers and groups that are listed of a partition; the counts are of all.
 _LISTED: Final = 10_000

@@ -11,7 +11,6 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.batch_identity import whose
 from pidlease.engine.producer_table import KnownProducers
 from pidlease.engine.recovery import begin_at
-from pidlease.engine.repair.damage import Damage, segments_of
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
 from pidlease.log.segments.batch_search import Broken, walk
 from pidlease.log.segments.durable_mark import MARK_NAME
@@ -19,6 +18,7 @@ from pidlease.log.segments.log_start import LOG_START_NAME
 from pidlease.log.segments.log_view import LogView
 from pidlease.log.segments.scan import ScannedBatch
 from pidlease.log.segments.segment import LOG_SUFFIX
+from pidlease.repair.damage import Damage, segments_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
 from pidlease.storage.snapshots import PartitionRows, Snapshot, TopicPartition

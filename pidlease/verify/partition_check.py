@@ -7,9 +7,6 @@ from typing import Final, NamedTuple
 
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import ProducerState
-from pidlease.engine.verify.history import History
-from pidlease.engine.verify.report import Kind, Report
-from pidlease.engine.verify.segments import IndexChecks, batches
 from pidlease.kafka.records.record_batch import BatchHeader, InvalidBatchError, check_from_client
 from pidlease.kafka.records.writer_batch import logged
 from pidlease.log.segments.durable_mark import MARK_NAME, DurableMark
@@ -20,6 +17,9 @@ from pidlease.log.segments.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, ba
 from pidlease.storage.errors import DamagedLogError, UnidentifiedBatchError
 from pidlease.storage.files import Files, OpenFile, read_file
 from pidlease.storage.snapshots import LeaseRow
+from pidlease.verify.segment_reader import IndexChecks, batches
+from pidlease.verify.sequence_history import History
+from pidlease.verify.verify_report import Kind, Report
 
 #: Progress is told once for so many bytes.
 _TOLD_BYTES: Final = 1 << 20
