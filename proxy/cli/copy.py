@@ -13,11 +13,11 @@ import typer
 from aiokafka.helpers import create_ssl_context
 from prometheus_client import CollectorRegistry, start_http_server
 
-from pidlease.client.copier import Copier, CopierFencedError, CopyError, CopySettings
-from pidlease.client.copier.asking import EARLIEST, LATEST
-from pidlease.client.copier.metrics import CopyCollector
-from pidlease.client.copier.verifying import Comparison
-from pidlease.client.copier.whole import compare_all
+from pidlease.copier import Copier, CopierFencedError, CopyError, CopySettings
+from pidlease.copier.cluster_reader import EARLIEST, LATEST
+from pidlease.copier.comparison import Comparison
+from pidlease.copier.copy_metrics import CopyCollector
+from pidlease.copier.topic_comparison import compare_all
 from proxy.cli.console import WRONG, cannot_look, plain_table, stderr, stdout
 from proxy.cli.copy_progress import show_progress
 

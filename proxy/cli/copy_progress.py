@@ -9,7 +9,7 @@ from typing import Final
 from rich.live import Live
 from rich.table import Table
 
-from pidlease.client.copier import Copier
+from pidlease.copier import Copier
 from proxy.cli.console import plain_table, stderr
 
 _SCREEN_SECONDS: Final = 1.0

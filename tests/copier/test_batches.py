@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pidlease.client.batch import CODECS, Span
-from pidlease.client.copier.batches import CopiedBatch
-from pidlease.client.copier.chunk import Chunk
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.copier.translating import Translator
+from pidlease.copier.batch_translator import Translator
+from pidlease.copier.copied_batch import CopiedBatch
+from pidlease.copier.errors import CopyError
+from pidlease.copier.fetched_chunk import Chunk
 from pidlease.kafka.records.identity_header import Identity, decode_identity
 from pidlease.kafka.records.record_batch import (
     CODEC_BITS,

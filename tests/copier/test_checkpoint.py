@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
-from pidlease.client.copier.errors import CheckpointError
+from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
+from pidlease.copier.errors import CheckpointError
 
 GOOD = Checkpoint(200, 1 << 48 | 5, 3, 199, 0, 190, "orders.copy", "cluster-1", "host:1:ab")
 
@@ -70,7 +70,7 @@ def test_an_offset_that_was_reset_is_refused() -> None:
     "change", [{"pid": -1}, {"sequence": -2}, {"at": -1}, {"first": "0"}, {"who": 3}, {"more": 1}]
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, object]) -> None:
-    from pidlease.client.copier import checkpoint as module
+    from pidlease.copier import copy_checkpoint as module
 
     fields = {**json.loads(GOOD.metadata()), **change}
     del fields["crc"]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pytest
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier import saving
-from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
-from pidlease.client.copier.membership import Saved, UnavailableError
-from pidlease.client.copier.metrics import CopyMetrics
-from pidlease.client.copier.resuming import generation_of
-from pidlease.client.copier.saving import Saving
 from pidlease.client.lease_client import Lease
+from pidlease.copier import checkpoint_commits as saving
+from pidlease.copier.checkpoint_commits import Saving
+from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
+from pidlease.copier.copy_metrics import CopyMetrics
+from pidlease.copier.group_membership import Saved, UnavailableError
+from pidlease.copier.resume_check import generation_of
 
 PLACE = TopicPartition("t", 0)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pidlease.client.copier import CopySettings
+from pidlease.copier import CopySettings
 
 GOOD: dict[str, Any] = {
     "source": "a:1", "destination": "b:2", "leases": "http://b:3", "group": "g", "topics": ["t"],

@@ -9,9 +9,9 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition
 from typer.testing import CliRunner
 
-from pidlease.client.copier.chunk import Chunk
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.copier.fetching import Fetcher
+from pidlease.copier.errors import CopyError
+from pidlease.copier.fetched_chunk import Chunk
+from pidlease.copier.source_fetcher import Fetcher
 from pidlease.spark.reading.directory import DataDirectory
 from pidlease.spark.reading.errors import ReadError
 from pidlease.spark.reading.found import Damage

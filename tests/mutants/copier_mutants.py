@@ -4,12 +4,12 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_SAVING: Final = "pidlease/client/copier/saving.py"
-_RESUMING: Final = "pidlease/client/copier/resuming.py"
-_BATCHES: Final = "pidlease/client/copier/batches.py"
-_TRANSLATING: Final = "pidlease/client/copier/translating.py"
-_VERIFYING: Final = "pidlease/client/copier/verifying.py"
-_CHECKPOINT: Final = "pidlease/client/copier/checkpoint.py"
+_SAVING: Final = "pidlease/copier/checkpoint_commits.py"
+_RESUMING: Final = "pidlease/copier/resume_check.py"
+_BATCHES: Final = "pidlease/copier/copied_batch.py"
+_TRANSLATING: Final = "pidlease/copier/batch_translator.py"
+_VERIFYING: Final = "pidlease/copier/comparison.py"
+_CHECKPOINT: Final = "pidlease/copier/copy_checkpoint.py"
 
 _SAVED: Final = ("tests/copier/test_saving.py",)
 _MADE: Final = ("tests/copier/test_batches.py",)

@@ -11,11 +11,11 @@ from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.asking import EARLIEST, LATEST, READ_COMMITTED
-from pidlease.client.copier.chunk import Chunk
-from pidlease.client.copier.clusters import Cluster
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.copier.translating import Translator
+from pidlease.copier.batch_translator import Translator
+from pidlease.copier.cluster_pair import Cluster
+from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED
+from pidlease.copier.errors import CopyError
+from pidlease.copier.fetched_chunk import Chunk
 from pidlease.spark.reading.directory import Span
 from pidlease.spark.reading.errors import ReadError
 from pidlease.spark.reading.found import Stored

@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pidlease.client.copier.batches import unpacked
+from pidlease.copier.copied_batch import unpacked
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import CODEC_BITS, CODECS, BatchHeader

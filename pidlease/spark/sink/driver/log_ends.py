@@ -6,9 +6,9 @@ from typing import Final
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.asking import EARLIEST, LATEST
-from pidlease.client.copier.carrying import last_in_log
-from pidlease.client.copier.clusters import Cluster
+from pidlease.copier.carry_over import last_in_log
+from pidlease.copier.cluster_pair import Cluster
+from pidlease.copier.cluster_reader import EARLIEST, LATEST
 from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.driver.granting import Grant
 from pidlease.spark.sink.run_state import Place, RunState

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.asking import LATEST
-from pidlease.client.copier.clusters import Cluster
-from pidlease.client.copier.errors import CopyError
 from pidlease.client.lease_client import LeaseClient
+from pidlease.copier.cluster_pair import Cluster
+from pidlease.copier.cluster_reader import LATEST
+from pidlease.copier.errors import CopyError
 from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.driver.checkpoint import MicroBatch
 from pidlease.spark.sink.driver.granting import Grant, Granting, near_their_end

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pidlease.client.copier.batches import CopiedBatch, Writer
 from pidlease.client.settings import Codec
+from pidlease.copier.copied_batch import CopiedBatch, Writer
 from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.columns import Columns
 from pidlease.spark.sink.task.rows import Rows

@@ -10,10 +10,10 @@ from typing import Final
 import pyarrow as pa
 
 from pidlease.client.batch import Sent
-from pidlease.client.copier.batches import CopiedBatch
-from pidlease.client.copier.channel import Channel, Destination
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.settings import Settings
+from pidlease.copier.copied_batch import CopiedBatch
+from pidlease.copier.destination import Channel, Destination
 from pidlease.spark.errors import SinkError, SinkFencedError
 from pidlease.spark.sink.run_state import Chain, Place, Source
 from pidlease.spark.sink.task.encoding import Encoder

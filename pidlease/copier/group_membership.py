@@ -19,8 +19,8 @@ from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+from pidlease.copier.errors import CopyError
+from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.checkpoint import Checkpoint
-from pidlease.client.copier.membership import Saved, UnavailableError
-from pidlease.client.copier.metrics import CopyMetrics
+from pidlease.copier.copy_checkpoint import Checkpoint
+from pidlease.copier.copy_metrics import CopyMetrics
+from pidlease.copier.group_membership import Saved, UnavailableError
 
 _log = logging.getLogger(__name__)
 

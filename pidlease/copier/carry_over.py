@@ -10,9 +10,9 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.asking import EARLIEST, LATEST, Asked
-from pidlease.client.copier.checkpoint import Checkpoint
-from pidlease.client.copier.errors import CopyError
+from pidlease.copier.cluster_reader import EARLIEST, LATEST, Asked
+from pidlease.copier.copy_checkpoint import Checkpoint
+from pidlease.copier.errors import CopyError
 from pidlease.kafka.records.identity_header import (
     HEADER_NAME,
     Identity,

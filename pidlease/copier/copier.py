@@ -13,22 +13,6 @@ from typing import Any, Final
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.asking import GONE
-from pidlease.client.copier.asking import Asked
-from pidlease.client.copier.channel import Destination, destination_settings
-from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
-from pidlease.client.copier.clusters import Cluster, both_sides, check_apart, connect
-from pidlease.client.copier.errors import CheckpointError, CopierFencedError, CopyError
-from pidlease.client.copier.fetching import Fetcher
-from pidlease.client.copier.membership import (
-    Membership,
-    ReplacedError,
-    Saved,
-    UnavailableError,
-)
-from pidlease.client.copier.metrics import CopyMetrics
-from pidlease.client.copier.partition import PartitionCopy
-from pidlease.client.copier.saving import Saving
-from pidlease.client.copier.settings import CopySettings
 from pidlease.client.errors import (
     FencedError,
     LeaseRefusedError,
@@ -37,6 +21,22 @@ from pidlease.client.errors import (
 )
 from pidlease.client.lease_client import Lease
 from pidlease.client.memory import Memory
+from pidlease.copier.checkpoint_commits import Saving
+from pidlease.copier.cluster_pair import Cluster, both_sides, check_apart, connect
+from pidlease.copier.cluster_reader import Asked
+from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
+from pidlease.copier.copy_metrics import CopyMetrics
+from pidlease.copier.destination import Destination, destination_settings
+from pidlease.copier.errors import CheckpointError, CopierFencedError, CopyError
+from pidlease.copier.group_membership import (
+    Membership,
+    ReplacedError,
+    Saved,
+    UnavailableError,
+)
+from pidlease.copier.partition_copy import PartitionCopy
+from pidlease.copier.settings import CopySettings
+from pidlease.copier.source_fetcher import Fetcher
 
 _log = logging.getLogger(__name__)
 

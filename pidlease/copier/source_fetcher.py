@@ -9,15 +9,15 @@ from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.asking import (
+from pidlease.client.tasks import Tasks
+from pidlease.copier.cluster_reader import (
     OUT_OF_RANGE,
     READ_COMMITTED,
     RETRIABLE,
     known_leader,
 )
-from pidlease.client.copier.chunk import Chunk, chunk_of
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.tasks import Tasks
+from pidlease.copier.errors import CopyError
+from pidlease.copier.fetched_chunk import Chunk, chunk_of
 
 _log = logging.getLogger(__name__)
 

@@ -15,21 +15,21 @@ from typing import Final, Protocol
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.batch import Sent
-from pidlease.client.copier.asking import LATEST, READ_COMMITTED, Asked
-from pidlease.client.copier.batches import CopiedBatch
-from pidlease.client.copier.carrying import carry_over
-from pidlease.client.copier.channel import Channel, Destination
-from pidlease.client.copier.checkpoint import Checkpoint
-from pidlease.client.copier.chunk import Chunk
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.copier.membership import ReplacedError, Saved
-from pidlease.client.copier.metrics import CopyMetrics, PartitionProgress
-from pidlease.client.copier.resuming import Resuming, generation_of
-from pidlease.client.copier.settings import CopySettings
-from pidlease.client.copier.translating import Translator
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.lease_client import Lease
 from pidlease.client.memory import Memory
+from pidlease.copier.batch_translator import Translator
+from pidlease.copier.carry_over import carry_over
+from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked
+from pidlease.copier.copied_batch import CopiedBatch
+from pidlease.copier.copy_checkpoint import Checkpoint
+from pidlease.copier.copy_metrics import CopyMetrics, PartitionProgress
+from pidlease.copier.destination import Channel, Destination
+from pidlease.copier.errors import CopyError
+from pidlease.copier.fetched_chunk import Chunk
+from pidlease.copier.group_membership import ReplacedError, Saved
+from pidlease.copier.resume_check import Resuming, generation_of
+from pidlease.copier.settings import CopySettings
 
 _log = logging.getLogger(__name__)
 

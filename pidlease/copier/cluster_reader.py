@@ -11,8 +11,8 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.chunk import Chunk, chunk_of
-from pidlease.client.copier.errors import CopyError
+from pidlease.copier.errors import CopyError
+from pidlease.copier.fetched_chunk import Chunk, chunk_of
 
 _log = logging.getLogger(__name__)
 

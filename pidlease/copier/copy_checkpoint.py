@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from crc32c import crc32c
 from pydantic import Field, TypeAdapter, ValidationError
 
-from pidlease.client.copier.errors import CheckpointError
+from pidlease.copier.errors import CheckpointError
 
 _VERSION: Final = 1
 #: Kafka refuses longer metadata (offset.metadata.max.bytes), unless it is set otherwise.

@@ -11,10 +11,10 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from pidlease.client.copier.asking import Asked
-from pidlease.client.copier.create_topics import CreateTopic, NewTopic
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+from pidlease.copier.cluster_reader import Asked
+from pidlease.copier.create_topics import CreateTopic, NewTopic
+from pidlease.copier.errors import CopyError
+from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
 
 _log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.asking import EARLIEST, LATEST, READ_COMMITTED, Asked
-from pidlease.client.copier.chunk import Chunk
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.copier.translating import Translator
+from pidlease.copier.batch_translator import Translator
+from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Asked
+from pidlease.copier.errors import CopyError
+from pidlease.copier.fetched_chunk import Chunk
 from pidlease.kafka.records.identity_header import (
     HEADER_NAME,
     Identity,

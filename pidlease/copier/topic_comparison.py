@@ -2,10 +2,10 @@
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.clusters import Cluster, both_sides, connect
-from pidlease.client.copier.errors import CopyError
-from pidlease.client.copier.settings import CopySettings
-from pidlease.client.copier.verifying import Comparison, compare
+from pidlease.copier.cluster_pair import Cluster, both_sides, connect
+from pidlease.copier.comparison import Comparison, compare
+from pidlease.copier.errors import CopyError
+from pidlease.copier.settings import CopySettings
 
 
 async def compare_all(settings: CopySettings) -> list[Comparison]:

@@ -5,12 +5,12 @@ from typing import Final
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.copier.asking import EARLIEST, LATEST, READ_COMMITTED, Asked
-from pidlease.client.copier.checkpoint import Checkpoint, read_checkpoint
-from pidlease.client.copier.errors import CheckpointError, CopyError
-from pidlease.client.copier.membership import Saved
-from pidlease.client.copier.settings import CopySettings
 from pidlease.client.lease_client import Lease
+from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Asked
+from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
+from pidlease.copier.errors import CheckpointError, CopyError
+from pidlease.copier.group_membership import Saved
+from pidlease.copier.settings import CopySettings
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from pidlease.client.copier.asking import EARLIEST, LATEST
 from pidlease.client.settings import IN_FLIGHT_MAX
+from pidlease.copier.cluster_reader import EARLIEST, LATEST
 
 #: Where in `rename` the source's name stands.
 NAME: Final = "{topic}"

@@ -10,8 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from pidlease.client.batch import Futures
-from pidlease.client.copier.batches import CopiedBatch
-from pidlease.client.copier.settings import CLIENT_ID, CopySettings
 from pidlease.client.errors import OutcomeUnknownError, ProducerError, SessionEndedError
 from pidlease.client.lease_client import LeaseClient
 from pidlease.client.links import Links
@@ -22,6 +20,8 @@ from pidlease.client.partition import PartitionQueue
 from pidlease.client.sender import Sender
 from pidlease.client.settings import Settings
 from pidlease.client.tasks import Tasks
+from pidlease.copier.copied_batch import CopiedBatch
+from pidlease.copier.settings import CLIENT_ID, CopySettings
 
 _log = logging.getLogger(__name__)
 _FOREVER_MS: Final = float(2**53)
