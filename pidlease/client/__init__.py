@@ -1,7 +1,6 @@
 """The Python client: leases PIDs, and sends records exactly once under them."""
 
-from pidlease.client.batch import Sent
-from pidlease.client.blocking import BlockingProducer
+from pidlease.client.blocking_producer import BlockingProducer
 from pidlease.client.errors import (
     DeliveryTimeoutError,
     FencedError,
@@ -17,6 +16,7 @@ from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
 from pidlease.client.metrics import ProducerCollector, ProducerMetrics
 from pidlease.client.partitioner import partition_for_key
 from pidlease.client.producer import LeasedProducer
+from pidlease.client.record_accumulator import Sent
 
 __all__ = [
     "BlockingProducer",

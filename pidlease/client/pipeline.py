@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from aiokafka.errors import KafkaError
 
-from pidlease.client.batch import Batch, Futures, Sent
-from pidlease.client.deadlines import Deadlines
+from pidlease.client.background_tasks import Tasks
+from pidlease.client.batch_deadlines import Deadlines
+from pidlease.client.batch_sender import Sender
 from pidlease.client.errors import (
     OutcomeUnknownError,
     ProducerClosedError,
@@ -17,17 +18,16 @@ from pidlease.client.errors import (
     copy_of,
 )
 from pidlease.client.failure_report import FailureLog, UnseenFailures
+from pidlease.client.leader_connections import Links
 from pidlease.client.lease_client import LeaseClient
-from pidlease.client.links import Links
-from pidlease.client.memory import Memory
 from pidlease.client.metrics import ProducerMetrics
-from pidlease.client.partition import RECORD_OVERHEAD, PartitionQueue
+from pidlease.client.partition_queue import RECORD_OVERHEAD, PartitionQueue
 from pidlease.client.partitioner import Partitioner
+from pidlease.client.pid_session import Session
+from pidlease.client.producer_memory import Memory
+from pidlease.client.record_accumulator import Batch, Futures, Sent
 from pidlease.client.record_arguments import check_topic
-from pidlease.client.sender import Sender
-from pidlease.client.session import Session
 from pidlease.client.settings import Settings
-from pidlease.client.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 

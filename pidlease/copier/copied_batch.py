@@ -13,7 +13,7 @@ from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from pidlease.client.batch import CODECS, Batch, Futures, Span
+from pidlease.client.record_accumulator import CODECS, Batch, Futures, Span
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.records.identity_header import (
     HEADER_KEY,

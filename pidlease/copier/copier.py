@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.asking import GONE
 from pidlease.client.errors import (
     FencedError,
     LeaseRefusedError,
@@ -20,7 +19,8 @@ from pidlease.client.errors import (
     ProducerError,
 )
 from pidlease.client.lease_client import Lease
-from pidlease.client.memory import Memory
+from pidlease.client.lease_requests import GONE
+from pidlease.client.producer_memory import Memory
 from pidlease.copier.checkpoint_commits import Saving
 from pidlease.copier.cluster_pair import Cluster, both_sides, check_apart, connect
 from pidlease.copier.cluster_reader import Asked

@@ -9,17 +9,17 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from pidlease.client.batch import Futures
+from pidlease.client.background_tasks import Tasks
+from pidlease.client.batch_sender import Sender
 from pidlease.client.errors import OutcomeUnknownError, ProducerError, SessionEndedError
+from pidlease.client.leader_connections import Links
 from pidlease.client.lease_client import LeaseClient
-from pidlease.client.links import Links
-from pidlease.client.memory import Memory
 from pidlease.client.metrics import ProducerMetrics
-from pidlease.client.numbering import Numbers
-from pidlease.client.partition import PartitionQueue
-from pidlease.client.sender import Sender
+from pidlease.client.partition_queue import PartitionQueue
+from pidlease.client.producer_memory import Memory
+from pidlease.client.record_accumulator import Futures
+from pidlease.client.sequence_numbers import Numbers
 from pidlease.client.settings import Settings
-from pidlease.client.tasks import Tasks
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.settings import CLIENT_ID, CopySettings
 

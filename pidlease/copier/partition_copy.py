@@ -14,10 +14,10 @@ from typing import Final, Protocol
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.batch import Sent
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.lease_client import Lease
-from pidlease.client.memory import Memory
+from pidlease.client.producer_memory import Memory
+from pidlease.client.record_accumulator import Sent
 from pidlease.copier.batch_translator import Translator
 from pidlease.copier.carry_over import carry_over
 from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked

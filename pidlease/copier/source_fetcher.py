@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.tasks import Tasks
+from pidlease.client.background_tasks import Tasks
 from pidlease.copier.cluster_reader import (
     OUT_OF_RANGE,
     READ_COMMITTED,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from pidlease.client.batch import CODECS, Batch, Headers, Span
+from pidlease.client.record_accumulator import CODECS, Batch, Headers, Span
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
 
 PID = (1 << 48) + 7

@@ -3,8 +3,8 @@
 from itertools import count
 from random import Random
 
-from pidlease.client.batch import Batch, Span
-from pidlease.client.flight import Flight
+from pidlease.client.in_flight_batches import Flight
+from pidlease.client.record_accumulator import Batch, Span
 from tests.crash.seeds import new_random
 
 

@@ -185,7 +185,7 @@ async def test_duplicates_count_against_the_buffer() -> None:
 
 
 async def test_one_line_says_that_ids_do_not_rise(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "pidlease.client.partition")
+    caplog.set_level(logging.INFO, "pidlease.client.partition_queue")
     async with world() as all_, all_.producer(**MONOTONIC) as producer:
         for each in (5, 5, 4, 6, 6):
             await producer.send_and_wait("t", b"", sequence_id=each)

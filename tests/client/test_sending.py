@@ -12,7 +12,7 @@ from pidlease.client import (
     Sent,
     partition_for_key,
 )
-from pidlease.client.partition import RECORD_OVERHEAD
+from pidlease.client.partition_queue import RECORD_OVERHEAD
 from tests.client.fake_broker import Fault
 from tests.client.harness import until, world
 

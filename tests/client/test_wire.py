@@ -8,7 +8,7 @@ import pytest
 from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.produce import ProduceRequest_v8, ProduceResponse_v8
 
-from pidlease.client.wire import Part, PartAnswer, ProduceAnswer, ProduceRequest
+from pidlease.client.produce_messages import Part, PartAnswer, ProduceAnswer, ProduceRequest
 
 PARTS = [Part("a", 0, b"one"), Part("b\u00e4", 7, bytearray(b"two")), Part("a", 3, b"")]
 

@@ -8,7 +8,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pidlease.client.batch import CODECS, Span
+from pidlease.client.record_accumulator import CODECS, Span
 from pidlease.copier.batch_translator import Translator
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.errors import CopyError

@@ -4,9 +4,9 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_PARTITION: Final = "pidlease/client/partition.py"
+_PARTITION: Final = "pidlease/client/partition_queue.py"
 _PIPELINE: Final = "pidlease/client/pipeline.py"
-_BLOCKING: Final = "pidlease/client/blocking.py"
+_BLOCKING: Final = "pidlease/client/blocking_producer.py"
 _UNSEEN: Final = ("tests/client/test_unseen_failures.py",)
 _REPEATED: Final = ("tests/client/test_repeated_ids.py",)
 
@@ -93,7 +93,7 @@ CLIENT: Final = (
     ),
     Mutant(
         "a batch does not cover the number of a refused record",
-        "pidlease/client/numbering.py",
+        "pidlease/client/sequence_numbers.py",
         "        first = number if holes else min(self.first, number)\n",
         "        first = number\n",
         ("tests/client/test_recipe.py",),

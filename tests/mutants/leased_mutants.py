@@ -24,7 +24,7 @@ _FIRST: Final = "pidlease/kafka/records/first_record.py"
 LEASED: Final = (
     Mutant(
         "records are told as their answers come",
-        "pidlease/client/told.py",
+        "pidlease/client/completion_order.py",
         "        if not self._kept and (before is None or number < before):\n",
         "        if before is None or number > 0:\n",
         ("tests/client/test_faults.py",),

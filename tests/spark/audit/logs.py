@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, cast
 
-from pidlease.client.batch import Batch, Span
+from pidlease.client.record_accumulator import Batch, Span
 from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, policy_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from pidlease.client.blocking import BlockingProducer
+from pidlease.client.blocking_producer import BlockingProducer
 from tests.copier.sides import CODECS, make_topic
 from tests.servers.pidlease import PidleaseServer
 

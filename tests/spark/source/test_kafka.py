@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from pidlease.client.blocking import BlockingProducer
+from pidlease.client.blocking_producer import BlockingProducer
 from pidlease.spark.reading.errors import ReadError
 from pidlease.spark.reading.kafka import Servers, batches
 from pidlease.spark.reading.parts import KafkaPart

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from pidlease.client.asking import TAKEN, Answer
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
 from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
+from pidlease.client.lease_requests import TAKEN, Answer
 from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
 from pidlease.spark.errors import SinkError, SinkFencedError
 from pidlease.spark.sink.run_state import Place, Source

@@ -9,8 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from pidlease.client.batch import Sent
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
+from pidlease.client.record_accumulator import Sent
 from pidlease.client.settings import Settings
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.destination import Channel, Destination

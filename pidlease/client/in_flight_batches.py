@@ -7,7 +7,7 @@ error, whatever was sent behind it comes again behind it.
 from collections import deque
 from itertools import chain
 
-from pidlease.client.batch import Batch
+from pidlease.client.record_accumulator import Batch
 
 
 class Flight:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from pidlease.client.asking import GONE, NOT_FOUND, Answer, Asking, Held, TakenError
 from pidlease.client.errors import (
     FencedError,
     LeaseRefusedError,
@@ -22,8 +21,9 @@ from pidlease.client.errors import (
     SessionEndedError,
 )
 from pidlease.client.lease_client import Lease, LeaseClient
-from pidlease.client.numbering import Numbers
-from pidlease.client.partition import Host, PartitionQueue
+from pidlease.client.lease_requests import GONE, NOT_FOUND, Answer, Asking, Held, TakenError
+from pidlease.client.partition_queue import Host, PartitionQueue
+from pidlease.client.sequence_numbers import Numbers
 from pidlease.client.settings import Settings
 from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
 

@@ -16,8 +16,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.errors import ProducerError
-from pidlease.client.partition import LinkHost, PartitionQueue
-from pidlease.client.wire import ProduceAnswer, ProduceRequest
+from pidlease.client.partition_queue import LinkHost, PartitionQueue
+from pidlease.client.produce_messages import ProduceAnswer, ProduceRequest
 
 _log = logging.getLogger(__name__)
 

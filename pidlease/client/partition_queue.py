@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pidlease.client.batch import Batch, Futures, Headers, Repeat, Sent, Span, tell
+from pidlease.client.completion_order import InOrder
 from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerError, copy_of
-from pidlease.client.flight import Flight
-from pidlease.client.numbering import Ids, Numbers
-from pidlease.client.told import InOrder
+from pidlease.client.in_flight_batches import Flight
+from pidlease.client.record_accumulator import Batch, Futures, Headers, Repeat, Sent, Span, tell
+from pidlease.client.sequence_numbers import Ids, Numbers
 from pidlease.http_api.lease_messages import NO_PID
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
     from collections.abc import Coroutine, Mapping
 
-    from pidlease.client.memory import Memory
     from pidlease.client.metrics import ProducerMetrics
+    from pidlease.client.producer_memory import Memory
     from pidlease.client.settings import Settings
 
 _log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pidlease.client.batch import Batch, Span
+from pidlease.client.record_accumulator import Batch, Span
 from pidlease.client.record_arguments import SEQUENCE_MAX
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from aiokafka.errors import IncompatibleBrokerVersion
 
-from pidlease.client.answers import Kind, meaning_of
-from pidlease.client.batch import Batch
 from pidlease.client.errors import (
     FencedError,
     LeaseEndedError,
@@ -20,9 +18,11 @@ from pidlease.client.errors import (
     ProducerError,
     SessionEndedError,
 )
-from pidlease.client.links import BROKEN, Link, Links
-from pidlease.client.partition import Host, PartitionQueue, SenderSession
-from pidlease.client.wire import Part, PartAnswer, ProduceAnswer, ProduceRequest
+from pidlease.client.leader_connections import BROKEN, Link, Links
+from pidlease.client.partition_queue import Host, PartitionQueue, SenderSession
+from pidlease.client.produce_messages import Part, PartAnswer, ProduceAnswer, ProduceRequest
+from pidlease.client.record_accumulator import Batch
+from pidlease.client.response_meaning import Kind, meaning_of
 
 _INT32_MAX: Final = 2**31 - 1
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
 from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
-from pidlease.client.partition import Host, PartitionQueue
+from pidlease.client.partition_queue import Host, PartitionQueue
 from pidlease.http_api.lease_messages import NO_PID
 
 _log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ import time
 from asyncio import TimerHandle
 from typing import Final
 
-from pidlease.client.batch import Batch
 from pidlease.client.errors import DeliveryTimeoutError, OutcomeUnknownError, SessionEndedError
-from pidlease.client.partition import Host, PartitionQueue
+from pidlease.client.partition_queue import Host, PartitionQueue
+from pidlease.client.record_accumulator import Batch
 
 
 class Deadlines:

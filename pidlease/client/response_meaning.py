@@ -4,8 +4,8 @@ import enum
 import re
 from typing import Final, NamedTuple
 
-from pidlease.client.batch import Span
-from pidlease.client.wire import PartAnswer
+from pidlease.client.produce_messages import PartAnswer
+from pidlease.client.record_accumulator import Span
 from pidlease.kafka.produce_errors import OUT_OF_ORDER_SEQUENCE_NUMBER, STALE_LEADER
 
 _DUPLICATE: Final = 46
