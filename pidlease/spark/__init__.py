@@ -1,8 +1,8 @@
 """pidlease on Apache Spark: an exactly-once sink, a copier, a source, an audit, and a rebuild."""
 
 from pidlease.spark.errors import SinkError, SinkFencedError, SparkPieceError
+from pidlease.spark.exactly_once import exactly_once, exactly_once_table
 from pidlease.spark.session import register, session
-from pidlease.spark.sink.driver.prepare import exactly_once, exactly_once_table
 
 __all__ = [
     "SinkError",

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pidlease.spark.options import FORMAT
+from pidlease.spark.spark_options import FORMAT
 
 
 class PidleaseDataSource(DataSource):
@@ -28,25 +28,25 @@ class PidleaseDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of what is read."""
-        from pidlease.spark.source.columns import schema_of  # noqa: PLC0415
+        from pidlease.spark.source.source_columns import schema_of  # noqa: PLC0415
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a log as it is."""
-        from pidlease.spark.source.batch import LogReader  # noqa: PLC0415
+        from pidlease.spark.source.batch_reader import LogReader  # noqa: PLC0415
 
         return LogReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Reads a log on and on."""
-        from pidlease.spark.source.stream import LogStreamReader  # noqa: PLC0415
+        from pidlease.spark.source.stream_reader import LogStreamReader  # noqa: PLC0415
 
         return LogStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """Writes rows once."""
-        from pidlease.spark.sink.writing import BatchSink  # noqa: PLC0415
+        from pidlease.spark.sink.sink_writer import BatchSink  # noqa: PLC0415
 
         return BatchSink(self.options, schema, overwrite=overwrite)
 
@@ -56,6 +56,6 @@ class PidleaseDataSource(DataSource):
         overwrite: bool,  # noqa: ARG002, FBT001 - Spark: a stream's output mode
     ) -> DataSourceStreamWriter:
         """Writes micro-batches."""
-        from pidlease.spark.sink.writing import StreamSink  # noqa: PLC0415
+        from pidlease.spark.sink.sink_writer import StreamSink  # noqa: PLC0415
 
         return StreamSink(self.options, schema)

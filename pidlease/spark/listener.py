@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 
 from pidlease.observability import metric_catalogue as metrics
 from pidlease.spark.errors import FENCED, SparkPieceError
-from pidlease.spark.sink.driver.checkpoint import query_id
+from pidlease.spark.sink.driver.spark_checkpoint import query_id
 from pidlease.spark.sink.run_state import Place, RunState, RunStore
 from pidlease.spark.sink.settings import read_settings
 

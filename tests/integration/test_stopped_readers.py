@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from pidlease.copier.errors import CopyError
 from pidlease.copier.fetched_chunk import Chunk
 from pidlease.copier.source_fetcher import Fetcher
-from pidlease.spark.reading.directory import DataDirectory
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.found import Damage
-from pidlease.spark.reading.kafka import Servers
-from pidlease.spark.reading.kafka import batches as kafka_batches
-from pidlease.spark.reading.parts import KafkaPart
-from pidlease.spark.reading.segments import batches as segment_batches
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.kafka_batches import Servers
+from pidlease.spark.reader.kafka_batches import batches as kafka_batches
+from pidlease.spark.reader.log_directory import DataDirectory
+from pidlease.spark.reader.read_parts import KafkaPart
+from pidlease.spark.reader.segment_batches import batches as segment_batches
+from pidlease.spark.reader.stored_batch import Damage
 from proxy.__main__ import cli
 from tests.integration.damaged_log import RECORDS, copied, flip, write
 from tests.servers.pidlease import PidleaseServer

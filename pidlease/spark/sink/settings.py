@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pidlease.client.record_accumulator import CODECS
 from pidlease.client.settings import Codec, Settings
 from pidlease.spark.errors import SinkError
-from pidlease.spark.options import OptionError, check_names, number, truth
+from pidlease.spark.spark_options import OptionError, check_names, number, truth
 
 #: Where in `topic` the source's name stands.
 NAME: Final = "{topic}"

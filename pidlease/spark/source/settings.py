@@ -5,10 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pidlease.spark.options import OptionError, check_names, number, truth
-from pidlease.spark.reading.kafka import SECURITY
-from pidlease.spark.reading.parts import Security
-from pidlease.spark.source.offsets import EARLIEST, LATEST, Offsets, Place, parse, parse_assign
+from pidlease.spark.reader.kafka_batches import SECURITY
+from pidlease.spark.reader.read_parts import Security
+from pidlease.spark.source.source_offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    Place,
+    parse,
+    parse_assign,
+)
+from pidlease.spark.spark_options import OptionError, check_names, number, truth
 
 SERVERS: Final = "kafka.bootstrap.servers"
 RECORDS: Final = "records"

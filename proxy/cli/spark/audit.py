@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pidlease.spark.audit import Summary
-    from pidlease.spark.audit.auditing import Told
+    from pidlease.spark.audit.audit import Told
 
 _KAFKA: Final = "kafka:"
 _TOPICS: Final = ("topic", "policy", "producers", "records", "sends", "duplicates", "gaps",
@@ -79,7 +79,7 @@ def look(
         OSError: a file cannot be written.
     """
     from pidlease.spark import audit as auditing  # noqa: PLC0415 - PySpark is an extra
-    from pidlease.spark.audit.summing import REPORTED, SHOWN  # noqa: PLC0415
+    from pidlease.spark.audit.audit_summary import REPORTED, SHOWN  # noqa: PLC0415
 
     sends = spark.read.format("pidlease").options(**options).load()
     found = auditing.audit(sends, told)
@@ -137,7 +137,7 @@ def _show(console: Console, shown: "Summary") -> None:
 def _table(
     console: Console, title: str, names: tuple[str, ...], rows: list[dict[str, Any]], total: int
 ) -> None:
-    from pidlease.spark.audit.summing import SHOWN  # noqa: PLC0415 - PySpark is an extra
+    from pidlease.spark.audit.audit_summary import SHOWN  # noqa: PLC0415 - PySpark is an extra
 
     table = plain_table(title, *(name.replace("_", " ") for name in names))
     for row in rows[:SHOWN]:
@@ -152,7 +152,7 @@ def _cell(value: Any) -> str:  # noqa: ANN401 - whatever a table holds
 
 
 def _lines(console: Console, rows: list[dict[str, Any]], total: int, style: str) -> None:
-    from pidlease.spark.audit.summing import SHOWN  # noqa: PLC0415 - PySpark is an extra
+    from pidlease.spark.audit.audit_summary import SHOWN  # noqa: PLC0415 - PySpark is an extra
 
     for row in rows[:SHOWN]:
         console.print(Text(_line(row), style=style), soft_wrap=True)

@@ -15,7 +15,7 @@ from proxy.cli.console import cannot_look, stderr, stdout
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pidlease.spark.copying import SourceName, Transform
+    from pidlease.spark.topic_copy import SourceName, Transform
 
 #: Exit code: another run has taken over.
 FENCED: Final = 3
@@ -72,10 +72,10 @@ def copy(  # noqa: PLR0913 - an option each
     ] = None,
 ) -> None:
     """Copy topics by Spark, each record exactly once, over any crash. Exit code 0: done, or stopped; 2: it cannot go on; 3: another run has taken over."""  # noqa: E501 - one line in the help
-    from pidlease.spark.copying import copy as start  # noqa: PLC0415 - PySpark is an extra
     from pidlease.spark.errors import SparkPieceError, is_fenced, text_of  # noqa: PLC0415
     from pidlease.spark.listener import summary, watch  # noqa: PLC0415
     from pidlease.spark.session import session  # noqa: PLC0415
+    from pidlease.spark.topic_copy import copy as start  # noqa: PLC0415 - PySpark is an extra
 
     kind, read = _source(source, topics, topics_regex)
     read |= {"startingOffsets": starting_offsets, **_pairs(source_option, "--source-option")}

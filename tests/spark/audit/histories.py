@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from pidlease.core.pid import Policy, make_pid
 from tests.spark.audit.oracle import KAFKA_NUMBERS, RESTARTS, Send
 
-#: Columns of a send; see `pidlease.spark.reading.sends`.
+#: Columns of a send; see `pidlease.spark.reader.send_rows`.
 SCHEMA: Final = (
     "topic string, partition int, offset long, last_offset long, records int, pid long,"
     " producer_id string, generation long, first long, last long, crc long, timestamp long,"

@@ -7,7 +7,7 @@ import pytest
 from pidlease.core.pid import Policy
 from pidlease.core.state import Batch
 from pidlease.spark.audit.findings import Cuts, Sent
-from pidlease.spark.audit.judging import judge_all
+from pidlease.spark.audit.send_history import judge_all
 from tests.property.profile import SCALE
 from tests.spark.audit.histories import POLICIES, History, history
 from tests.spark.audit.oracle import Oracle, Told

@@ -10,7 +10,7 @@ from pidlease.core.packed import Packed, fold_packed
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import RULES
 from pidlease.core.state import Batch
-from pidlease.spark.rebuild.folding import _fold
+from pidlease.spark.rebuild.log_fold import _fold
 from tests.property.profile import SCALE
 from tests.spark.audit.histories import POLICIES, History, history
 from tests.spark.audit.oracle import Send
@@ -92,7 +92,7 @@ def test_sends_that_follow_one_another_are_mostly_left_out(monkeypatch: pytest.M
         folded.append(given)
         return fold_packed(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("pidlease.spark.rebuild.folding.fold_packed", counted)
+    monkeypatch.setattr("pidlease.spark.rebuild.log_fold.fold_packed", counted)
     pid = make_pid(Policy.KAFKA, 1)
     rows = [("t", 0, pid, "", place, 0, place, place, 1, place, None) for place in range(1000)]
     arrays = [pa.array(values, each.type)

@@ -17,7 +17,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.maintenance import KeeperConfig
 from pidlease.log.segments.data_directory import DataFolder
-from pidlease.spark.rebuild.directory import rebuild_directory
+from pidlease.spark.rebuild.directory_rebuild import rebuild_directory
 from pidlease.spark.rebuild.errors import RebuildError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pidlease.spark.copying import SourceName
+    from pidlease.spark.topic_copy import SourceName
 
 #: Between Spark's processes there are buffers of 64 KiB.
 _PADDING = b"x" * 400
@@ -82,7 +82,7 @@ class Copying:
 
     def start(self, transform: Transform | None = None) -> "StreamingQuery":
         """Start it; it ends when all is copied."""
-        from pidlease.spark.copying import copy
+        from pidlease.spark.topic_copy import copy
 
         trigger: Mapping[str, Any] = {"availableNow": True}
         return copy(

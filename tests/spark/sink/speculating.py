@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pidlease.spark.copying import copy
+from pidlease.spark.topic_copy import copy
 from tests.servers.spark import session_for_tests
 
 #: So long it waits for the other one at most.

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark")
 
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.columns import Columns
+from pidlease.spark.sink.query_columns import Columns
 from pidlease.spark.sink.run_state import Place
-from pidlease.spark.sink.task.rows import Numbering
+from pidlease.spark.sink.task.row_numbers import Numbering
 
 _COLUMNS = Columns(
     source=("topic", "partition", "offset"),

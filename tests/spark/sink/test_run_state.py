@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.spark.sink.driver.checkpoint import MicroBatch, read_micro_batch
-from pidlease.spark.sink.driver.tables import begun as begun_table
-from pidlease.spark.sink.driver.tables import done
+from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch, read_micro_batch
+from pidlease.spark.sink.driver.table_writes import begun as begun_table
+from pidlease.spark.sink.driver.table_writes import done
 from pidlease.spark.sink.run_state import Chain, Place, RunState, RunStore, Source, Span
 
 _STATE = RunState(

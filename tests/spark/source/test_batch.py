@@ -11,10 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
 
 from pidlease.core.pid import Policy, make_pid
-from pidlease.spark.reading import segments
-from pidlease.spark.reading.found import Stored
-from pidlease.spark.source.batch import LogReader
-from pidlease.spark.source.columns import schema_of
+from pidlease.spark.reader import segment_batches as segments
+from pidlease.spark.reader.stored_batch import Stored
+from pidlease.spark.source.batch_reader import LogReader
+from pidlease.spark.source.source_columns import schema_of
 from tests.servers.pidlease import PidleaseServer
 from tests.spark.audit.logs import Logs, Who, encoded
 from tests.spark.source.conftest import RECORDS, logs_of

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.kafka.records.varints import Reader
-from pidlease.spark.reading import columns
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.found import Stored
-from pidlease.spark.reading.parts import OFFSET_MAX, KafkaPart
-from pidlease.spark.reading.records import records
+from pidlease.spark.reader import batch_columns as columns
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.read_parts import OFFSET_MAX, KafkaPart
+from pidlease.spark.reader.record_rows import records
+from pidlease.spark.reader.stored_batch import Stored
 from tests.copier.logs import Record, batch_of, with_crc
 from tests.property.profile import examples
 

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Producer
 
 from pidlease.client.blocking_producer import BlockingProducer
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.kafka import Servers, batches
-from pidlease.spark.reading.parts import KafkaPart
-from pidlease.spark.reading.sends import sends
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.kafka_batches import Servers, batches
+from pidlease.spark.reader.read_parts import KafkaPart
+from pidlease.spark.reader.send_rows import sends
 from tests.copier.sides import make_topic
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer

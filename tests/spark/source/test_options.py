@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pidlease.spark.options import OptionError, check_names
-from pidlease.spark.reading import columns
-from pidlease.spark.reading.parts import KafkaPart, SegmentPart
-from pidlease.spark.reading.sends import SCHEMA
-from pidlease.spark.source.columns import schema_of
-from pidlease.spark.source.offsets import EARLIEST, LATEST, from_plain, plain
+from pidlease.spark.reader import batch_columns as columns
+from pidlease.spark.reader.read_parts import KafkaPart, SegmentPart
+from pidlease.spark.reader.send_rows import SCHEMA
 from pidlease.spark.source.settings import read_settings
-from pidlease.spark.source.stream import limited
+from pidlease.spark.source.source_columns import schema_of
+from pidlease.spark.source.source_offsets import EARLIEST, LATEST, from_plain, plain
+from pidlease.spark.source.stream_reader import limited
+from pidlease.spark.spark_options import OptionError, check_names
 
 WHERE = {"path": "/data"}
 GOOD = {**WHERE, "subscribe": "t"}

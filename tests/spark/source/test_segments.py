@@ -19,14 +19,14 @@ from pidlease.log.ports import NewBatch
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import write_log_start
 from pidlease.log.segments.scan import scan
-from pidlease.spark.reading import segments
-from pidlease.spark.reading.directory import DataDirectory, Span
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.found import Damage, Stored
-from pidlease.spark.reading.parts import KafkaPart, SegmentPart
-from pidlease.spark.reading.records import records
-from pidlease.spark.reading.sends import sends
-from pidlease.spark.source.logs import DirectoryLog
+from pidlease.spark.reader import segment_batches as segments
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.log_directory import DataDirectory, Span
+from pidlease.spark.reader.read_parts import KafkaPart, SegmentPart
+from pidlease.spark.reader.record_rows import records
+from pidlease.spark.reader.send_rows import sends
+from pidlease.spark.reader.stored_batch import Damage, Stored
+from pidlease.spark.source.source_logs import DirectoryLog
 from pidlease.storage.files import RealFiles
 from tests.spark.audit.logs import Logs, Who, encoded
 

@@ -10,7 +10,7 @@ from pidlease.copier.carry_over import last_in_log
 from pidlease.copier.cluster_pair import Cluster
 from pidlease.copier.cluster_reader import EARLIEST, LATEST
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.driver.granting import Grant
+from pidlease.spark.sink.driver.name_grants import Grant
 from pidlease.spark.sink.run_state import Place, RunState
 from pidlease.spark.sink.settings import SinkSettings
 

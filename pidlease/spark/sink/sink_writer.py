@@ -15,16 +15,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.spark.sink.columns import Columns, find_columns
-from pidlease.spark.sink.driver.checkpoint import MicroBatch, query_id, read_micro_batch
-from pidlease.spark.sink.driver.granting import NoLeaseError, near_their_end
-from pidlease.spark.sink.driver.runs import reached
-from pidlease.spark.sink.driver.tables import done
+from pidlease.spark.sink.driver.name_grants import NoLeaseError, near_their_end
+from pidlease.spark.sink.driver.sink_runs import reached
+from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch, query_id, read_micro_batch
+from pidlease.spark.sink.driver.table_writes import done
+from pidlease.spark.sink.query_columns import Columns, find_columns
 from pidlease.spark.sink.run_state import Place, RunState, RunStore
 from pidlease.spark.sink.settings import SinkSettings, read_settings
-from pidlease.spark.sink.task.encoding import Encoder
-from pidlease.spark.sink.task.rows import Numbering
-from pidlease.spark.sink.task.sending import Sending, Told
+from pidlease.spark.sink.task.record_encoder import Encoder
+from pidlease.spark.sink.task.row_numbers import Numbering
+from pidlease.spark.sink.task.task_sender import Sending, Told
 
 _log = logging.getLogger(__name__)
 _NO_RUN = (

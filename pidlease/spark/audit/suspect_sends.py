@@ -11,8 +11,8 @@ from pidlease.core.pid import Policy
 from pidlease.core.rules import RULES
 from pidlease.core.state import UNKNOWN_CRC, Batch
 from pidlease.spark.audit.findings import Cuts, Finding, Sent
-from pidlease.spark.audit.judging import Producer
-from pidlease.spark.audit.passes import WHO
+from pidlease.spark.audit.first_pass import WHO
+from pidlease.spark.audit.send_history import Producer
 
 #: What is told of a finding.
 SCHEMA: Final = (

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pidlease.core.pid import number_of
 from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.spark.rebuild.errors import RebuildError
-from pidlease.spark.rebuild.folding import fold_sends
+from pidlease.spark.rebuild.log_fold import fold_sends
 from pidlease.storage.snapshots import (
     LeaseRows,
     Manifest,

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from pidlease.kafka.records.identity_header import HEADER_KEY
 from pidlease.kafka.records.record_batch import BatchHeader
-from pidlease.spark.reading.decoding import (
+from pidlease.spark.reader.read_parts import Part
+from pidlease.spark.reader.record_decoder import (
     NULL,
     PADDING,
     Bytes,
@@ -21,7 +22,6 @@ from pidlease.spark.reading.decoding import (
     decode,
     decode_headers,
 )
-from pidlease.spark.reading.parts import Part
 
 _FRONT: Final = (
     ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.columns import Columns
+from pidlease.spark.sink.query_columns import Columns
 from pidlease.spark.sink.run_state import Place
 
 _ONE_TASK: Final = (

@@ -10,14 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pidlease.log.segments.data_directory import lock_folder
 from pidlease.log.segments.segment import LOG_SUFFIX, SegmentFiles
-from pidlease.spark.reading.directory import DataDirectory
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.parts import SegmentPart
-from pidlease.spark.reading.segments import batches, folder_of
-from pidlease.spark.reading.sends import sends
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.log_directory import DataDirectory
+from pidlease.spark.reader.read_parts import SegmentPart
+from pidlease.spark.reader.segment_batches import batches, folder_of
+from pidlease.spark.reader.send_rows import sends
 from pidlease.spark.rebuild.errors import RebuildError
-from pidlease.spark.rebuild.rebuilding import PlacedPartition, Rebuilt, Told, rebuild
-from pidlease.spark.source.columns import schema_of
+from pidlease.spark.rebuild.rebuild import PlacedPartition, Rebuilt, Told, rebuild
+from pidlease.spark.source.source_columns import schema_of
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import Place, SnapshotStore, TopicPartition

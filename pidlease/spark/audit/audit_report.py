@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-from pidlease.spark.audit.charts import bars, over_time
+from pidlease.spark.audit.audit_summary import Row, Summary
 from pidlease.spark.audit.findings import VIOLATIONS
-from pidlease.spark.audit.style import STYLE
-from pidlease.spark.audit.summing import Row, Summary
+from pidlease.spark.audit.report_style import STYLE
+from pidlease.spark.audit.svg_charts import bars, over_time
 
 _POLICIES: Final = ("strict", "kafka", "monotonic", "epoch", "none", "unknown")
 _POLICY_CLASSES: Final = {name: f"p-{name}" for name in _POLICIES}

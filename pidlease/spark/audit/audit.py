@@ -8,7 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.storagelevel import StorageLevel
 
-from pidlease.spark.audit import columns, passes
+from pidlease.spark.audit import first_pass as passes
+from pidlease.spark.audit import rule_columns as columns
 from pidlease.spark.audit.findings import (
     DUPLICATE,
     FENCED,
@@ -21,8 +22,8 @@ from pidlease.spark.audit.findings import (
     Cuts,
     cuts_of,
 )
-from pidlease.spark.audit.judged import SCHEMA, findings
-from pidlease.spark.audit.passes import WHO
+from pidlease.spark.audit.first_pass import WHO
+from pidlease.spark.audit.suspect_sends import SCHEMA, findings
 
 #: Up to as many partitions with suspects are named when these are read again.
 _NAMED_MAX: Final = 200

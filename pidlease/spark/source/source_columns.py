@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pidlease.spark.options import truth
 from pidlease.spark.source.settings import RECORDS, rows_of
+from pidlease.spark.spark_options import truth
 
 _Columns = tuple[tuple[str, DataType], ...]
 

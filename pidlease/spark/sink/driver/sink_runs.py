@@ -14,9 +14,9 @@ from pidlease.copier.cluster_pair import Cluster
 from pidlease.copier.cluster_reader import LATEST
 from pidlease.copier.errors import CopyError
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.driver.checkpoint import MicroBatch
-from pidlease.spark.sink.driver.granting import Grant, Granting, near_their_end
 from pidlease.spark.sink.driver.log_ends import RESTORE, LogEnds
+from pidlease.spark.sink.driver.name_grants import Grant, Granting, near_their_end
+from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch
 from pidlease.spark.sink.run_state import Chain, Place, RunState, Source
 from pidlease.spark.sink.settings import SinkSettings
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from pidlease.spark.audit.summing import OverTime
+from pidlease.spark.audit.audit_summary import OverTime
 
 _WIDTH: Final = 1040
 _HEIGHT: Final = 220

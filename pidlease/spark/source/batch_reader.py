@@ -8,13 +8,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pidlease.spark.reading.directory import Span
-from pidlease.spark.reading.parts import Part
-from pidlease.spark.source.choosing import check_complete, lost, resolved
-from pidlease.spark.source.filters import Wanted
-from pidlease.spark.source.logs import Log, chosen, open_log, read
-from pidlease.spark.source.offsets import Place
+from pidlease.spark.reader.log_directory import Span
+from pidlease.spark.reader.read_parts import Part
+from pidlease.spark.source.offset_choice import check_complete, lost, resolved
+from pidlease.spark.source.partition_filters import Wanted
 from pidlease.spark.source.settings import read_settings
+from pidlease.spark.source.source_logs import Log, chosen, open_log, read
+from pidlease.spark.source.source_offsets import Place
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.columns import Columns
-from pidlease.spark.sink.driver.checkpoint import MicroBatch
+from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch
+from pidlease.spark.sink.query_columns import Columns
 from pidlease.spark.sink.run_state import Place, RunState, Source, Span
 
 

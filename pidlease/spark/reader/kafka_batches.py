@@ -16,10 +16,10 @@ from pidlease.copier.cluster_pair import Cluster
 from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED
 from pidlease.copier.errors import CopyError
 from pidlease.copier.fetched_chunk import Chunk
-from pidlease.spark.reading.directory import Span
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.found import Stored
-from pidlease.spark.reading.parts import KafkaPart, Security, name_of
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.log_directory import Span
+from pidlease.spark.reader.read_parts import KafkaPart, Security, name_of
+from pidlease.spark.reader.stored_batch import Stored
 
 #: Fetches that are read ahead, of a MiB each.
 _AHEAD: Final = 4

@@ -11,8 +11,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from pidlease.spark.audit import columns
-from pidlease.spark.audit.columns import DAMAGED, NO_PID
+from pidlease.spark.audit import rule_columns as columns
+from pidlease.spark.audit.rule_columns import DAMAGED, NO_PID
 
 #: A producer on a partition.
 WHO: Final = ("topic", "partition", "pid", "producer_id")

@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pidlease.spark.errors import SparkPieceError, text_of
+from pidlease.spark.exactly_once import exactly_once
 from pidlease.spark.session import register
-from pidlease.spark.sink.driver.prepare import exactly_once
 from pidlease.spark.sink.settings import NAME
 
 SourceName = Literal["kafka", "pidlease"]

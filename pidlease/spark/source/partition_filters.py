@@ -13,8 +13,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pidlease.spark.reading.parts import OFFSET_MAX
-from pidlease.spark.source.offsets import Place
+from pidlease.spark.reader.read_parts import OFFSET_MAX
+from pidlease.spark.source.source_offsets import Place
 
 _PLACE: Final = ("topic", "partition")
 _OFFSET: Final = "offset"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pidlease.spark.options import OptionError
+from pidlease.spark.spark_options import OptionError
 
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from pidlease.spark.audit.auditing import Audit
-from pidlease.spark.audit.report import report
-from pidlease.spark.audit.summing import Summary
+from pidlease.spark.audit.audit import Audit
+from pidlease.spark.audit.audit_report import report
+from pidlease.spark.audit.audit_summary import Summary
 from pidlease.storage.files import RealFiles, write_aside
 
 

@@ -6,16 +6,17 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from pidlease.spark.reading import kafka, segments
-from pidlease.spark.reading.directory import DataDirectory, Span
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.found import Damage, Stored
-from pidlease.spark.reading.kafka import Servers
-from pidlease.spark.reading.parts import KafkaPart, Part
-from pidlease.spark.reading.records import records
-from pidlease.spark.reading.sends import sends
-from pidlease.spark.source.offsets import Place
+from pidlease.spark.reader import kafka_batches as kafka
+from pidlease.spark.reader import segment_batches as segments
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.kafka_batches import Servers
+from pidlease.spark.reader.log_directory import DataDirectory, Span
+from pidlease.spark.reader.read_parts import KafkaPart, Part
+from pidlease.spark.reader.record_rows import records
+from pidlease.spark.reader.send_rows import sends
+from pidlease.spark.reader.stored_batch import Damage, Stored
 from pidlease.spark.source.settings import SENDS, Choice, SourceSettings
+from pidlease.spark.source.source_offsets import Place
 
 
 class Log(Protocol):

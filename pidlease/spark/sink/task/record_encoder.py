@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from pidlease.client.settings import Codec
 from pidlease.copier.copied_batch import CopiedBatch, Writer
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.columns import Columns
-from pidlease.spark.sink.task.rows import Rows
+from pidlease.spark.sink.query_columns import Columns
+from pidlease.spark.sink.task.row_numbers import Rows
 
 #: What a record takes beside its bytes, about.
 _RECORD_BYTES: Final = 16

@@ -20,8 +20,8 @@ from pidlease.kafka.records.identity_header import IdentityError
 from pidlease.kafka.records.joined_batch import parted
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.kafka.records.writer_batch import WRITER_PID, LoggedBatch, crc_of_send, logged
-from pidlease.spark.reading.found import Damage, Stored
-from pidlease.spark.reading.parts import KafkaPart, Part
+from pidlease.spark.reader.read_parts import KafkaPart, Part
+from pidlease.spark.reader.stored_batch import Damage, Stored
 from pidlease.storage.errors import UnidentifiedBatchError
 
 SCHEMA: Final = pa.schema([

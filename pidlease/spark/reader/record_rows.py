@@ -11,13 +11,13 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import CODEC_BITS, CODECS, BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch
-from pidlease.spark.reading.columns import Numbers, Together, Unpacked, unpacked_batch
-from pidlease.spark.reading.decoding import DecodingError
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.found import Damage, Stored
-from pidlease.spark.reading.parts import KafkaPart, Part, SegmentPart, name_of
-from pidlease.spark.reading.segments import folder_of
-from pidlease.spark.reading.sends import sends_of
+from pidlease.spark.reader.batch_columns import Numbers, Together, Unpacked, unpacked_batch
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.read_parts import KafkaPart, Part, SegmentPart, name_of
+from pidlease.spark.reader.record_decoder import DecodingError
+from pidlease.spark.reader.segment_batches import folder_of
+from pidlease.spark.reader.send_rows import sends_of
+from pidlease.spark.reader.stored_batch import Damage, Stored
 from pidlease.storage.errors import UnidentifiedBatchError
 
 _log = logging.getLogger(__name__)

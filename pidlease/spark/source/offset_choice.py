@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Iterable
 
-from pidlease.spark.reading.directory import Span
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.source.offsets import EARLIEST, LATEST, Offsets, Place
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.log_directory import Span
 from pidlease.spark.source.settings import SourceSettings
+from pidlease.spark.source.source_offsets import EARLIEST, LATEST, Offsets, Place
 
 _log = logging.getLogger(__name__)
 

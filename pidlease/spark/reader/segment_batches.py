@@ -8,8 +8,8 @@ from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.log.segments.batch_search import Broken, walk
 from pidlease.log.segments.scan import BrokenBatchError
 from pidlease.log.segments.segment import LOG_SUFFIX, SegmentFiles, segment_stem
-from pidlease.spark.reading.found import Damage, Stored
-from pidlease.spark.reading.parts import SegmentPart
+from pidlease.spark.reader.read_parts import SegmentPart
+from pidlease.spark.reader.stored_batch import Damage, Stored
 from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.verify.read_only_files import ReadOnlyFiles
 

@@ -10,15 +10,15 @@ from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pidlease.spark.errors import SinkError
-from pidlease.spark.options import FORMAT
 from pidlease.spark.session import register
-from pidlease.spark.sink.columns import Columns, find_columns
-from pidlease.spark.sink.driver.checkpoint import MicroBatch, query_id, read_micro_batch
-from pidlease.spark.sink.driver.plan import check_plan
-from pidlease.spark.sink.driver.runs import reached
-from pidlease.spark.sink.driver.tables import begun, look_at
+from pidlease.spark.sink.driver.query_plan import check_plan
+from pidlease.spark.sink.driver.sink_runs import reached
+from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch, query_id, read_micro_batch
+from pidlease.spark.sink.driver.table_writes import begun, look_at
+from pidlease.spark.sink.query_columns import Columns, find_columns
 from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.settings import SinkSettings, read_settings
+from pidlease.spark.spark_options import FORMAT
 
 Result = TypeVar("Result")
 

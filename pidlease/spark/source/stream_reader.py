@@ -19,13 +19,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pidlease.spark.reading.directory import Span
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.parts import Part
-from pidlease.spark.source.choosing import check_complete, lost, resolved
-from pidlease.spark.source.logs import Log, chosen, open_log, read
-from pidlease.spark.source.offsets import Offsets, Place, Plain, from_plain, plain
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.log_directory import Span
+from pidlease.spark.reader.read_parts import Part
+from pidlease.spark.source.offset_choice import check_complete, lost, resolved
 from pidlease.spark.source.settings import read_settings
+from pidlease.spark.source.source_logs import Log, chosen, open_log, read
+from pidlease.spark.source.source_offsets import Offsets, Place, Plain, from_plain, plain
 
 #: How often it is looked for more.
 _LOOK_S: Final = 0.1

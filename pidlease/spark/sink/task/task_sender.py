@@ -16,8 +16,8 @@ from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.destination import Channel, Destination
 from pidlease.spark.errors import SinkError, SinkFencedError
 from pidlease.spark.sink.run_state import Chain, Place, Source
-from pidlease.spark.sink.task.encoding import Encoder
-from pidlease.spark.sink.task.rows import Numbering, Rows
+from pidlease.spark.sink.task.record_encoder import Encoder
+from pidlease.spark.sink.task.row_numbers import Numbering, Rows
 
 #: What is on its way, and not answered.
 _PENDING_BYTES: Final = 16 << 20

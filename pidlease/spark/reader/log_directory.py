@@ -12,9 +12,9 @@ from pidlease.log.segments.log_start import read_log_start
 from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan_headers
 from pidlease.log.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentFiles, base_offset_of
 from pidlease.log.segments.sparse_index import OFFSET_ENTRY
-from pidlease.spark.reading.errors import ReadError
-from pidlease.spark.reading.parts import SegmentPart
-from pidlease.spark.reading.segments import FILES, folder_of
+from pidlease.spark.reader.errors import ReadError
+from pidlease.spark.reader.read_parts import SegmentPart
+from pidlease.spark.reader.segment_batches import FILES, folder_of
 from pidlease.storage.errors import DamagedLogError, DataFolderError
 from pidlease.storage.files import OpenFile, read_file
 from pidlease.storage.topics.topic_store import TopicStore
