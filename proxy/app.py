@@ -25,7 +25,7 @@ from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from proxy.configs import check_exposure, door_config, engine_config, record_limits
-from proxy.http.door import add_http_door
+from proxy.http.http_listener import add_http_door
 from proxy.in_front_of_kafka import InFrontOfKafka
 from proxy.kafka.budget import MemoryBudget
 from proxy.kafka.door import KafkaDoor
@@ -33,8 +33,8 @@ from proxy.listening import bound_sockets
 from proxy.log_side import EmbeddedLog, LogSide
 from proxy.logs import RepeatsFlush
 from proxy.measuring import Measuring, Parts
-from proxy.ops.http import ops_app
-from proxy.ops.status import replay_of
+from proxy.ops.ops_api import ops_app
+from proxy.ops.status_response import replay_of
 from proxy.reloading import apply, read_again
 from proxy.settings import Settings
 

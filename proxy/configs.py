@@ -8,7 +8,7 @@ from pidlease.engine.engine import EngineConfig
 from pidlease.engine.maintenance import KeeperConfig
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.storage.errors import DataFolderError
-from proxy.http.records import RecordLimits
+from proxy.http.record_routes import RecordLimits
 from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
 from proxy.kafka.groups.steps import GroupLimits
 from proxy.settings import Settings, split_address

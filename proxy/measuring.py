@@ -21,7 +21,7 @@ from pidlease.observability.metric_catalogue import PidleaseCollector
 from proxy.kafka.door import KafkaDoor
 from proxy.kafka.metrics_source import door_metrics, forward_metrics
 from proxy.log_side import LogSide
-from proxy.ops.measured import HttpCounts
+from proxy.ops.http_metrics import HttpCounts
 
 _LAG_LOOK_SECONDS: Final = 0.05
 #: So long metrics wait for what the disk says of itself; then they tell what it said before.

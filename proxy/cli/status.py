@@ -55,7 +55,7 @@ class _Replay(BaseModel):
 
 
 class _Status(BaseModel):
-    """What /v1/status answers; see proxy/ops/status.py."""
+    """What /v1/status answers; see proxy/ops/status_response.py."""
 
     version: str
     ready: bool

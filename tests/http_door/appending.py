@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import RecordsAnswer
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http.door import add_http_door
-from proxy.http.records import RecordLimits
+from proxy.http.http_listener import add_http_door
+from proxy.http.record_routes import RecordLimits
 from tests.servers.ports import LOOPBACK
 from tests.wire.harness import Server, Wanted, serving
 

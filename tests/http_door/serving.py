@@ -12,7 +12,7 @@ from pidlease.core.packed import fold_packed
 from pidlease.core.rules import STRICT
 from pidlease.core.state import Batch
 from pidlease.engine.partition import Partition
-from proxy.http.door import add_http_door
+from proxy.http.http_listener import add_http_door
 from tests.wire.harness import Server, Wanted, serving
 
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from pidlease.core.log_config import FsyncPolicy
 from pidlease.storage.file_faults import Fault, FaultPlan
 from pidlease.storage.topics.topic_store import Topic
-from proxy.ops.status import status_of
+from proxy.ops.status_response import status_of
 from tests.http_door.serving import Http, http
 from tests.wire import harness
 from tests.wire.batches import batch

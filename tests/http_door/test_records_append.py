@@ -17,9 +17,9 @@ from pidlease.engine.engine import EngineConfig
 from pidlease.http_api.record_messages import RECORDS_MAX
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.writer_batch import WRITER_PID
-from proxy.http import records_room
-from proxy.http.records import RecordLimits
-from proxy.http.records_batch import BatchMaker
+from proxy.http import request_memory as records_room
+from proxy.http.record_routes import RecordLimits
+from proxy.http.request_batch import BatchMaker
 from tests.http_door.appending import JSON, RAW, Answer, Door, door, path_of, producer, values
 from tests.wire.batches import batches_of, identified, records_of
 from tests.wire.harness import Wanted

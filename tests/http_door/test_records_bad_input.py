@@ -9,7 +9,7 @@ import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.http_api.record_messages import NUMBER_MAX, READ_BYTES_MAX, RECORDS_MAX, WAIT_MS_MAX
-from proxy.http.records import RecordLimits
+from proxy.http.record_routes import RecordLimits
 from tests.http_door.appending import JSON, RAW, Door, door, listening, path_of, producer, values
 from tests.servers.ports import LOOPBACK
 

@@ -11,7 +11,7 @@ from pidlease.engine.append_service import AppendService
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.files import RealFiles
 from pidlease.verify.verification import verify
-from proxy.http.records_batch import BatchMaker
+from proxy.http.request_batch import BatchMaker
 from tests.crash.seeds import new_random
 from tests.http_door.appending import Door, door, producer, values
 from tests.unit.engine.fakes import settle

@@ -17,9 +17,11 @@ from confluent_kafka import Producer
 from pidlease.http_api.record_messages import READ_BYTES_MAX, RecordsAnswer
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
 from pidlease.kafka.records.record_batch import HEADER_BYTES
-from proxy.http import records_pages, records_reading, records_room
-from proxy.http.records import RecordLimits
-from proxy.http.records_pages import UNPACKED_MAX, Page, UnreadableError, page_of
+from proxy.http import record_pages as records_pages
+from proxy.http import record_reads as records_reading
+from proxy.http import request_memory as records_room
+from proxy.http.record_pages import UNPACKED_MAX, Page, UnreadableError, page_of
+from proxy.http.record_routes import RecordLimits
 from tests.http_door.appending import Answer, Door, door, listening, path_of, producer, values
 from tests.servers.ports import LOOPBACK
 from tests.wire.batches import NOW_MS, batch, changed

@@ -9,7 +9,7 @@ import pytest
 from pidlease.core.topic_policy import TopicPolicy
 from pidlease.http_api.topic_messages import SETTINGS_MAX, TOPICS_MAX
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http import topics
+from proxy.http import topic_routes as topics
 from tests.http_door.serving import Http, http
 from tests.wire.harness import Wanted
 

@@ -8,11 +8,11 @@ from fastapi import FastAPI
 from pidlease.engine.engine import Engine
 from proxy.http.body_limit import BodyLimit
 from proxy.http.errors import add_handlers
-from proxy.http.leases import lease_router
-from proxy.http.producers import producer_router
-from proxy.http.records import RecordLimits, RecordRoutes, reads_own_body
-from proxy.http.records_answers import add_record_handlers
-from proxy.http.topics import add_topic_handlers, topic_router
+from proxy.http.lease_routes import lease_router
+from proxy.http.producer_routes import producer_router
+from proxy.http.record_responses import add_record_handlers
+from proxy.http.record_routes import RecordLimits, RecordRoutes, reads_own_body
+from proxy.http.topic_routes import add_topic_handlers, topic_router
 
 #: The longest body of a request: a batch of a thousand leases takes a third of it.
 _BODY_BYTES_MAX: Final = 1 << 20

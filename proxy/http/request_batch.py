@@ -15,8 +15,8 @@ from pidlease.http_api.record_messages import AppendRequest, NewRecord
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, encode_identity
 from pidlease.kafka.records.record_batch import MAGIC
 from pidlease.storage.io_pool import IoPool
-from proxy.http.records_refused import BodyTooLongError, WrongTypeError
-from proxy.http.records_who import by_body
+from proxy.http.record_refusals import BodyTooLongError, WrongTypeError
+from proxy.http.request_producer import by_body
 
 #: Bodies that are made into batches on the event loop: one or two milliseconds at most.
 _JSON_INLINE_BYTES: Final = 8 << 10

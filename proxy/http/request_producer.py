@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from pidlease.core.pid import Policy, policy_of
 from pidlease.http_api.record_messages import NUMBER_MAX, AppendRequest
 from pidlease.kafka.records.identity_header import NAME_BYTES_MAX, Identity
-from proxy.http.records_refused import WhoError
+from proxy.http.record_refusals import WhoError
 
 PRODUCER_ID: Final = "Producer-Id"
 PRODUCER_EPOCH: Final = "Producer-Epoch"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pidlease.http_api.record_messages import NUMBER_MAX, AppendRequest
-from proxy.http.records_who import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
+from proxy.http.request_producer import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 
 _NUMBER: Final = {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX}
 

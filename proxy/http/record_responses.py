@@ -25,9 +25,9 @@ from pidlease.storage.errors import (
     reason_for_clients,
 )
 from proxy.http.errors import refusal
-from proxy.http.records_pages import UnreadableError
-from proxy.http.records_refused import RefusedError
-from proxy.http.records_who import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
+from proxy.http.record_pages import UnreadableError
+from proxy.http.record_refusals import RefusedError
+from proxy.http.request_producer import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 
 #: What the routes may answer beside 200, for the OpenAPI description.
 APPEND_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {

@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine
-from proxy.ops.measured import HttpCounts, Measured
-from proxy.ops.status import replay_of, status_of, stopped_of
+from proxy.ops.http_metrics import HttpCounts, Measured
+from proxy.ops.status_response import replay_of, status_of, stopped_of
 
 #: Stopped partitions that readiness lists: who probes it reads little.
 _STOPPED_LISTED: Final = 10

@@ -16,7 +16,7 @@ from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
-from proxy.http.records_pages import Page, page_of
+from proxy.http.record_pages import Page, page_of
 
 #: Reads that are under way at once: what they take beside their answers comes that often.
 _AT_ONCE: Final = 2

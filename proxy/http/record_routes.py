@@ -14,13 +14,13 @@ from pidlease.engine.lease_service import find_partition
 from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import IN_DIGITS, AppendAnswer, ReadQuery, RecordsAnswer
 from proxy.http.errors import ready_engine
-from proxy.http.records_answers import APPEND_REFUSALS, READ_REFUSALS, appended
-from proxy.http.records_batch import BatchMaker
-from proxy.http.records_openapi import append_description
-from proxy.http.records_pages import Page
-from proxy.http.records_reading import Reads
-from proxy.http.records_room import HeldResponse, Room, read_body
-from proxy.http.records_who import by_headers
+from proxy.http.record_openapi import append_description
+from proxy.http.record_pages import Page
+from proxy.http.record_reads import Reads
+from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, appended
+from proxy.http.request_batch import BatchMaker
+from proxy.http.request_memory import HeldResponse, Room, read_body
+from proxy.http.request_producer import by_headers
 
 _PATH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
 _THIS: Final = re.compile("/v1/topics/[^/]*/partitions/[^/]*/records/?")
