@@ -27,8 +27,8 @@ from pidlease.storage.io_pool import IoPool
 from proxy.configs import check_exposure, door_config, engine_config, record_limits
 from proxy.http.http_listener import add_http_door
 from proxy.in_front_of_kafka import InFrontOfKafka
-from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.door import KafkaDoor
+from proxy.kafka.kafka_listener import KafkaDoor
+from proxy.kafka.memory_budget import MemoryBudget
 from proxy.listening import bound_sockets
 from proxy.log_side import EmbeddedLog, LogSide
 from proxy.logs import RepeatsFlush

@@ -9,8 +9,8 @@ from pidlease.engine.maintenance import KeeperConfig
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.storage.errors import DataFolderError
 from proxy.http.record_routes import RecordLimits
-from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
-from proxy.kafka.groups.steps import GroupLimits
+from proxy.kafka.groups.group_steps import GroupLimits
+from proxy.kafka.listener_config import ClusterConfig, KafkaDoorConfig
 from proxy.settings import Settings, split_address
 
 #: Files that are neither a partition's nor a client's: snapshots, reads under way, the rest.

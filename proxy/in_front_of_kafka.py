@@ -33,10 +33,10 @@ from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_store import Topic
 from proxy.configs import log_config, upstream_config
 from proxy.coordinator import Coordinator
-from proxy.kafka.apis import Apis
-from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.config import KafkaDoorConfig
-from proxy.kafka.upstream.apis import UpstreamApis
+from proxy.kafka.embedded_apis import Apis
+from proxy.kafka.forwarded.forwarded_apis import UpstreamApis
+from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.memory_budget import MemoryBudget
 from proxy.settings import Settings
 
 #: The file that says whose snapshots these are.

@@ -16,10 +16,10 @@ from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_settings import check_settings
 from proxy.configs import group_limits, log_config, open_logs_max
 from proxy.coordinator import Coordinator
-from proxy.kafka.apis import Apis, EmbeddedApis
-from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.config import KafkaDoorConfig
-from proxy.kafka.groups.api import GroupsApi
+from proxy.kafka.embedded_apis import Apis, EmbeddedApis
+from proxy.kafka.groups.groups_api import GroupsApi
+from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.memory_budget import MemoryBudget
 from proxy.settings import Settings
 
 

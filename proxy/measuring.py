@@ -18,8 +18,8 @@ from pidlease.engine.engine_metrics import engine_metrics
 from pidlease.observability import metric_catalogue as metrics
 from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.metric_catalogue import PidleaseCollector
-from proxy.kafka.door import KafkaDoor
-from proxy.kafka.metrics_source import door_metrics, forward_metrics
+from proxy.kafka.kafka_listener import KafkaDoor
+from proxy.kafka.listener_metrics import door_metrics, forward_metrics
 from proxy.log_side import LogSide
 from proxy.ops.http_metrics import HttpCounts
 

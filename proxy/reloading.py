@@ -7,7 +7,7 @@ import structlog
 
 from pidlease.engine.engine import Engine
 from proxy.configs import door_config, engine_config
-from proxy.kafka.door import KafkaDoor
+from proxy.kafka.kafka_listener import KafkaDoor
 from proxy.logs import set_level
 from proxy.settings import Settings, SettingsError
 

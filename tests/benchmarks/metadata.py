@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pidlease.kafka.codec.metadata import topic_layout, write_head, write_tail
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.config import ClusterConfig
+from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache
 
 #: How the partitions are spread: topics, and partitions of each.

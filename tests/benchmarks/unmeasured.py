@@ -5,7 +5,7 @@ What the measuring of each request costs is the difference between it and the re
 
 from pidlease.core.histogram import Histogram
 from proxy.__main__ import cli
-from proxy.kafka.connection import Slot
+from proxy.kafka.client_connection import Slot
 
 
 def _nothing(*_: object) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from kio.schema.index import api_key_map
 
-from proxy.kafka.apis import ADVERTISED, VERSIONS
+from proxy.kafka.embedded_apis import ADVERTISED, VERSIONS
 from tests.clients.client import CODECS, READER
 from tests.clients.facts import Consumed, Fact, Produced, Used, recorded
 from tests.clients.tools import OPERATIONS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.kafka.apis import VERSIONS
+from proxy.kafka.embedded_apis import VERSIONS
 from tests.clients import facts, report
 from tests.clients.client import CODECS, READER
 from tests.clients.facts import Produced, recorded

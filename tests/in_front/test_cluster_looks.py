@@ -10,9 +10,9 @@ from pidlease.kafka.client import cluster as module
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.errors import UpstreamAwayError
-from proxy.kafka.connection import KafkaConnection
-from proxy.kafka.upstream import links
-from proxy.kafka.upstream.links import ClientLinks, LinksOfClients
+from proxy.kafka.client_connection import KafkaConnection
+from proxy.kafka.forwarded import client_brokers as links
+from proxy.kafka.forwarded.client_brokers import ClientLinks, LinksOfClients
 
 _SECONDS = 30.0
 _HOUR = 3600.0

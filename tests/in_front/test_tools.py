@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.kafka.apis import advertised
-from proxy.kafka.upstream.apis import served
+from proxy.kafka.embedded_apis import advertised
+from proxy.kafka.forwarded.forwarded_apis import served
 from tests.clients.client import CODECS, JAVA, Consuming, Producing
 from tests.clients.judge import Acked, Read, check_exactly_once
 from tests.clients.report import api_name

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from proxy.kafka.produce import OWN_PIDS_FROM
+from proxy.kafka.produce_api import OWN_PIDS_FROM
 from tests.crash.clients import LibrdkafkaLoad, Load
 from tests.crash.lives import Retries, loads_for
 from tests.crash.readback import Stored, consume

@@ -19,14 +19,14 @@ DAMAGE: Final = (
     ),
     Mutant(
         "the damage is told as the end of the log",
-        "proxy/kafka/offsets.py",
+        "proxy/kafka/list_offsets.py",
         "    if timestamp == _LATEST:\n        if partition.incomplete:\n",
         "    if timestamp == _LATEST:\n        if partition.gone:\n",
         (_STOPPED,),
     ),
     Mutant(
         "a time that lies in the damage is told as not there",
-        "proxy/kafka/offsets.py",
+        "proxy/kafka/list_offsets.py",
         "    if found is None and partition.incomplete:\n",
         "    if found is None and partition.gone:\n",
         (_STOPPED,),

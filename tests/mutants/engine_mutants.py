@@ -177,7 +177,7 @@ ENGINE: Final = (
     ),
     Mutant(
         "response order broken",
-        "proxy/kafka/connection.py",
+        "proxy/kafka/client_connection.py",
         "        while slots and slots[0].ready and not self._write_paused:\n"
         "            slot = slots.popleft()\n",
         "        while any(s.ready for s in slots) and not self._write_paused:\n"

@@ -18,7 +18,7 @@ from tests.mutants.mutant import (
 _NAMING: Final = "pidlease/engine/named_leases.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
 _KNOWN: Final = "pidlease/engine/producer_table.py"
-_DOOR: Final = "proxy/kafka/identified.py"
+_DOOR: Final = "proxy/kafka/identified_batches.py"
 _FIRST: Final = "pidlease/kafka/records/first_record.py"
 
 LEASED: Final = (

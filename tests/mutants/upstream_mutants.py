@@ -15,14 +15,14 @@ _CHANNELS: Final = "pidlease/kafka/client/produce_channels.py"
 _LINKED: Final = "tests/in_front/test_link.py"
 _SENT: Final = "tests/in_front/test_channels.py"
 _CLUSTER: Final = "pidlease/kafka/client/cluster.py"
-_CLIENT_LINKS: Final = "proxy/kafka/upstream/links.py"
+_CLIENT_LINKS: Final = "proxy/kafka/forwarded/client_brokers.py"
 _KAFKA_LOG: Final = "pidlease/log/kafka/kafka_partition_log.py"
 _LOOKED: Final = "tests/in_front/test_cluster_looks.py"
 _READ: Final = "tests/unit/storage/test_kafka_log.py"
 _CODES: Final = "pidlease/kafka/produce_errors.py"
 _EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
 
-_FETCHING: Final = "proxy/kafka/upstream/fetching.py"
+_FETCHING: Final = "proxy/kafka/forwarded/leader_fetches.py"
 _HELD: Final = "tests/wire/test_fetch_held.py"
 _WRITER: Final = "pidlease/kafka/records/writer_batch.py"
 _CONTENT: Final = "tests/http_door/test_records_content.py"
@@ -207,7 +207,7 @@ UPSTREAM: Final = (
     ),
     Mutant(
         "a Fetch goes on waiting when another request follows",
-        "proxy/kafka/connection.py",
+        "proxy/kafka/client_connection.py",
         "        if self._poll is not None and slot.api_key != self._poll[0]:\n",
         "        if self._poll is not None and slot.api_key == self._poll[0]:\n",
         ("tests/wire/test_fetch.py",),

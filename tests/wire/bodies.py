@@ -15,7 +15,7 @@ from pidlease.kafka.codec.metadata import MetadataReader
 from pidlease.kafka.codec.offsets import read_commit, read_fetch
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from pidlease.kafka.codec.server_messages import read_request, read_request_slowly
-from proxy.kafka.apis import VERSIONS
+from proxy.kafka.embedded_apis import VERSIONS
 from tests.wire.admin_requests import ADMIN_KEYS, admin_request
 from tests.wire.group_requests import OFFSET_COMMIT, OFFSET_FETCH, group_request
 from tests.wire.messages import METADATA, encode_request

@@ -20,12 +20,12 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_settings import check_settings
-from proxy.kafka.apis import EmbeddedApis
-from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
-from proxy.kafka.door import KafkaDoor
-from proxy.kafka.groups.api import GroupsApi
-from proxy.kafka.groups.steps import GroupLimits
+from proxy.kafka.embedded_apis import EmbeddedApis
+from proxy.kafka.groups.group_steps import GroupLimits
+from proxy.kafka.groups.groups_api import GroupsApi
+from proxy.kafka.kafka_listener import KafkaDoor
+from proxy.kafka.listener_config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.memory_budget import MemoryBudget
 from proxy.listening import bound_sockets
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.wire.client import WireClient

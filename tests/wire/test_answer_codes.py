@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from pidlease.kafka.codec.response_error_codes import code_of, code_place
-from proxy.kafka.apis import API_VERSIONS, VERSIONS
+from proxy.kafka.embedded_apis import API_VERSIONS, VERSIONS
 from tests.wire.client import WireClient
 from tests.wire.harness import Server
 from tests.wire.messages import build

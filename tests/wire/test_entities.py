@@ -23,7 +23,7 @@ from pidlease.kafka.codec.primitives import (
     read_request_header,
 )
 from pidlease.kafka.codec.server_messages import read_request
-from proxy.kafka.apis import VERSIONS
+from proxy.kafka.embedded_apis import VERSIONS
 from tests.property.profile import PROFILE, examples
 from tests.wire.group_requests import (
     JOIN_GROUP,

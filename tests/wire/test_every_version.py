@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pidlease.kafka.codec.metadata import NODE_ID
-from proxy.kafka.apis import ADVERTISED, VERSIONS
+from proxy.kafka.embedded_apis import ADVERTISED, VERSIONS
 from tests.wire.admin_requests import ADMIN_KEYS, admin_request, look_at_admin_answer
 from tests.wire.batches import batch, records_of
 from tests.wire.client import INIT, WireClient, answers_of, creation, fetched, fetched_of, produced

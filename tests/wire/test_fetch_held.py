@@ -16,7 +16,7 @@ from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.codec.fetch_rows import FetchRow
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamLostError
-from proxy.kafka.upstream.fetching import ClientFetches, Fetching
+from proxy.kafka.forwarded.leader_fetches import ClientFetches, Fetching
 from tests.in_front.test_upstream_wire import read_request, write_response
 from tests.wire.batches import batch, records_of
 from tests.wire.client import fetched, fetched_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pidlease.kafka.codec.primitives import compact_length, write_string
-from proxy.kafka.groups.steps import GroupLimits
+from proxy.kafka.groups.group_steps import GroupLimits
 from tests.wire.group_requests import (
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,

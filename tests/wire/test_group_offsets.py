@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.core.log_config import FsyncPolicy
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.groups.steps import GroupLimits
+from proxy.kafka.groups.group_steps import GroupLimits
 from tests.wire.client import WireClient
 from tests.wire.group_requests import (
     LEAVE_GROUP,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from proxy.kafka import door
+from proxy.kafka import kafka_listener as door
+from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.groups.rebalance import State
-from proxy.kafka.groups.steps import GroupLimits
 from tests.wire.client import WireClient
 from tests.wire.group_requests import (
     DELETE_GROUPS,

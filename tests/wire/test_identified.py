@@ -12,7 +12,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.kafka.records.first_record import find_identity
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from pidlease.kafka.records.writer_batch import WRITER_PID
-from proxy.kafka import identified as module
+from proxy.kafka import identified_batches as module
 from tests.wire.batches import NOW_MS, batch, batches_of, changed, identified, records_of
 from tests.wire.client import WireClient
 from tests.wire.harness import Server, serving

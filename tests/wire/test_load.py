@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy
-from proxy.kafka import connection as connection_module
-from proxy.kafka import door as door_module
+from proxy.kafka import client_connection as connection_module
+from proxy.kafka import kafka_listener as door_module
 from tests.servers.ports import LOOPBACK
 from tests.wire.batches import batch
 from tests.wire.client import WireClient, fetched

@@ -13,7 +13,7 @@ from kio.serial import entity_reader
 from pidlease.kafka.codec.metadata import NODE_ID, topic_layout, write_head, write_tail
 from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.config import ClusterConfig
+from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
 from tests.wire.messages import METADATA
 

@@ -25,8 +25,8 @@ from pidlease.kafka.codec.metadata import (
     write_topic,
 )
 from pidlease.kafka.codec.primitives import MalformedError, write_array
-from proxy.kafka.apis import VERSIONS
-from proxy.kafka.config import ClusterConfig
+from proxy.kafka.embedded_apis import VERSIONS
+from proxy.kafka.listener_config import ClusterConfig
 from tests.property.profile import PROFILE, examples
 from tests.wire.messages import METADATA, build, encode_request
 

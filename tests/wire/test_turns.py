@@ -14,7 +14,7 @@ import pytest
 
 from pidlease.engine.partition import Partition
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.admin.deleting import DeletingApi
+from proxy.kafka.admin.delete_topics_api import DeletingApi
 from tests.wire.admin_requests import (
     CREATE_TOPICS,
     DELETE_TOPICS,

@@ -9,9 +9,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from proxy.kafka.groups.members import NEVER, Member
-from proxy.kafka.groups.rebalance import Rebalancing, State
-from proxy.kafka.groups.steps import (
+from proxy.kafka.groups.group_members import NEVER, Member
+from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
     Identity,
@@ -21,6 +20,7 @@ from proxy.kafka.groups.steps import (
     SyncAnswer,
     Waiter,
 )
+from proxy.kafka.groups.rebalance import Rebalancing, State
 from proxy.kafka.groups.subscription import CONSUMER
 
 #: How long a member that joins for the first time may wait for its answer before it is taken for

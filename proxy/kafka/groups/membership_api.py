@@ -7,10 +7,10 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import Response, read_request
-from proxy.kafka.connection import Slot
-from proxy.kafka.groups.coordinator import Coordinator, JoinFuture, SyncFuture
-from proxy.kafka.groups.steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
-from proxy.kafka.ordered import Answered
+from proxy.kafka.client_connection import Slot
+from proxy.kafka.groups.group_coordinator import Coordinator, JoinFuture, SyncFuture
+from proxy.kafka.groups.group_steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
+from proxy.kafka.request_order import Answered
 
 _JOIN_GROUP: Final = 11
 _HEARTBEAT: Final = 12

@@ -34,13 +34,13 @@ from pidlease.storage.offsets.journal_records import (
     TopicOffsets,
 )
 from pidlease.storage.offsets.offset_table import StoredGroup
-from proxy.kafka.connection import Slot
-from proxy.kafka.groups.coordinator import Coordinator
-from proxy.kafka.groups.growing import Growing
-from proxy.kafka.groups.ports import Offsets
+from proxy.kafka.client_connection import Slot
+from proxy.kafka.groups.group_coordinator import Coordinator
+from proxy.kafka.groups.growing_response import Growing
+from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.rebalance import State
 from proxy.kafka.groups.subscription import CONSUMER
-from proxy.kafka.ordered import Answered
+from proxy.kafka.request_order import Answered
 
 _OFFSET_DELETE: Final = 47
 

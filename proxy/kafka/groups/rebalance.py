@@ -13,8 +13,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from proxy.kafka.groups.members import NEVER, Member, Members
-from proxy.kafka.groups.steps import (
+from proxy.kafka.groups.group_members import NEVER, Member, Members
+from proxy.kafka.groups.group_steps import (
     Answer,
     Effect,
     GroupLimits,

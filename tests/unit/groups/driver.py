@@ -7,8 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from proxy.kafka.groups.group import Group
-from proxy.kafka.groups.rebalance import State
-from proxy.kafka.groups.steps import (
+from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
     Identity,
@@ -19,6 +18,7 @@ from proxy.kafka.groups.steps import (
     Sync,
     SyncAnswer,
 )
+from proxy.kafka.groups.rebalance import State
 
 LIMITS = GroupLimits(initial_rebalance_ms=3_000)
 SESSION_MS = 10_000

@@ -14,8 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kio.schema.errors import ErrorCode
 
 from proxy.kafka.groups.group import Group
-from proxy.kafka.groups.rebalance import State
-from proxy.kafka.groups.steps import (
+from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
     Identity,
@@ -25,6 +24,7 @@ from proxy.kafka.groups.steps import (
     Sync,
     SyncAnswer,
 )
+from proxy.kafka.groups.rebalance import State
 from tests.property.profile import PROFILE, examples
 
 settings.load_profile(PROFILE)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.kafka.groups.steps import Join, JoinedMember, Protocols, Waiter
+from proxy.kafka.groups.group_steps import Join, JoinedMember, Protocols, Waiter
 
 NEVER: Final = math.inf
 

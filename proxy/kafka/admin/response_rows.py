@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import Response
-from proxy.kafka.connection import Slot
+from proxy.kafka.client_connection import Slot
 
 #: Rows, and bytes of them, that are made before others get their turn.
 _ROWS_AT_ONCE: Final = 50

@@ -13,12 +13,12 @@ import structlog
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from pidlease.kafka.codec.response_error_codes import code_of
 from pidlease.observability.repeated_lines import LINES, kind_of
-from proxy.kafka.apis import API_VERSIONS, PRODUCE, Apis
-from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.config import KafkaDoorConfig
-from proxy.kafka.connection import KafkaConnection, Slot
-from proxy.kafka.counts import DoorCounts
-from proxy.kafka.ordered import Answered
+from proxy.kafka.client_connection import KafkaConnection, Slot
+from proxy.kafka.embedded_apis import API_VERSIONS, PRODUCE, Apis
+from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.listener_counts import DoorCounts
+from proxy.kafka.memory_budget import MemoryBudget
+from proxy.kafka.request_order import Answered
 
 #: The largest request that is no Produce: it is read on the event loop, by Python.
 _ADMIN_BYTES_MAX: Final = 2 << 20

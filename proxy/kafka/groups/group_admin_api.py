@@ -10,13 +10,13 @@ from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, INT32, RequestHeader, write_array
 from pidlease.kafka.codec.server_messages import Response, read_request, read_request_slowly
 from pidlease.storage.offsets.journal_records import OffsetsFailedError, RemoveGroup
-from proxy.kafka.connection import Slot
-from proxy.kafka.groups.coordinator import Coordinator
+from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import Group
-from proxy.kafka.groups.growing import Growing
-from proxy.kafka.groups.ports import Offsets
+from proxy.kafka.groups.group_coordinator import Coordinator
+from proxy.kafka.groups.growing_response import Growing
+from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.rebalance import State
-from proxy.kafka.ordered import Answered
+from proxy.kafka.request_order import Answered
 
 _FIND_COORDINATOR: Final = 10
 _DESCRIBE_GROUPS: Final = 15

@@ -18,15 +18,9 @@ from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import Turns, counted
 from pidlease.storage.errors import LogError
 from pidlease.storage.topics.topic_settings import check_shared
-from proxy.kafka.admin.describing import (
-    BROKER,
-    TOPIC,
-    unknown_broker,
-    unknown_resource,
-    unknown_topic,
-)
-from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.settings import (
+from proxy.kafka.admin.admin_changes import Works, deadline_of
+from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
+from proxy.kafka.admin.config_entries import (
     Kind,
     Setting,
     UnfitSettingError,
@@ -34,8 +28,14 @@ from proxy.kafka.admin.settings import (
     shared_settings,
     unknown,
 )
-from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
-from proxy.kafka.admin.works import Works, deadline_of
+from proxy.kafka.admin.describe_configs import (
+    BROKER,
+    TOPIC,
+    unknown_broker,
+    unknown_resource,
+    unknown_topic,
+)
+from proxy.kafka.admin.response_rows import Rows
 
 
 @enum.unique

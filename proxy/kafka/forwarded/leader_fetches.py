@@ -31,9 +31,9 @@ from pidlease.kafka.codec.server_messages import read_request_slowly
 from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.observability.repeated_lines import LINES
-from proxy.kafka.connection import Slot
+from proxy.kafka.client_connection import Slot
 from proxy.kafka.errors import HELD_BACK
-from proxy.kafka.upstream.links import ClientLinks
+from proxy.kafka.forwarded.client_brokers import ClientLinks
 
 #: How much longer than it was told to wait a broker may take.
 _LATE_SECONDS: Final = 30.0

@@ -22,8 +22,8 @@ from pidlease.kafka.codec.primitives import (
     read_request_header,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
-from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.counts import DoorCounts
+from proxy.kafka.listener_counts import DoorCounts
+from proxy.kafka.memory_budget import MemoryBudget
 
 _SMALL_BUFFER_BYTES: Final = 64 << 10
 #: Incomplete frames larger than this get a buffer of their own.

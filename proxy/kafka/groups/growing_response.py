@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from proxy.kafka.connection import Slot
+from proxy.kafka.client_connection import Slot
 
 #: Bytes that are made before others get their turn.
 _BYTES_AT_ONCE: Final = 16 << 10

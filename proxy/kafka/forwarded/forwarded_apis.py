@@ -27,20 +27,20 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
-from proxy.kafka.apis import FETCH, PRODUCE, VERSIONS, advertised
-from proxy.kafka.cluster import ClusterApi
-from proxy.kafka.config import KafkaDoorConfig
-from proxy.kafka.connection import KafkaConnection, Slot
-from proxy.kafka.metadata import MetadataApi
-from proxy.kafka.ordered import Answered
-from proxy.kafka.produce import OWN_PIDS_FROM, ProduceApi
-from proxy.kafka.producers import init_producer_id
-from proxy.kafka.upstream.brokers import OF_BROKERS, refuse_brokers
-from proxy.kafka.upstream.changing import TOPIC_CHANGES, Changing
-from proxy.kafka.upstream.coordinators import CoordinatorsApi
-from proxy.kafka.upstream.fetching import ClientFetches, Fetching
-from proxy.kafka.upstream.joining import COORDINATED, LISTED, Joining
-from proxy.kafka.upstream.links import LinksOfClients
+from proxy.kafka.client_connection import KafkaConnection, Slot
+from proxy.kafka.cluster_api import ClusterApi
+from proxy.kafka.embedded_apis import FETCH, PRODUCE, VERSIONS, advertised
+from proxy.kafka.forwarded.broker_configs import OF_BROKERS, refuse_brokers
+from proxy.kafka.forwarded.client_brokers import LinksOfClients
+from proxy.kafka.forwarded.find_coordinator import CoordinatorsApi
+from proxy.kafka.forwarded.leader_fetches import ClientFetches, Fetching
+from proxy.kafka.forwarded.split_requests import COORDINATED, LISTED, Joining
+from proxy.kafka.forwarded.topic_changes import TOPIC_CHANGES, Changing
+from proxy.kafka.init_producer_id import init_producer_id
+from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.metadata_api import MetadataApi
+from proxy.kafka.produce_api import OWN_PIDS_FROM, ProduceApi
+from proxy.kafka.request_order import Answered
 
 _INIT_PRODUCER_ID: Final = 22
 _TXN_OFFSET_COMMIT: Final = 28

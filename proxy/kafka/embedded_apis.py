@@ -5,18 +5,18 @@ from typing import Any, Final, Protocol
 
 from pidlease.engine.engine import Engine
 from pidlease.kafka.codec.primitives import RequestHeader
-from proxy.kafka.admin.api import AdminApi
-from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.cluster import ClusterApi
-from proxy.kafka.config import KafkaDoorConfig
-from proxy.kafka.connection import KafkaConnection, Slot
-from proxy.kafka.fetch import FetchApi
-from proxy.kafka.groups.api import GroupsApi
-from proxy.kafka.metadata import MetadataApi
-from proxy.kafka.offsets import list_offsets
-from proxy.kafka.ordered import Answered
-from proxy.kafka.produce import ProduceApi
-from proxy.kafka.producers import init_producer_id
+from proxy.kafka.admin.admin_api import AdminApi
+from proxy.kafka.client_connection import KafkaConnection, Slot
+from proxy.kafka.cluster_api import ClusterApi
+from proxy.kafka.fetch_api import FetchApi
+from proxy.kafka.groups.groups_api import GroupsApi
+from proxy.kafka.init_producer_id import init_producer_id
+from proxy.kafka.list_offsets import list_offsets
+from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.memory_budget import MemoryBudget
+from proxy.kafka.metadata_api import MetadataApi
+from proxy.kafka.produce_api import ProduceApi
+from proxy.kafka.request_order import Answered
 
 PRODUCE: Final = 0
 FETCH: Final = 1

@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 
 from pidlease.engine.topic_counts import Counts
 from pidlease.observability import metric_catalogue as metrics
-from proxy.kafka.door import KafkaDoor
+from proxy.kafka.kafka_listener import KafkaDoor
 
 #: Kafka's names of requests, by their keys.
 _APIS = {

@@ -19,9 +19,9 @@ from pidlease.kafka.codec.primitives import write_array, write_string
 from pidlease.kafka.codec.time_slices import Turns, counted
 from pidlease.storage.errors import LogError, OffsetRangeError
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
-from proxy.kafka.admin.works import Works, deadline_of
+from proxy.kafka.admin.admin_changes import Works, deadline_of
+from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
+from proxy.kafka.admin.response_rows import Rows
 from proxy.kafka.metadata_cache import TopicIds
 
 #: What is told instead of the first offset where records could not be deleted

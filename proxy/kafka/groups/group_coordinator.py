@@ -16,11 +16,8 @@ from kio.schema.errors import ErrorCode
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.offsets.journal_records import GroupNote, OffsetsFullError
 from proxy.kafka.groups.group import Group
-from proxy.kafka.groups.known import KnownGroups
-from proxy.kafka.groups.members import NEVER
-from proxy.kafka.groups.ports import Offsets
-from proxy.kafka.groups.rebalance import State
-from proxy.kafka.groups.steps import (
+from proxy.kafka.groups.group_members import NEVER
+from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
     Identity,
@@ -29,6 +26,9 @@ from proxy.kafka.groups.steps import (
     Sync,
     SyncAnswer,
 )
+from proxy.kafka.groups.known_groups import KnownGroups
+from proxy.kafka.groups.offset_port import Offsets
+from proxy.kafka.groups.rebalance import State
 
 _log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from pidlease.storage.topics.policy_settings import (
     POLICY_DEFAULTS,
 )
 from pidlease.storage.topics.topic_settings import plain_setting
-from proxy.kafka.config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.listener_config import ClusterConfig, KafkaDoorConfig
 
 
 @enum.unique

@@ -10,7 +10,7 @@ from typing import Final
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import Link
 from pidlease.kafka.client.cluster import Cluster
-from proxy.kafka.connection import KafkaConnection
+from proxy.kafka.client_connection import KafkaConnection
 
 
 class ClientLinks:

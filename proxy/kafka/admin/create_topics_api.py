@@ -21,11 +21,11 @@ from pidlease.engine.engine import (
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import counted
 from pidlease.storage.topics.topic_store import Topic, illegal_name
-from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.settings import Setting, UnfitSettingError, own_settings, synonyms
-from proxy.kafka.admin.verdict import DONE, TIMED_OUT, Verdict, not_stored
-from proxy.kafka.admin.works import Works, deadline_of
-from proxy.kafka.config import ClusterConfig
+from proxy.kafka.admin.admin_changes import Works, deadline_of
+from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
+from proxy.kafka.admin.config_entries import Setting, UnfitSettingError, own_settings, synonyms
+from proxy.kafka.admin.response_rows import Rows
+from proxy.kafka.listener_config import ClusterConfig
 
 
 class CreatingApi:

@@ -9,7 +9,7 @@ from pidlease.kafka.codec.client_messages import FIND_COORDINATOR
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import Response, read_request_slowly
-from proxy.kafka.config import ClusterConfig
+from proxy.kafka.listener_config import ClusterConfig
 
 _FIND_MANY_FROM: Final = 4
 

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import Response, read_request
-from proxy.kafka.config import ClusterConfig
+from proxy.kafka.listener_config import ClusterConfig
 
 _API_VERSIONS: Final = 18
 _DESCRIBE_CLUSTER: Final = 60

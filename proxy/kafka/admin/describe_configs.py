@@ -11,9 +11,9 @@ from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, write_array, write_string
 from pidlease.kafka.codec.server_messages import Response
 from pidlease.storage.topics.topic_store import illegal_name
-from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.settings import Setting, Source, shared_settings, synonyms
-from proxy.kafka.admin.verdict import DONE, Verdict
+from proxy.kafka.admin.change_outcome import DONE, Verdict
+from proxy.kafka.admin.config_entries import Setting, Source, shared_settings, synonyms
+from proxy.kafka.admin.response_rows import Rows
 
 #: The types of resources (org.apache.kafka.common.config.ConfigResource.Type).
 TOPIC: Final = 2

@@ -33,9 +33,9 @@ from pidlease.kafka.records.record_batch import (
     read_header,
 )
 from pidlease.storage.snapshots import TopicPartition
-from proxy.kafka.connection import KafkaConnection, Slot
+from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.errors import CODES
-from proxy.kafka.identified import IdentifiedBatches, Sent
+from proxy.kafka.identified_batches import IdentifiedBatches, Sent
 
 _TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 #: Ids below are Kafka's own: ours have their policy in front (see `core.pid`).

@@ -7,14 +7,14 @@ from typing import Final
 
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.groups.admin_api import GroupAdminApi
-from proxy.kafka.groups.coordinator import Coordinator
-from proxy.kafka.groups.expiry import Expiry
+from proxy.kafka.groups.group_admin_api import GroupAdminApi
+from proxy.kafka.groups.group_coordinator import Coordinator
+from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.groups.membership_api import MembershipApi
+from proxy.kafka.groups.offset_expiry import Expiry
+from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.offsets_api import OffsetsApi
-from proxy.kafka.groups.ports import Offsets
-from proxy.kafka.groups.steps import GroupLimits
-from proxy.kafka.ordered import Ordered
+from proxy.kafka.request_order import Ordered
 
 
 class GroupsApi:

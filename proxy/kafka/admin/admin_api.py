@@ -7,16 +7,16 @@ from typing import Any, Final
 from pidlease.engine.engine import Engine
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import read_request_slowly
-from proxy.kafka.admin.altering import AlteringApi
-from proxy.kafka.admin.creating import CreatingApi
-from proxy.kafka.admin.deleting import DeletingApi
-from proxy.kafka.admin.describing import DescribingApi
-from proxy.kafka.admin.producers import DescribeProducersApi
-from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.settings import server_settings, topic_settings
-from proxy.kafka.admin.works import Works
-from proxy.kafka.config import KafkaDoorConfig
-from proxy.kafka.connection import Slot
+from proxy.kafka.admin.admin_changes import Works
+from proxy.kafka.admin.alter_configs import AlteringApi
+from proxy.kafka.admin.config_entries import server_settings, topic_settings
+from proxy.kafka.admin.create_topics_api import CreatingApi
+from proxy.kafka.admin.delete_topics_api import DeletingApi
+from proxy.kafka.admin.describe_configs import DescribingApi
+from proxy.kafka.admin.describe_producers import DescribeProducersApi
+from proxy.kafka.admin.response_rows import Rows
+from proxy.kafka.client_connection import Slot
+from proxy.kafka.listener_config import KafkaDoorConfig
 
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20

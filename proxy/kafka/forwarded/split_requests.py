@@ -16,7 +16,7 @@ from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import Response, read_request_slowly
 from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.kafka.produce_errors import STALE_LEADER
-from proxy.kafka.upstream.links import ClientLinks
+from proxy.kafka.forwarded.client_brokers import ClientLinks
 
 LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21

@@ -23,7 +23,7 @@ from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import TopicPartition
-from proxy.kafka.connection import KafkaConnection
+from proxy.kafka.client_connection import KafkaConnection
 
 #: What is unpacked on the event loop at most.
 _INLINE_BYTES: Final = 32 << 10

@@ -16,8 +16,8 @@ from pidlease.engine.partition import Partition
 from pidlease.kafka.codec.primitives import INT16, INT32, write_array, write_string
 from pidlease.kafka.codec.time_slices import Turns
 from pidlease.storage.topics.topic_store import illegal_name
-from proxy.kafka.admin.rows import Rows
-from proxy.kafka.admin.verdict import DONE, Verdict
+from proxy.kafka.admin.change_outcome import DONE, Verdict
+from proxy.kafka.admin.response_rows import Rows
 
 #: PID, epoch, last sequence, last timestamp, the coordinator's epoch, where the transaction that
 #: is open began, tags.

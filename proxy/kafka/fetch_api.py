@@ -12,10 +12,10 @@ from typing import Final
 from pidlease.engine.engine import Engine
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import read_request_slowly
-from proxy.kafka.budget import MemoryBudget
-from proxy.kafka.connection import Slot
+from proxy.kafka.client_connection import Slot
 from proxy.kafka.fetch_poll import Poll
-from proxy.kafka.fetch_wire import write_fetch
+from proxy.kafka.fetch_response import write_fetch
+from proxy.kafka.memory_budget import MemoryBudget
 
 #: How long a poll may be held, whatever the client asks for.
 _WAIT_MS_MAX: Final = 60_000

@@ -27,8 +27,8 @@ from pidlease.kafka.codec.primitives import MalformedError, RequestHeader, write
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.topic_store import Topic, illegal_name
-from proxy.kafka.config import ClusterConfig
-from proxy.kafka.connection import Slot
+from proxy.kafka.client_connection import Slot
+from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
 
 #: Topics that are read or answered before others get their turn.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pidlease.kafka.codec.primitives import RequestHeader
-from proxy.kafka.connection import Slot
+from proxy.kafka.client_connection import Slot
 
 #: An answer, or one that is still to come (None: it fills its slot itself); what the request
 #: changes has begun.
