@@ -10,15 +10,15 @@ from rich.console import Console
 from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
-from proxy.cli.copy import copy
-from proxy.cli.repair import repair
-from proxy.cli.skip_pids import skip_pids
+from proxy.cli.copy_command import copy
+from proxy.cli.repair_command import repair
+from proxy.cli.skip_pids_command import skip_pids
 from proxy.cli.spark import spark_cli
-from proxy.cli.status import status
-from proxy.cli.topics import topics_cli
-from proxy.cli.verify import verify
-from proxy.logs import configure_logs
-from proxy.settings import Settings, SettingsError, load_settings
+from proxy.cli.status_command import status
+from proxy.cli.topics_command import topics_cli
+from proxy.cli.verify_command import verify
+from proxy.configuration.settings import Settings, SettingsError, load_settings
+from proxy.log_output import configure_logs
 
 #: Exit codes: 0 all is well; 1 what was looked for is wrong; 2 it could not be looked at.
 USAGE_ERROR = 2

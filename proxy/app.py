@@ -24,19 +24,24 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
-from proxy.configs import check_exposure, door_config, engine_config, record_limits
+from proxy.backends.embedded_backend import EmbeddedLog, LogSide
+from proxy.backends.kafka_backend import InFrontOfKafka
+from proxy.configuration.component_configs import (
+    check_exposure,
+    door_config,
+    engine_config,
+    record_limits,
+)
+from proxy.configuration.listen_addresses import bound_sockets
+from proxy.configuration.settings import Settings
 from proxy.http.http_listener import add_http_door
-from proxy.in_front_of_kafka import InFrontOfKafka
 from proxy.kafka.kafka_listener import KafkaDoor
 from proxy.kafka.memory_budget import MemoryBudget
-from proxy.listening import bound_sockets
-from proxy.log_side import EmbeddedLog, LogSide
-from proxy.logs import RepeatsFlush
-from proxy.measuring import Measuring, Parts
+from proxy.log_output import RepeatsFlush
+from proxy.metrics_registry import Measuring, Parts
 from proxy.ops.ops_api import ops_app
 from proxy.ops.status_response import replay_of
-from proxy.reloading import apply, read_again
-from proxy.settings import Settings
+from proxy.settings_reload import apply, read_again
 
 #: How long a stop waits for HTTP requests whose bodies are still coming; by then none that came
 #: is unanswered.

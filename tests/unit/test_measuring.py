@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pidlease.core.histogram import Histogram
-from proxy import measuring
-from proxy.measuring import Measuring, Parts
+from proxy import metrics_registry as measuring
+from proxy.metrics_registry import Measuring, Parts
 
 
 def _told(found: Measuring) -> float | None:

@@ -20,13 +20,13 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_settings import check_settings
+from proxy.configuration.listen_addresses import bound_sockets
 from proxy.kafka.embedded_apis import EmbeddedApis
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.groups.groups_api import GroupsApi
 from proxy.kafka.kafka_listener import KafkaDoor
 from proxy.kafka.listener_config import ClusterConfig, KafkaDoorConfig
 from proxy.kafka.memory_budget import MemoryBudget
-from proxy.listening import bound_sockets
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.wire.client import WireClient
 

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 import typer
 
 from proxy.cli.console import cannot_look
-from proxy.cli.spark.audit import audit
-from proxy.cli.spark.copy import copy
-from proxy.cli.spark.rebuild import rebuild
+from proxy.cli.spark.spark_audit_command import audit
+from proxy.cli.spark.spark_copy_command import copy
+from proxy.cli.spark.spark_rebuild_command import rebuild
 
 spark_cli = typer.Typer(no_args_is_help=True, help="What needs Apache Spark.")
 spark_cli.command()(audit)

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from pidlease.core.pid import Policy, make_pid
-from proxy.cli.spark.audit import audit
-from proxy.cli.spark.rebuild import rebuild
+from proxy.cli.spark.spark_audit_command import audit
+from proxy.cli.spark.spark_rebuild_command import rebuild
 from tests.servers.pidlease import PidleaseServer
 from tests.spark.audit.logs import Logs, Who, encoded
 from tests.spark.soak import in_the_soak

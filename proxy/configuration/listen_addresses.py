@@ -3,7 +3,7 @@
 import socket
 from contextlib import ExitStack
 
-from proxy.settings import split_address
+from proxy.configuration.settings import split_address
 
 
 def bound_sockets(address: str, setting: str) -> list[socket.socket]:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.cli.console import WRONG, cannot_look, pairs_table, plain_table, stdout
-from proxy.cli.spark.copy import is_spark
-from proxy.cli.spark.jobs import progress
+from proxy.cli.spark.job_progress import progress
+from proxy.cli.spark.spark_copy_command import is_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,13 +14,13 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_settings import check_settings
-from proxy.configs import group_limits, log_config, open_logs_max
-from proxy.coordinator import Coordinator
+from proxy.backends.coordination_backend import Coordinator
+from proxy.configuration.component_configs import group_limits, log_config, open_logs_max
+from proxy.configuration.settings import Settings
 from proxy.kafka.embedded_apis import Apis, EmbeddedApis
 from proxy.kafka.groups.groups_api import GroupsApi
 from proxy.kafka.listener_config import KafkaDoorConfig
 from proxy.kafka.memory_budget import MemoryBudget
-from proxy.settings import Settings
 
 
 class LogSide(Protocol):

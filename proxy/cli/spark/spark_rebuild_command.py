@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from proxy.cli.console import cannot_look, pairs_table, stdout
-from proxy.cli.spark.copy import is_spark
-from proxy.cli.spark.jobs import progress
+from proxy.cli.spark.job_progress import progress
+from proxy.cli.spark.spark_copy_command import is_spark
 
 
 def rebuild(

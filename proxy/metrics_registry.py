@@ -18,9 +18,9 @@ from pidlease.engine.engine_metrics import engine_metrics
 from pidlease.observability import metric_catalogue as metrics
 from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.metric_catalogue import PidleaseCollector
+from proxy.backends.embedded_backend import LogSide
 from proxy.kafka.kafka_listener import KafkaDoor
 from proxy.kafka.listener_metrics import door_metrics, forward_metrics
-from proxy.log_side import LogSide
 from proxy.ops.http_metrics import HttpCounts
 
 _LAG_LOOK_SECONDS: Final = 0.05

@@ -8,10 +8,10 @@ from pidlease.engine.engine import EngineConfig
 from pidlease.engine.maintenance import KeeperConfig
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.storage.errors import DataFolderError
+from proxy.configuration.settings import Settings, split_address
 from proxy.http.record_routes import RecordLimits
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.listener_config import ClusterConfig, KafkaDoorConfig
-from proxy.settings import Settings, split_address
 
 #: Files that are neither a partition's nor a client's: snapshots, reads under way, the rest.
 _OTHER_FILES = 200

@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from pidlease.observability.repeated_lines import LINES
-from proxy.settings import Settings
+from proxy.configuration.settings import Settings
 
 #: By the method that tells an event, as structlog names it.
 _LEVELS: Final = {**logging.getLevelNamesMapping(), "EXCEPTION": logging.ERROR}

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from proxy.cli.asking import URL, RefusedError, UnreachableError, ask
 from proxy.cli.console import WRONG, cannot_look, pairs_table, plain_table, print_json, stdout
+from proxy.cli.http_client import URL, RefusedError, UnreachableError, ask
 
 
 class _Partition(BaseModel):

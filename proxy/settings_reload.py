@@ -6,10 +6,10 @@ from typing import Final
 import structlog
 
 from pidlease.engine.engine import Engine
-from proxy.configs import door_config, engine_config
+from proxy.configuration.component_configs import door_config, engine_config
+from proxy.configuration.settings import Settings, SettingsError
 from proxy.kafka.kafka_listener import KafkaDoor
-from proxy.logs import set_level
-from proxy.settings import Settings, SettingsError
+from proxy.log_output import set_level
 
 #: Settings that take effect at once; all others at the next start.
 RELOADED: Final = frozenset((

@@ -24,8 +24,8 @@ from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicB
 from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriterIds
 from pidlease.engine.engine import wall_clock_ms
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
-from proxy.configs import zookeeper_config
-from proxy.settings import Settings
+from proxy.configuration.component_configs import zookeeper_config
+from proxy.configuration.settings import Settings
 
 _log = structlog.get_logger(__name__)
 

@@ -31,13 +31,13 @@ from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_store import Topic
-from proxy.configs import log_config, upstream_config
-from proxy.coordinator import Coordinator
+from proxy.backends.coordination_backend import Coordinator
+from proxy.configuration.component_configs import log_config, upstream_config
+from proxy.configuration.settings import Settings
 from proxy.kafka.embedded_apis import Apis
 from proxy.kafka.forwarded.forwarded_apis import UpstreamApis
 from proxy.kafka.listener_config import KafkaDoorConfig
 from proxy.kafka.memory_budget import MemoryBudget
-from proxy.settings import Settings
 
 #: The file that says whose snapshots these are.
 _MARK: Final = "upstream"

@@ -13,8 +13,8 @@ from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, TopicsAnswer
 from pidlease.storage.topics.policy_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
-from proxy.cli.asking import URL, RefusedError, UnreachableError, ask
 from proxy.cli.console import WRONG, cannot_look, plain_table, print_json, stderr, stdout
+from proxy.cli.http_client import URL, RefusedError, UnreachableError, ask
 
 topics_cli = typer.Typer(no_args_is_help=True, help="Show topics, and change their settings.")
 

@@ -1,0 +1,1 @@
+"""The embedded log and Kafka as backends: what is built for each."""

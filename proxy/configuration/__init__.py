@@ -1,0 +1,1 @@
+"""Settings, and what each component gets of them."""
