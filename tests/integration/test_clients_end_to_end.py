@@ -237,7 +237,7 @@ async def test_no_client_had_to_try_twice(pidlease: PidleaseServer) -> None:
     await asyncio.to_thread(_send_by_librdkafka, pidlease, "once", _RECORDS_PER_CODEC)
     verdicts = {
         name: value
-        for name, value in pidlease.observability.metric_catalogue().items()
+        for name, value in pidlease.metrics().items()
         if "verdict" in name or "outcome" in name
     }
     needless = [name for name in verdicts if "gap" in name or "duplicate" in name]

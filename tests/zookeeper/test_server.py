@@ -95,15 +95,15 @@ def test_a_directory_stays_with_its_coordinator(server: ZooKeeperServer, tmp_pat
     with proxy:
         assert asyncio.run(first_pid(proxy)) == 1
         proxy.stop()
-        proxy.configuration.settings = {**_QUICK, "zookeeper": hosts}
+        proxy.settings = {**_QUICK, "zookeeper": hosts}
         proxy.start()
         assert asyncio.run(first_pid(proxy)) == 101, "it goes on where the file ended"
         proxy.kill9()
-        proxy.configuration.settings = {"fsync": "never"}
+        proxy.settings = {"fsync": "never"}
         refused(proxy, "say --zookeeper")
-        proxy.configuration.settings = {**_QUICK, "zookeeper": f"{server.hosts}/{uuid.uuid4().hex}"}
+        proxy.settings = {**_QUICK, "zookeeper": f"{server.hosts}/{uuid.uuid4().hex}"}
         refused(proxy, "for a second time")
-        proxy.configuration.settings = {**_QUICK, "zookeeper": hosts}
+        proxy.settings = {**_QUICK, "zookeeper": hosts}
         proxy.start()
         assert asyncio.run(first_pid(proxy)) > 101
 

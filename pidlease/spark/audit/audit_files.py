@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from pidlease.spark.audit.audit import Audit
 from pidlease.spark.audit.audit_report import report
 from pidlease.spark.audit.audit_summary import Summary
+from pidlease.spark.audit.log_audit import Audit
 from pidlease.storage.files import RealFiles, write_aside
 
 

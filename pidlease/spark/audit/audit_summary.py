@@ -6,8 +6,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from pidlease.spark.audit.audit import Audit, Totals
 from pidlease.spark.audit.first_pass import MINUTE_MS
+from pidlease.spark.audit.log_audit import Audit, Totals
 
 #: Rows of a table on the console,
 SHOWN: Final = 20

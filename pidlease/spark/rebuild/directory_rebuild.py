@@ -16,7 +16,7 @@ from pidlease.spark.reader.read_parts import SegmentPart
 from pidlease.spark.reader.segment_batches import batches, folder_of
 from pidlease.spark.reader.send_rows import sends
 from pidlease.spark.rebuild.errors import RebuildError
-from pidlease.spark.rebuild.rebuild import PlacedPartition, Rebuilt, Told, rebuild
+from pidlease.spark.rebuild.snapshot_rebuild import PlacedPartition, Rebuilt, Told, rebuild
 from pidlease.spark.source.source_columns import schema_of
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles

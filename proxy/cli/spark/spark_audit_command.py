@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pidlease.spark.audit import Summary
-    from pidlease.spark.audit.audit import Told
+    from pidlease.spark.audit.log_audit import Told
 
 _KAFKA: Final = "kafka:"
 _TOPICS: Final = ("topic", "policy", "producers", "records", "sends", "duplicates", "gaps",

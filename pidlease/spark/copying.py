@@ -1,0 +1,16 @@
+"""Deprecated: `copy` is `pidlease.spark.copy`."""
+
+import warnings
+from typing import Any
+
+from pidlease.spark import topic_copy
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module had
+    """Return what the copy's module has under this name, with a warning."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    warnings.warn(
+        "pidlease.spark.copying.copy is now pidlease.spark.copy", DeprecationWarning, stacklevel=2
+    )
+    return getattr(topic_copy, name)
