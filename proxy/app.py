@@ -24,21 +24,21 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
-from proxy.backends.embedded_backend import EmbeddedLog, LogSide
-from proxy.backends.kafka_backend import InFrontOfKafka
+from proxy.backends.embedded_backend import Backend, EmbeddedBackend
+from proxy.backends.kafka_backend import KafkaBackend
 from proxy.configuration.component_configs import (
     check_exposure,
-    door_config,
     engine_config,
+    listener_config,
     record_limits,
 )
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.settings import Settings
-from proxy.http.http_listener import add_http_door
-from proxy.kafka.kafka_listener import KafkaDoor
+from proxy.http.http_listener import add_http_api
+from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.log_output import RepeatsFlush
-from proxy.metrics_registry import Measuring, Parts
+from proxy.metrics_registry import MetricsRegistry, Parts
 from proxy.ops.ops_api import ops_app
 from proxy.ops.status_response import replay_of
 from proxy.settings_reload import apply, read_again
@@ -78,16 +78,16 @@ class App:
         self._started_ms = wall_clock_ms()
         real = RealFiles()
         self._files: Files = real
-        self._measuring = Measuring(
+        self._measuring = MetricsRegistry(
             settings.log, Path(settings.data_dir), real.fsyncs,
-            lambda: Parts(self._side, self._engine, self._door),
+            lambda: Parts(self._side, self._engine, self._listener),
         )  # fmt: skip
         if settings.faults:
             _log.warning("faults are on: this server will fail on purpose", plan=settings.faults)
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
         self._engine: Engine | None = None
-        self._door: KafkaDoor | None = None
-        self._side: LogSide | None = None
+        self._listener: KafkaListener | None = None
+        self._side: Backend | None = None
         self._pool: IoPool | None = None
         self._asking: IoPool | None = None
         self._http: uvicorn.Server | None = None
@@ -176,8 +176,8 @@ class App:
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._asking = IoPool(asyncio.get_running_loop(), _ASKING_THREADS)
-        kind = InFrontOfKafka if self._settings.log == "kafka" else EmbeddedLog
-        side: LogSide = kind(self._settings, self._files, self._pool)
+        kind = KafkaBackend if self._settings.log == "kafka" else EmbeddedBackend
+        side: Backend = kind(self._settings, self._files, self._pool)
         self._side = side
         await side.open()
         self._engine = Engine(
@@ -209,12 +209,12 @@ class App:
         finally:
             telling.cancel()
 
-    async def _listen(self, side: LogSide, engine: Engine) -> None:
-        config = door_config(self._settings, side.cluster_id)
+    async def _listen(self, side: Backend, engine: Engine) -> None:
+        config = listener_config(self._settings, side.cluster_id)
         budget = MemoryBudget(config.memory_bytes_max)
-        self._door = KafkaDoor(config, budget, side.apis(engine, config, budget))
+        self._listener = KafkaListener(config, budget, side.apis(engine, config, budget))
         try:
-            await self._door.listen(self._listeners)
+            await self._listener.listen(self._listeners)
         except OSError as error:
             await side.close()
             await engine.stop()
@@ -223,7 +223,7 @@ class App:
     async def _start_http(self) -> None:
         listeners = bound_sockets(self._settings.http_listen, "--http-listen")
         app = ops_app(lambda: self._engine, self._started_ms, self._measuring)
-        self._end_reads = add_http_door(app, lambda: self._engine, record_limits(self._settings))
+        self._end_reads = add_http_api(app, lambda: self._engine, record_limits(self._settings))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
             timeout_graceful_shutdown=_HTTP_STOP_SECONDS,
@@ -240,7 +240,7 @@ class App:
 
     async def _read_again(self) -> None:
         self._settings = await asyncio.to_thread(read_again, self._settings, self._load)
-        apply(self._settings, self._engine, self._door)
+        apply(self._settings, self._engine, self._listener)
 
     async def _stop(self, delay: float) -> None:
         """Readiness first, then the door, then what is in flight, the snapshot and the log."""
@@ -252,8 +252,8 @@ class App:
             self._engine.ready = False
         if self._end_reads is not None:
             self._end_reads()
-        if self._door is not None:
-            await self._door.close()
+        if self._listener is not None:
+            await self._listener.close()
         if self._side is not None:
             await self._side.close()
         if self._engine is not None:

@@ -18,9 +18,9 @@ from pidlease.engine.engine_metrics import engine_metrics
 from pidlease.observability import metric_catalogue as metrics
 from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.metric_catalogue import PidleaseCollector
-from proxy.backends.embedded_backend import LogSide
-from proxy.kafka.kafka_listener import KafkaDoor
-from proxy.kafka.listener_metrics import door_metrics, forward_metrics
+from proxy.backends.embedded_backend import Backend
+from proxy.kafka.kafka_listener import KafkaListener
+from proxy.kafka.listener_metrics import forward_metrics, listener_metrics
 from proxy.ops.http_metrics import HttpCounts
 
 _LAG_LOOK_SECONDS: Final = 0.05
@@ -31,12 +31,12 @@ _DISK_SECONDS: Final = 1.0
 class Parts(NamedTuple):
     """A server's parts; None while there is none yet."""
 
-    side: LogSide | None
+    side: Backend | None
     engine: Engine | None
-    door: KafkaDoor | None
+    door: KafkaListener | None
 
 
-class Measuring:
+class MetricsRegistry:
     """What is measured of a server, and of its parts as they come to be.
 
     Parameters:
@@ -106,4 +106,4 @@ class Measuring:
             yield from engine_metrics(engine)
             yield from forward_metrics(engine.counts)
         if door is not None:
-            yield from door_metrics(door)
+            yield from listener_metrics(door)

@@ -6,9 +6,9 @@ from typing import Final
 import structlog
 
 from pidlease.engine.engine import Engine
-from proxy.configuration.component_configs import door_config, engine_config
+from proxy.configuration.component_configs import engine_config, listener_config
 from proxy.configuration.settings import Settings, SettingsError
-from proxy.kafka.kafka_listener import KafkaDoor
+from proxy.kafka.kafka_listener import KafkaListener
 from proxy.log_output import set_level
 
 #: Settings that take effect at once; all others at the next start.
@@ -42,10 +42,10 @@ def read_again(before: Settings, load: Callable[[], Settings]) -> Settings:
     return before.model_copy(update={name: getattr(after, name) for name in now})
 
 
-def apply(settings: Settings, engine: Engine | None, door: KafkaDoor | None) -> None:
+def apply(settings: Settings, engine: Engine | None, door: KafkaListener | None) -> None:
     """Let what may change take effect."""
     set_level(settings.log_level)
     if engine is not None:
-        engine.keeper.reconfigure(engine_config(settings).keeper)
+        engine.maintenance.reconfigure(engine_config(settings).maintenance)
     if door is not None:
-        door.reconfigure(door_config(settings, ""))
+        door.reconfigure(listener_config(settings, ""))

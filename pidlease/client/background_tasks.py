@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 
-class Tasks:
+class BackgroundTasks:
     """Several tasks.
 
     Parameters:

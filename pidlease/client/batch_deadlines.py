@@ -9,7 +9,7 @@ from pidlease.client.partition_queue import Host, PartitionQueue
 from pidlease.client.record_accumulator import Batch
 
 
-class Deadlines:
+class BatchDeadlines:
     """One timer for each partition that has something.
 
     Parameters:

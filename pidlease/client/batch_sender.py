@@ -18,7 +18,7 @@ from pidlease.client.errors import (
     ProducerError,
     SessionEndedError,
 )
-from pidlease.client.leader_connections import BROKEN, Link, Links
+from pidlease.client.leader_connections import BROKEN, LeaderConnection, LeaderConnections
 from pidlease.client.partition_queue import Host, PartitionQueue, SenderSession
 from pidlease.client.produce_messages import Part, PartAnswer, ProduceAnswer, ProduceRequest
 from pidlease.client.record_accumulator import Batch
@@ -38,7 +38,7 @@ class Sender:
         links: the connections.
     """
 
-    def __init__(self, host: Host, session: SenderSession, links: Links) -> None:
+    def __init__(self, host: Host, session: SenderSession, links: LeaderConnections) -> None:
         self._host: Final = host
         self._session: Final = session
         self._links: Final = links
@@ -46,7 +46,7 @@ class Sender:
         self._settings: Final = host.settings
         self._timeout_ms: Final = int(min(host.settings.request_timeout_ms, _INT32_MAX))
         self._ready: dict[PartitionQueue, None] = {}
-        self._using: dict[PartitionQueue, Link] = {}
+        self._using: dict[PartitionQueue, LeaderConnection] = {}
         self._scheduled = False
         self._closed = False
 
@@ -76,7 +76,7 @@ class Sender:
         for place in range(max((len(batches) for _, batches in found), default=0)):
             self._send([(each, *batches[place]) for each, batches in found if len(batches) > place])
 
-    def _batches(self, partition: PartitionQueue) -> Iterator[tuple[Batch, Link]]:
+    def _batches(self, partition: PartitionQueue) -> Iterator[tuple[Batch, LeaderConnection]]:
         """What may be sent of a partition; it is in flight with that."""
         session = self._session
         while partition.can_send and not self._closed:
@@ -95,7 +95,7 @@ class Sender:
             self._metrics.retries += batch.sends > 1
             yield batch, link
 
-    def _link(self, partition: PartitionQueue) -> Link | None:
+    def _link(self, partition: PartitionQueue) -> LeaderConnection | None:
         """Where a partition's next batch goes; None: it is woken when that is known.
 
         Not to a new leader, nor over a new connection, before all that went by the old one has
@@ -109,10 +109,10 @@ class Sender:
             self._using[partition] = found
         return found
 
-    def _send(self, sendings: list[tuple[PartitionQueue, Batch, Link]]) -> None:
+    def _send(self, sendings: list[tuple[PartitionQueue, Batch, LeaderConnection]]) -> None:
         """Write requests, one for each connection, or more where they would be too large."""
-        waiting: dict[Link, list[_Sending]] = {}
-        sizes: dict[Link, int] = {}
+        waiting: dict[LeaderConnection, list[_Sending]] = {}
+        sizes: dict[LeaderConnection, int] = {}
         for partition, batch, link in sendings:
             size = sizes.get(link, 0) + len(batch.data)
             if link in waiting and size > self._settings.max_request_size:
@@ -123,7 +123,7 @@ class Sender:
         for link, each in waiting.items():
             self._request(link, each)
 
-    def _request(self, link: Link, sendings: list[_Sending]) -> None:
+    def _request(self, link: LeaderConnection, sendings: list[_Sending]) -> None:
         parts = [Part(each.topic, each.partition, batch.data) for each, batch in sendings]
         try:
             answer = link.send(ProduceRequest(parts, self._timeout_ms))
@@ -143,7 +143,10 @@ class Sender:
     # ------------------------------------------------------------------ answers
 
     async def _answer(
-        self, link: Link, sendings: list[_Sending], answer: "asyncio.Future[ProduceAnswer]"
+        self,
+        link: LeaderConnection,
+        sendings: list[_Sending],
+        answer: "asyncio.Future[ProduceAnswer]",
     ) -> None:
         try:
             parts = (await answer).parts
@@ -160,7 +163,7 @@ class Sender:
             else:
                 self._answered(partition, batch, link, part)
 
-    def _lost(self, link: Link, sendings: list[_Sending]) -> None:
+    def _lost(self, link: LeaderConnection, sendings: list[_Sending]) -> None:
         """A connection broke, or gave no answer in time: nobody knows what became of these."""
         link.close()
         for partition, batch in sendings:
@@ -168,7 +171,7 @@ class Sender:
                 self._again(partition, batch, link)
 
     def _answered(
-        self, partition: PartitionQueue, batch: Batch, link: Link, answer: PartAnswer
+        self, partition: PartitionQueue, batch: Batch, link: LeaderConnection, answer: PartAnswer
     ) -> None:
         behind = bool(partition.flight.failed)
         kind, expected, moved = meaning_of(answer, batch.sealed, behind=behind)
@@ -202,7 +205,7 @@ class Sender:
         self._host.end(OutcomeUnknownError(text), ended(text))
 
     def _again(
-        self, partition: PartitionQueue, batch: Batch, link: Link, *, rest: bool = True
+        self, partition: PartitionQueue, batch: Batch, link: LeaderConnection, *, rest: bool = True
     ) -> None:
         """Send a batch again, and whatever was sent behind it.
 

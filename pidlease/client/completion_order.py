@@ -14,7 +14,7 @@ class _Kept(NamedTuple):
     tell: Callable[[], None]
 
 
-class InOrder:
+class CompletionOrder:
     """One partition's."""
 
     __slots__ = ("_kept",)

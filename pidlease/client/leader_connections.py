@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.errors import ProducerError
-from pidlease.client.partition_queue import LinkHost, PartitionQueue
+from pidlease.client.partition_queue import ConnectionHost, PartitionQueue
 from pidlease.client.produce_messages import ProduceAnswer, ProduceRequest
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _LAST_ANSWER_S: Final = 1.0
 BROKEN: Final = (OSError, TimeoutError, KafkaError)
 
 
-class Link:
+class LeaderConnection:
     """A connection to a node.
 
     Parameters:
@@ -65,16 +65,16 @@ class Link:
         self._connection.close(reason=CloseReason.OUT_OF_SYNC)
 
 
-class Links:
+class LeaderConnections:
     """A connection to each leader, made when it is needed.
 
     Parameters:
         host: the producer; a partition that waited for a connection is woken.
     """
 
-    def __init__(self, host: LinkHost) -> None:
+    def __init__(self, host: ConnectionHost) -> None:
         settings = host.settings
-        self._host: Final[LinkHost] = host
+        self._host: Final[ConnectionHost] = host
         self._settings: Final = settings
         self.client: Final = AIOKafkaClient(
             bootstrap_servers=settings.bootstrap_servers,
@@ -85,7 +85,7 @@ class Links:
             security_protocol=settings.security_protocol,
             ssl_context=settings.ssl_context,
         )
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, LeaderConnection] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, set[PartitionQueue]] = {}
         self._failures: Counter[int] = Counter()
@@ -112,7 +112,7 @@ class Links:
             else:
                 return
 
-    def link(self, partition: PartitionQueue) -> Link | None:
+    def link(self, partition: PartitionQueue) -> LeaderConnection | None:
         """The connection to a partition's leader; None: it is woken when there is one."""
         place = TopicPartition(partition.topic, partition.partition)
         leader = self.client.cluster.leader_for_partition(place)
@@ -176,7 +176,7 @@ class Links:
                 _log.info("node %s at %s:%s: %r", node, broker.host, broker.port, error)
             else:
                 self._host.metrics.reconnects += node in self._links
-                self._links[node] = Link(node, connection)
+                self._links[node] = LeaderConnection(node, connection)
                 self._failures[node] = 0
                 return
         self._failures[node] += 1

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pidlease.client.completion_order import InOrder
+from pidlease.client.completion_order import CompletionOrder
 from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerError, copy_of
 from pidlease.client.in_flight_batches import Flight
 from pidlease.client.record_accumulator import Batch, Futures, Headers, Repeat, Sent, Span, tell
@@ -36,7 +36,7 @@ RECORD_OVERHEAD: Final = 256
 _EARLY_S: Final = 0.002
 
 
-class LinkHost(Protocol):
+class ConnectionHost(Protocol):
     """What connections are made for."""
 
     @property
@@ -69,7 +69,7 @@ class SenderSession(Protocol):
         """A partition has no numbers; it is woken when it has some."""
 
 
-class Host(LinkHost, Protocol):
+class Host(ConnectionHost, Protocol):
     """A producer.
 
     Attributes:
@@ -158,7 +158,7 @@ class PartitionQueue:
         self._told_last = -1
         self._told_under = Span(NO_PID, -1, -1, -1, -1)
         self._repeated = False
-        self._in_order: Final = InOrder()
+        self._in_order: Final = CompletionOrder()
         self._lease_waiters: list[Future[None]] = []
 
     def __str__(self) -> str:

@@ -32,7 +32,7 @@ _FOREVER: Final = float("inf")
 _SHORT_S: Final = 0.25
 
 
-class Session:
+class PidSession:
     """A producer's PID, and what its partitions' numbers begin with.
 
     Parameters:

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from aiokafka.errors import KafkaError
 
-from pidlease.client.background_tasks import Tasks
-from pidlease.client.batch_deadlines import Deadlines
+from pidlease.client.background_tasks import BackgroundTasks
+from pidlease.client.batch_deadlines import BatchDeadlines
 from pidlease.client.batch_sender import Sender
 from pidlease.client.errors import (
     OutcomeUnknownError,
@@ -18,12 +18,12 @@ from pidlease.client.errors import (
     copy_of,
 )
 from pidlease.client.failure_report import FailureLog, UnseenFailures
-from pidlease.client.leader_connections import Links
+from pidlease.client.leader_connections import LeaderConnections
 from pidlease.client.lease_client import LeaseClient
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.partition_queue import RECORD_OVERHEAD, PartitionQueue
 from pidlease.client.partitioner import Partitioner
-from pidlease.client.pid_session import Session
+from pidlease.client.pid_session import PidSession
 from pidlease.client.producer_memory import Memory
 from pidlease.client.record_accumulator import Batch, Futures, Sent
 from pidlease.client.record_arguments import check_topic
@@ -51,10 +51,10 @@ class Pipeline:
     """
 
     loop: asyncio.AbstractEventLoop
-    session: Session
-    _links: Links
+    session: PidSession
+    _links: LeaderConnections
     _sender: Sender
-    _deadlines: Deadlines
+    _deadlines: BatchDeadlines
     _leases: LeaseClient
 
     def __init__(self, settings: Settings) -> None:
@@ -73,7 +73,7 @@ class Pipeline:
         self.unresolved = 0
         self.refusal: ProducerError | None = ProducerClosedError("the producer was not started")
         self._started = False
-        self._tasks: Final = Tasks(self._broken)
+        self._tasks: Final = BackgroundTasks(self._broken)
 
     # ------------------------------------------------------------------ life
 
@@ -83,11 +83,11 @@ class Pipeline:
             raise ProducerError("a producer is started once")
         self._started = True
         self.loop = asyncio.get_running_loop()
-        self._links = Links(self)
+        self._links = LeaderConnections(self)
         self._leases = LeaseClient(self.settings.leases, timeout_s=_LEASE_TIMEOUT_S)
-        self.session = Session(self, self._leases)
+        self.session = PidSession(self, self._leases)
         self._sender = Sender(self, self.session, self._links)
-        self._deadlines = Deadlines(self)
+        self._deadlines = BatchDeadlines(self)
         try:
             await self._links.start()
         except BaseException:

@@ -30,7 +30,7 @@ _PLAIN_BITS: Final = CODEC_BITS | 0x10
 _TRANSACTIONAL_BIT: Final = 0x10
 
 
-class Translator:
+class BatchTranslator:
     """A partition's.
 
     Parameters:

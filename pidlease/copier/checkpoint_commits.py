@@ -23,7 +23,7 @@ _COMMIT_MAX: Final = 500
 
 
 class Commits(Protocol):
-    """Where it is saved; see `membership.Membership`."""
+    """Where it is saved; see `membership.GroupMembership`."""
 
     async def commit(self, saved: Mapping[TopicPartition, Saved]) -> None:
         """Save."""
@@ -48,7 +48,7 @@ class Savable(Protocol):
         """Of the source."""
 
 
-class Saving:
+class CheckpointCommits:
     """See the module's text.
 
     Parameters:

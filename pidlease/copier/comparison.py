@@ -12,7 +12,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.structs import TopicPartition
 
-from pidlease.copier.batch_translator import Translator
+from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Asked
 from pidlease.copier.errors import CopyError
 from pidlease.copier.fetched_chunk import Chunk
@@ -206,7 +206,7 @@ async def placed(
 
 
 def _records(name: str, chunk: Chunk) -> Iterator[Placed]:
-    for header, batch in Translator(name, 0).committed(chunk):
+    for header, batch in BatchTranslator(name, 0).committed(chunk):
         try:
             for place, record in enumerate(DefaultRecordBatch(bytes(batch))):
                 kept, sent = [], None

@@ -21,7 +21,7 @@ from pidlease.client.errors import (
 from pidlease.client.lease_client import Lease
 from pidlease.client.lease_requests import GONE
 from pidlease.client.producer_memory import Memory
-from pidlease.copier.checkpoint_commits import Saving
+from pidlease.copier.checkpoint_commits import CheckpointCommits
 from pidlease.copier.cluster_pair import Cluster, both_sides, check_apart, connect
 from pidlease.copier.cluster_reader import Asked
 from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
@@ -29,14 +29,14 @@ from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.destination import Destination, destination_settings
 from pidlease.copier.errors import CheckpointError, CopierFencedError, CopyError
 from pidlease.copier.group_membership import (
-    Membership,
+    GroupMembership,
     ReplacedError,
     Saved,
     UnavailableError,
 )
 from pidlease.copier.partition_copy import PartitionCopy
 from pidlease.copier.settings import CopySettings
-from pidlease.copier.source_fetcher import Fetcher
+from pidlease.copier.source_fetcher import SourceFetcher
 
 _log = logging.getLogger(__name__)
 
@@ -85,9 +85,9 @@ class Copier:
         self._failed: asyncio.Future[None]
         self._source: Cluster
         self._target: Cluster
-        self._fetcher: Fetcher
-        self._membership: Membership
-        self._saving: Saving
+        self._fetcher: SourceFetcher
+        self._membership: GroupMembership
+        self._saving: CheckpointCommits
         self._joined = False
 
     # ------------------------------------------------------------------ life
@@ -104,9 +104,9 @@ class Copier:
         self._failed = asyncio.get_running_loop().create_future()
         self._source, self._target = both_sides(settings)
         self.destination = Destination(destination_settings(settings))
-        self._membership = Membership(settings, self._assigned, self._revoked)
-        self._saving = Saving(self._membership, self.metrics)
-        self._fetcher = Fetcher(
+        self._membership = GroupMembership(settings, self._assigned, self._revoked)
+        self._saving = CheckpointCommits(self._membership, self.metrics)
+        self._fetcher = SourceFetcher(
             self._source.client, settings.fetch_wait_ms, settings.give_up_ms / 1000
         )
         try:

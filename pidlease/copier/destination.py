@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from pidlease.client.background_tasks import Tasks
+from pidlease.client.background_tasks import BackgroundTasks
 from pidlease.client.batch_sender import Sender
 from pidlease.client.errors import OutcomeUnknownError, ProducerError, SessionEndedError
-from pidlease.client.leader_connections import Links
+from pidlease.client.leader_connections import LeaderConnections
 from pidlease.client.lease_client import LeaseClient
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.partition_queue import PartitionQueue
@@ -40,8 +40,8 @@ class Destination:
         self.settings: Final = settings
         self.metrics: Final = ProducerMetrics()
         self.leases: Final = LeaseClient(settings.leases)
-        self.links: Final = Links(self)
-        self._tasks: Final = Tasks(self._note)
+        self.links: Final = LeaderConnections(self)
+        self._tasks: Final = BackgroundTasks(self._note)
         self._channels: dict[PartitionQueue, Channel] = {}
         self._broken: BaseException | None = None
 

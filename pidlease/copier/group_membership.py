@@ -52,7 +52,7 @@ class ReplacedError(Exception):
     """This copier's membership is over: what it had may be somebody else's."""
 
 
-class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
+class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
     """See the module's text.
 
     Parameters:

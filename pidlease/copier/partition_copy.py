@@ -18,7 +18,7 @@ from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.lease_client import Lease
 from pidlease.client.producer_memory import Memory
 from pidlease.client.record_accumulator import Sent
-from pidlease.copier.batch_translator import Translator
+from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.carry_over import carry_over
 from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked
 from pidlease.copier.copied_batch import CopiedBatch
@@ -28,7 +28,7 @@ from pidlease.copier.destination import Channel, Destination
 from pidlease.copier.errors import CopyError
 from pidlease.copier.fetched_chunk import Chunk
 from pidlease.copier.group_membership import ReplacedError, Saved
-from pidlease.copier.resume_check import Resuming, generation_of
+from pidlease.copier.resume_check import ResumeCheck, generation_of
 from pidlease.copier.settings import CopySettings
 
 _log = logging.getLogger(__name__)
@@ -126,10 +126,10 @@ class PartitionCopy:
         self.kept: Checkpoint | None = None
         self.stop_at = -1
         self._topic = ""
-        self._resuming: Resuming
+        self._resuming: ResumeCheck
         self._gate: asyncio.Barrier | None = gate
         self._channel: Channel | None = None
-        self._translator: Translator | None = None
+        self._translator: BatchTranslator | None = None
         self._pending_bytes = 0
         self._ended_by: ProducerError | None = None
         self._over: Final = asyncio.Event()
@@ -167,7 +167,7 @@ class PartitionCopy:
     async def _run(self) -> None:
         try:
             self._topic = await self._hub.prepare(*self.place)
-            self._resuming = Resuming(
+            self._resuming = ResumeCheck(
                 self._hub.settings, self._hub.source, self.place, self._hub.target, self._there,
                 self._hub.cluster,
             )  # fmt: skip
@@ -238,7 +238,7 @@ class PartitionCopy:
         self._over.clear()
         self._ended_by = None
         place = f"{self.place.topic}-{self.place.partition} of the source"
-        self._translator = Translator(place, checkpoint.offset)
+        self._translator = BatchTranslator(place, checkpoint.offset)
         self._channel = self._hub.destination.channel(
             self._topic, self.place.partition, self._channel_ended
         )

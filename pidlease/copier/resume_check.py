@@ -15,7 +15,7 @@ from pidlease.copier.settings import CopySettings
 _log = logging.getLogger(__name__)
 
 
-class Resuming:
+class ResumeCheck:
     """One partition's.
 
     Parameters:

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.background_tasks import Tasks
+from pidlease.client.background_tasks import BackgroundTasks
 from pidlease.copier.cluster_reader import (
     OUT_OF_RANGE,
     READ_COMMITTED,
@@ -51,7 +51,7 @@ class Reading(Protocol):
         """The source will not let it be read."""
 
 
-class Fetcher:
+class SourceFetcher:
     """See the module's text.
 
     Parameters:
@@ -69,7 +69,7 @@ class Fetcher:
         self._readers: dict[TopicPartition, Reading] = {}
         self._busy: set[int] = set()
         self._resting: set[TopicPartition] = set()
-        self._tasks: Final = Tasks(self._broken)
+        self._tasks: Final = BackgroundTasks(self._broken)
         self._wake: Final = asyncio.Event()
         self._failed: asyncio.Future[None] | None = None
 

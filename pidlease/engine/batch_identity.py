@@ -10,7 +10,7 @@ from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch
 
 
-class Whose(NamedTuple):
+class BatchIdentity(NamedTuple):
     """A batch's producer, and the batch's identity.
 
     Attributes:
@@ -43,7 +43,7 @@ def identified(identity: Identity, header: BatchHeader, crc: int) -> Batch:
     return Batch(generation, first, last, records, crc)
 
 
-def whose(logged: LoggedBatch, names: ProducerNames) -> Whose | None:
+def whose(logged: LoggedBatch, names: ProducerNames) -> BatchIdentity | None:
     """Whose a batch of the log is; None: it was sent without a PID, or under none of ours.
 
     Parameters:
@@ -53,9 +53,9 @@ def whose(logged: LoggedBatch, names: ProducerNames) -> Whose | None:
     header, identity = logged
     if identity is None:
         pid = header.producer_id
-        return Whose(pid, batch_of(header)) if policy_of(pid) is Policy.KAFKA else None
+        return BatchIdentity(pid, batch_of(header)) if policy_of(pid) is Policy.KAFKA else None
     pid = names.take(identity.name) if identity.name else identity.pid
-    return Whose(pid, identified(identity, header, header.crc))
+    return BatchIdentity(pid, identified(identity, header, header.crc))
 
 
 def no_policy(pid: int) -> str:

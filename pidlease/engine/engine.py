@@ -11,16 +11,16 @@ import structlog
 
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
-from pidlease.engine.appenders.group_appender import AppendsMaker, GroupAppends
+from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
 from pidlease.engine.leases.leases import Leases
-from pidlease.engine.maintenance import Keeper, KeeperConfig
+from pidlease.engine.maintenance import Maintenance, MaintenanceConfig
 from pidlease.engine.named_leases import NamedLeases
 from pidlease.engine.partition import Partition
-from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.recovery import Recovery
-from pidlease.engine.replay_progress import Replay
+from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.engine.topic_counts import Counts
-from pidlease.engine.topics.topic_sync import Following
+from pidlease.engine.topics.topic_sync import TopicSync
 from pidlease.engine.topics.topic_table import (
     PartitionCountError,
     TooManyPartitionsError,
@@ -70,7 +70,7 @@ class EngineConfig:
     ring_capacity: int = 1_000_000
     judging: bool = True
     partitions_max: int = 20_000
-    keeper: KeeperConfig = field(default_factory=KeeperConfig)
+    maintenance: MaintenanceConfig = field(default_factory=MaintenanceConfig)
 
 
 def wall_clock_ms() -> int:
@@ -101,7 +101,7 @@ class Engine:
         config: EngineConfig,
         clock_ms: Callable[[], int] = wall_clock_ms,
         *,
-        appends: AppendsMaker = GroupAppends,
+        appends: AppenderFactory = GroupAppender,
     ) -> None:
         self.config: Final = config
         self.counts: Final = Counts()
@@ -121,14 +121,14 @@ class Engine:
         self._snapshots = snapshots
         #: The threads for blocking work.
         self.pool: Final = pool
-        self._around = Surroundings(
+        self._context = PartitionContext(
             self.leases, self.counts, clock_ms, config.judging, self.names, appends
         )
-        self._table = TopicTable(store, pool, self._around, self.leases, config.partitions_max)
-        self.keeper: Final = Keeper(
-            self._table, self.leases, snapshots, self._around, pool, config.keeper
+        self._table = TopicTable(store, pool, self._context, self.leases, config.partitions_max)
+        self.maintenance: Final = Maintenance(
+            self._table, self.leases, snapshots, self._context, pool, config.maintenance
         )
-        self._following = Following(self._table, self.leases, pool)
+        self._following = TopicSync(self._table, self.leases, pool)
         self.topics: Final = self._table.topics
         self._partitions: Final = self._table.partitions
         #: Whether requests are taken; set when a door is open, and false again before it closes.
@@ -138,7 +138,7 @@ class Engine:
         #: Set where others make topics; None: there are none but those that are known.
         self.ask_log: AskLog | None = None
         #: How far the start is.
-        self.replay: Final = Replay()
+        self.replay: Final = ReplayProgress()
 
     # ------------------------------------------------------------------ life cycle
 
@@ -151,7 +151,7 @@ class Engine:
             DataFolderError: a topic's definition, or what is set for all of them, is damaged.
         """
         recovery = Recovery(
-            self._store, self._snapshots, self.leases, self._around, self.pool, self.replay
+            self._store, self._snapshots, self.leases, self._context, self.pool, self.replay
         )
         await self._table.policies.load()
         recovered = await recovery.run()
@@ -159,8 +159,8 @@ class Engine:
         self._table.begin_with(
             recovered.topics, recovered.partitions, recovered.awaited, recovered.held
         )
-        self.keeper.newest = recovered.snapshot
-        self.keeper.start()
+        self.maintenance.newest = recovered.snapshot
+        self.maintenance.start()
         _log.info("recovered", topics=len(self.topics), partitions=len(recovered.partitions),
                   producers=sum(len(p.producers) for p in recovered.partitions),
                   leases=len(self.leases))  # fmt: skip
@@ -179,10 +179,10 @@ class Engine:
             any(p.in_flight for p in self._table.kept_partitions()) and time.monotonic() < deadline
         ):
             await asyncio.sleep(0.01)
-        await self.keeper.stop()
+        await self.maintenance.stop()
         try:
             if self.config.judging:
-                await self.keeper.snapshot()
+                await self.maintenance.snapshot()
         except (OSError, LogError) as error:
             _log.error("no snapshot at the stop; the next start replays more", error=str(error))
         await self.pool.run(self._store.close)

@@ -7,8 +7,8 @@ from prometheus_client.core import Metric
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.leases.leases import Leases
-from pidlease.engine.maintenance import Keeper
-from pidlease.engine.replay_progress import Replay
+from pidlease.engine.maintenance import Maintenance
+from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.engine.topic_counts import Became, Counts, TopicCounts
 from pidlease.observability import metric_catalogue as metrics
 
@@ -24,7 +24,7 @@ def engine_metrics(engine: Engine) -> Iterable[Metric]:
     yield metrics.LEASE_SECONDS.histograms(
         {(door,): each for door, each in engine.counts.lease_seconds.items()}
     )
-    yield from _snapshots(engine.keeper)
+    yield from _snapshots(engine.maintenance)
     yield from _replay(engine.replay)
 
 
@@ -107,19 +107,19 @@ def _leases(leases: Leases) -> Iterator[Metric]:
     yield metrics.PREFETCH_FAILURES.of(leases.blocks.prefetch_failures)
 
 
-def _snapshots(keeper: Keeper) -> Iterator[Metric]:
-    yield metrics.SNAPSHOTS.of(keeper.snapshots_taken)
-    yield metrics.SNAPSHOT_FAILURES.of(keeper.snapshot_failures)
-    yield metrics.SNAPSHOT_SECONDS.of(keeper.snapshot_seconds)
-    yield metrics.SNAPSHOT_DELAY.of(keeper.snapshot_delay_seconds)
-    newest = keeper.newest
+def _snapshots(maintenance: Maintenance) -> Iterator[Metric]:
+    yield metrics.SNAPSHOTS.of(maintenance.snapshots_taken)
+    yield metrics.SNAPSHOT_FAILURES.of(maintenance.snapshot_failures)
+    yield metrics.SNAPSHOT_SECONDS.of(maintenance.snapshot_seconds)
+    yield metrics.SNAPSHOT_DELAY.of(maintenance.snapshot_delay_seconds)
+    newest = maintenance.newest
     if newest is not None:
         yield metrics.SNAPSHOT_AGE.of((wall_clock_ms() - newest.created_ms) / 1000)
         yield metrics.SNAPSHOT_ROWS.of(sum(newest.rows.values()))
         yield metrics.SNAPSHOT_BYTES.of(sum(size for size, _ in newest.checksums.values()))
 
 
-def _replay(replay: Replay) -> Iterator[Metric]:
+def _replay(replay: ReplayProgress) -> Iterator[Metric]:
     yield metrics.REPLAY_PARTITIONS.of(replay.total)
     yield metrics.REPLAY_DONE.of(replay.done)
     yield metrics.REPLAY_LEFT.of(replay.offsets_left)

@@ -22,7 +22,7 @@ class _Window:
         self.left_out = 0
 
 
-class Events:
+class EventLog:
     """Tells warnings; for one event loop.
 
     Parameters:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 
 from pidlease.engine.leases.leases import Leases
-from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.topics.topic_table import TopicTable
 from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.repeated_lines import LINES, kind_of
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperConfig:
+class MaintenanceConfig:
     """When things are done.
 
     Attributes:
@@ -54,7 +54,7 @@ class KeeperConfig:
     retention_seconds: float = 300.0
 
 
-class Keeper:
+class Maintenance:
     """The tasks behind the engine.
 
     Parameters:
@@ -71,9 +71,9 @@ class Keeper:
         table: TopicTable,
         leases: Leases,
         snapshots: SnapshotStore,
-        around: Surroundings,
+        around: PartitionContext,
         pool: IoPool,
-        config: KeeperConfig,
+        config: MaintenanceConfig,
     ) -> None:
         self._partitions = table.all_partitions
         self._to_snapshot = table.partitions_to_snapshot
@@ -110,7 +110,7 @@ class Keeper:
             asyncio.create_task(self._repeat(lambda: _SETTLE_SECONDS, self._settle)),
         ]
 
-    def reconfigure(self, config: KeeperConfig) -> None:
+    def reconfigure(self, config: MaintenanceConfig) -> None:
         """Do things at other times, each from its next time on."""
         self._config = config
 

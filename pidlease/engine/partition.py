@@ -26,9 +26,9 @@ from pidlease.engine.appenders.catch_up import LOST, Parked, ParkedBatches
 from pidlease.engine.appenders.failed_batches import FailedFirsts
 from pidlease.engine.appenders.group_appender import Applied
 from pidlease.engine.batch_identity import no_policy
-from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.pending_batches import Pending, behind_failed, original, tell
-from pidlease.engine.producer_table import KnownProducers
+from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.topic_counts import Counts, TopicCounts
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.kafka.records.writer_batch import Writer, is_marker_of
@@ -56,7 +56,7 @@ _OWNER_UNKNOWN: Final = Outcome(
 _log = structlog.get_logger(__name__)
 
 
-class Partition(KnownProducers):
+class Partition(ProducerTable):
     """A partition with what is known of its producers.
 
     Parameters:
@@ -67,7 +67,7 @@ class Partition(KnownProducers):
     """
 
     def __init__(
-        self, name: TopicPartition, topic: Topic, log: PartitionLog, around: Surroundings
+        self, name: TopicPartition, topic: Topic, log: PartitionLog, around: PartitionContext
     ) -> None:
         super().__init__(name, topic, around.names, log.end_offset)
         self.log = log

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pidlease.core.producer_names import ProducerNames
-from pidlease.engine.appenders.group_appender import AppendsMaker, GroupAppends
-from pidlease.engine.event_log import Events
+from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
+from pidlease.engine.event_log import EventLog
 from pidlease.engine.leases.lease_book import LeaseBook
 from pidlease.engine.topic_counts import Counts
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PartitionContext:
     """What all partitions share.
 
     Attributes:
@@ -29,5 +29,5 @@ class Surroundings:
     clock_ms: Callable[[], int]
     judging: bool = True
     names: ProducerNames = field(default_factory=ProducerNames)
-    appends: AppendsMaker = GroupAppends
-    events: Events = field(default_factory=Events)
+    appends: AppenderFactory = GroupAppender
+    events: EventLog = field(default_factory=EventLog)

@@ -14,7 +14,7 @@ from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
 
-class KnownProducers:
+class ProducerTable:
     """A partition's producers, as far as its log is applied.
 
     Parameters:

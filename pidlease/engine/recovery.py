@@ -9,10 +9,10 @@ import structlog
 
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
-from pidlease.engine.partition_context import Surroundings
-from pidlease.engine.producer_table import KnownProducers
-from pidlease.engine.replay_progress import Replay
-from pidlease.engine.unloaded_partitions import HeldPartition
+from pidlease.engine.partition_context import PartitionContext
+from pidlease.engine.producer_table import ProducerTable
+from pidlease.engine.replay_progress import ReplayProgress
+from pidlease.engine.unloaded_partitions import UnloadedPartition
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
@@ -46,7 +46,7 @@ class Recovered:
     partitions: list[Partition]
     snapshot: Manifest | None
     awaited: list[Topic]
-    held: list[HeldPartition]
+    held: list[UnloadedPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Recovery:
     store: LogStore
     snapshots: SnapshotStore
     leases: Leases
-    around: Surroundings
+    around: PartitionContext
     pool: IoPool
-    replay: Replay
+    replay: ReplayProgress
 
     async def run(self) -> Recovered:
         """Bring everything back to where it was.
@@ -149,7 +149,7 @@ class Recovery:
 
     def _held(
         self, snapshot: Snapshot | None, awaited: list[Topic], partitions: list[Partition]
-    ) -> list[HeldPartition]:
+    ) -> list[UnloadedPartition]:
         """What a snapshot has of partitions that cannot be read yet, not to the end, or not seen.
 
         Where others make the topics, one that is not seen may be there all the same.
@@ -161,7 +161,7 @@ class Recovery:
         if snapshot is not None and self.store.made_by_others:
             names |= snapshot.manifest.places.keys()
         found = (_rows_of(snapshot, name) for name in sorted(names - read))
-        return [HeldPartition(rows) for rows in found if rows is not None]
+        return [UnloadedPartition(rows) for rows in found if rows is not None]
 
 
 def _rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | None:
@@ -184,7 +184,7 @@ def begin(partition: Partition, rows: PartitionRows | None, now_ms: int) -> None
     begin_at(partition, partition.log.kept_offset, rows, now_ms)
 
 
-def begin_at(known: KnownProducers, start: int, rows: PartitionRows | None, now_ms: int) -> None:
+def begin_at(known: ProducerTable, start: int, rows: PartitionRows | None, now_ms: int) -> None:
     """Begin with what a snapshot has; see `begin`.
 
     Parameters:

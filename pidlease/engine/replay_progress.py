@@ -11,7 +11,7 @@ class Replayed(Protocol):
         """How many offsets of its log are not applied yet."""
 
 
-class Replay:
+class ReplayProgress:
     """See the module's text."""
 
     def __init__(self) -> None:

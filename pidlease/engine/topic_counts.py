@@ -10,7 +10,7 @@ from typing import Final
 from pidlease.core.histogram import Histogram
 from pidlease.core.pid import Policy
 from pidlease.engine.append_outcome import Status
-from pidlease.kafka.codec.time_slices import Turns
+from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.kafka.records.record_batch import records_of_batches
 
 #: What topics beyond the limit are called; no topic can be.
@@ -66,7 +66,7 @@ class TopicCounts:
 async def count_read(counts: TopicCounts, data: bytes) -> None:
     """Count what a consumer was given; of very many batches a part at a time."""
     counts.read_bytes += len(data)
-    turns = Turns()
+    turns = TimeSlices()
     for records in records_of_batches(data):
         counts.read_batches += 1
         counts.read_records += records

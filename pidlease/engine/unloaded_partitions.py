@@ -13,7 +13,7 @@ from pidlease.storage.topics.topic_store import Topic
 UNSEEN_MS_MAX: Final = 3_600_000
 
 
-class HeldPartition:
+class UnloadedPartition:
     """One of them. Its producers have leases, which end as others do (`LeasedPartition`).
 
     Parameters:
@@ -38,7 +38,7 @@ class HeldPartition:
         return self.snapshotted._replace(producers=dict(self.producers))
 
 
-class HeldPartitions:
+class UnloadedPartitions:
     """All of them.
 
     Parameters:
@@ -49,14 +49,14 @@ class HeldPartitions:
     def __init__(self, leases: Leases, clock_ms: Callable[[], int]) -> None:
         self._leases: Final = leases
         self._clock_ms: Final = clock_ms
-        self._held: dict[TopicPartition, HeldPartition] = {}
+        self._held: dict[TopicPartition, UnloadedPartition] = {}
         #: Topics that are not seen, and since when.
         self._unseen_ms: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def begin_with(self, held: Iterable[HeldPartition]) -> None:
+    def begin_with(self, held: Iterable[UnloadedPartition]) -> None:
         """Take what a start has found; the leases know of it."""
         self._held = {each.snapshotted.partition: each for each in held}
 

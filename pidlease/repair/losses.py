@@ -9,7 +9,7 @@ from pidlease.core.pid import policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import ProducerState
 from pidlease.engine.batch_identity import whose
-from pidlease.engine.producer_table import KnownProducers
+from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.recovery import begin_at
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
 from pidlease.log.segments.batch_search import Broken, walk
@@ -161,7 +161,7 @@ def find_losses(context: Context, topic: Topic, number: int, damage: Damage) -> 
     for snapshot in beyond:
         place = snapshot.manifest.places[name]
         promised = max(promised, place.next_offset)
-        state = KnownProducers(name, topic, context.names, 0)
+        state = ProducerTable(name, topic, context.names, 0)
         state.restore(snapshot.producers[name], place.next_offset, place.hole_ms)
         for pid, row in state.described_producers():
             kept = known.producer(pid)
@@ -180,9 +180,9 @@ def _is_of(snapshot: Snapshot, name: TopicPartition, topic: Topic) -> bool:
 
 def _state_at(
     context: Context, topic: Topic, name: TopicPartition, view: LogView, before: Snapshot | None
-) -> KnownProducers:
+) -> ProducerTable:
     """The state of producers at the end of the intact part, as a start folds it."""
-    known = KnownProducers(name, topic, context.names, 0)
+    known = ProducerTable(name, topic, context.names, 0)
     rows = None
     if before is not None:
         place = before.manifest.places[name]

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pidlease.coordination.pid_sequence import Coordination
-from pidlease.engine.appenders.group_appender import AppendsMaker, GroupAppends
+from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
 from pidlease.engine.engine import Engine
 from pidlease.log.ports import LogStore
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.offset_store import OffsetStore
@@ -19,11 +19,11 @@ from proxy.configuration.component_configs import group_limits, log_config, open
 from proxy.configuration.settings import Settings
 from proxy.kafka.embedded_apis import Apis, EmbeddedApis
 from proxy.kafka.groups.groups_api import GroupsApi
-from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 
 
-class LogSide(Protocol):
+class Backend(Protocol):
     """What `app.py` asks for.
 
     Attributes:
@@ -40,7 +40,7 @@ class LogSide(Protocol):
     snapshots: SnapshotStore
     coordination: Coordination
     cluster_id: str
-    appends: AppendsMaker
+    appends: AppenderFactory
     lost: asyncio.Event
     standing_by: bool
 
@@ -57,7 +57,7 @@ class LogSide(Protocol):
     async def follow(self, engine: Engine) -> None:
         """The engine has recovered: tell it from now on what changes without it."""
 
-    def apis(self, engine: Engine, config: KafkaDoorConfig, budget: MemoryBudget) -> Apis:
+    def apis(self, engine: Engine, config: KafkaListenerConfig, budget: MemoryBudget) -> Apis:
         """Who answers the requests of Kafka clients."""
 
     async def close(self) -> None:
@@ -70,8 +70,8 @@ class LogSide(Protocol):
         """The engine is closed, or never came to be. Blocks."""
 
 
-class EmbeddedLog:
-    """A log of its own, in the data directory (see `LogSide`).
+class EmbeddedBackend:
+    """A log of its own, in the data directory (see `Backend`).
 
     Parameters:
         settings: all of them.
@@ -83,7 +83,7 @@ class EmbeddedLog:
     snapshots: SnapshotStore
     coordination: Coordination
     cluster_id: str
-    appends: AppendsMaker = GroupAppends
+    appends: AppenderFactory = GroupAppender
     standing_by: bool = False
 
     def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
@@ -92,11 +92,11 @@ class EmbeddedLog:
         self._pool: Final = pool
         self._coordinator: Coordinator | None = None
         self._offsets: OffsetStore | None = None
-        self._folder: DataFolder | None = None
+        self._folder: DataDirectory | None = None
         self.lost = asyncio.Event()  # never: a lock keeps others out
 
     async def open(self) -> None:
-        """See `LogSide`."""
+        """See `Backend`."""
         await self._pool.run(self._open)
 
     def _open(self) -> None:
@@ -104,7 +104,7 @@ class EmbeddedLog:
         defaults = log_config(settings)
         logs_max = open_logs_max(settings.connections_max)
         path = Path(settings.data_dir)
-        folder = DataFolder(self._files, path, defaults, self._pool, logs_max)
+        folder = DataDirectory(self._files, path, defaults, self._pool, logs_max)
         self.store = self._folder = folder
         self.cluster_id = folder.cluster_id
         self._coordinator = Coordinator(self._files, folder.sequence, folder.names, settings)
@@ -117,10 +117,10 @@ class EmbeddedLog:
         self.snapshots = SnapshotStore(self._files, folder.snapshots)
 
     async def follow(self, engine: Engine) -> None:
-        """See `LogSide`: nothing changes without it."""
+        """See `Backend`: nothing changes without it."""
 
-    def apis(self, engine: Engine, config: KafkaDoorConfig, budget: MemoryBudget) -> Apis:
-        """See `LogSide`."""
+    def apis(self, engine: Engine, config: KafkaListenerConfig, budget: MemoryBudget) -> Apis:
+        """See `Backend`."""
         if self._offsets is None:
             raise AssertionError("it is opened first")
         at = (config.cluster.host, config.cluster.port)
@@ -128,16 +128,16 @@ class EmbeddedLog:
         return EmbeddedApis(engine, config, budget, check_settings, groups)
 
     async def close(self) -> None:
-        """See `LogSide`."""
+        """See `Backend`."""
         if self._offsets is not None:
             await self._offsets.close()
 
     def coordinator_state(self) -> tuple[str, bool] | None:
-        """See `LogSide`."""
+        """See `Backend`."""
         return None if self._coordinator is None else self._coordinator.state
 
     def release(self) -> None:
-        """See `LogSide`."""
+        """See `Backend`."""
         if self._coordinator is not None:
             self._coordinator.close()
         if self._folder is not None:

@@ -1,4 +1,4 @@
-"""Kafka as the log (see `log_side.LogSide`): the data directory holds snapshots and PIDs only."""
+"""Kafka as the log (see `log_side.Backend`): the data directory holds snapshots and PIDs only."""
 
 import asyncio
 from contextlib import suppress
@@ -11,8 +11,8 @@ import structlog
 from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
-from pidlease.engine.appenders.group_appender import Appending, Appends, AppendsMaker
-from pidlease.engine.appenders.kafka_appender import Lanes
+from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, Appending
+from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.kafka.client.cluster import View
 from pidlease.kafka.client.kafka_client import Upstream
@@ -24,7 +24,7 @@ from pidlease.kafka.errors import (
 from pidlease.log.kafka.kafka_log_store import KafkaStore
 from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import LogStore, PartitionLog
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file, write_aside
@@ -35,8 +35,8 @@ from proxy.backends.coordination_backend import Coordinator
 from proxy.configuration.component_configs import log_config, upstream_config
 from proxy.configuration.settings import Settings
 from proxy.kafka.embedded_apis import Apis
-from proxy.kafka.forwarded.forwarded_apis import UpstreamApis
-from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.forwarded.forwarded_apis import ForwardedApis
+from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 
 #: The file that says whose snapshots these are.
@@ -55,7 +55,7 @@ _FOLLOW_REST_SECONDS_MAX: Final = 15.0
 _log = structlog.get_logger(__name__)
 
 
-class InFrontOfKafka:
+class KafkaBackend:
     """See the module's text.
 
     Parameters:
@@ -72,23 +72,23 @@ class InFrontOfKafka:
     _kafka: KafkaStore
 
     def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
-        self.appends: AppendsMaker = _lanes
+        self.appends: AppenderFactory = _lanes
         self._settings: Final = settings
         self._files: Final = files
         self._pool: Final = pool
         self._upstream: Final = Upstream(upstream_config(settings))
         self._coordinator: Coordinator | None = None
-        self._folder: DataFolder | None = None
+        self._folder: DataDirectory | None = None
         self._versions: dict[int, tuple[int, int]] = {}
         self._changed: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._ownership: Ownership | None = None
-        #: See `LogSide`.
+        #: See `Backend`.
         self.lost = asyncio.Event()
         self.standing_by = False
 
     async def open(self) -> None:
-        """See `LogSide`. A cluster that is away is waited for."""
+        """See `Backend`. A cluster that is away is waited for."""
         coordinator, folder = await self._pool.run(self._open)
         await self._reach()
         self.cluster_id = self._upstream.cluster.view.cluster_id
@@ -110,10 +110,10 @@ class InFrontOfKafka:
         self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool)
         self.store = self._kafka
 
-    def _open(self) -> tuple[Coordinator, DataFolder]:
+    def _open(self) -> tuple[Coordinator, DataDirectory]:
         settings = self._settings
         path = Path(settings.data_dir)
-        folder = DataFolder(self._files, path, log_config(settings), self._pool)
+        folder = DataDirectory(self._files, path, log_config(settings), self._pool)
         self._folder = folder
         coordinator = Coordinator(self._files, folder.sequence, folder.names, settings)
         self._coordinator = coordinator
@@ -203,7 +203,7 @@ class InFrontOfKafka:
     # ------------------------------------------------------------------ serving
 
     async def follow(self, engine: Engine) -> None:
-        """See `LogSide`."""
+        """See `Backend`."""
 
         def noted(before: View, now: View) -> None:
             if before.topics != now.topics:
@@ -247,30 +247,30 @@ class InFrontOfKafka:
     def apis(
         self,
         engine: Engine,
-        config: KafkaDoorConfig,
+        config: KafkaListenerConfig,
         budget: MemoryBudget,  # noqa: ARG002
     ) -> Apis:
-        """See `LogSide`."""
-        return UpstreamApis(engine, config, self._upstream, self._versions, self._writers.ids)
+        """See `Backend`."""
+        return ForwardedApis(engine, config, self._upstream, self._versions, self._writers.ids)
 
     async def close(self) -> None:
-        """See `LogSide`."""
+        """See `Backend`."""
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
     def coordinator_state(self) -> tuple[str, bool] | None:
-        """See `LogSide`."""
+        """See `Backend`."""
         return None if self._coordinator is None else self._coordinator.state
 
     def release(self) -> None:
-        """See `LogSide`."""
+        """See `Backend`."""
         if self._coordinator is not None:
             self._coordinator.close()
         if self._folder is not None:
             self._folder.release()
 
 
-def _lanes(log: PartitionLog, partition: Appending) -> Appends:
-    return Lanes(log, partition, wall_clock_ms)
+def _lanes(log: PartitionLog, partition: Appending) -> Appender:
+    return KafkaAppender(log, partition, wall_clock_ms)

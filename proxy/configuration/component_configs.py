@@ -5,13 +5,13 @@ import resource
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeperConfig
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import EngineConfig
-from pidlease.engine.maintenance import KeeperConfig
+from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.storage.errors import DataFolderError
 from proxy.configuration.settings import Settings, split_address
 from proxy.http.record_routes import RecordLimits
 from proxy.kafka.groups.group_steps import GroupLimits
-from proxy.kafka.listener_config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 
 #: Files that are neither a partition's nor a client's: snapshots, reads under way, the rest.
 _OTHER_FILES = 200
@@ -26,7 +26,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         ring_capacity=settings.ring_capacity,
         judging=settings.judging == "on",
         partitions_max=settings.partitions_max,
-        keeper=KeeperConfig(
+        maintenance=MaintenanceConfig(
             snapshot_batches=settings.snapshot_batches,
             snapshot_seconds=settings.snapshot_seconds,
             flush_seconds=settings.flush_seconds,
@@ -45,10 +45,10 @@ def log_config(settings: Settings) -> LogConfig:
     )
 
 
-def door_config(settings: Settings, cluster_id: str) -> KafkaDoorConfig:
+def listener_config(settings: Settings, cluster_id: str) -> KafkaListenerConfig:
     """What the Kafka door is told."""
     host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
-    return KafkaDoorConfig(
+    return KafkaListenerConfig(
         cluster=ClusterConfig(
             cluster_id,
             host,

@@ -90,7 +90,7 @@ class Settings(BaseSettings):
         SecretStr(""), description="with this; better said by PIDLEASE_UPSTREAM_PASSWORD"
     )
     upstream_timeout_seconds: float = Field(
-        # What is in doubt stays so for longer (engine/frontier.py).
+        # What is in doubt stays so for longer (engine/appenders/applied_offset.py).
         30.0, gt=0, le=50, description="an answer of Kafka takes at most"
     )  # fmt: skip
     upstream_metadata_seconds: Seconds = Field(

@@ -18,7 +18,7 @@ from proxy.http.topic_routes import add_topic_handlers, topic_router
 _BODY_BYTES_MAX: Final = 1 << 20
 
 
-def add_http_door(
+def add_http_api(
     app: FastAPI, engine: Callable[[], Engine | None], limits: RecordLimits | None = None
 ) -> Callable[[], None]:
     """Serve leases, what is known of producers, topics with their settings, and records.

@@ -22,7 +22,7 @@ from pidlease.kafka.codec.primitives import (
     read_request_header,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
-from proxy.kafka.listener_counts import DoorCounts
+from proxy.kafka.listener_counts import ListenerCounts
 from proxy.kafka.memory_budget import MemoryBudget
 
 _SMALL_BUFFER_BYTES: Final = 64 << 10
@@ -61,7 +61,7 @@ class Slot:
         self.correlation_id = correlation_id
         self.request_size = size
         #: Where it is counted; None: it is no request yet.
-        self.counts: DoorCounts | None = None
+        self.counts: ListenerCounts | None = None
         self.api_key = -1
         self.began = 0.0
         #: Bytes held for the answer.
@@ -73,7 +73,7 @@ class Slot:
         #: Set when its turn has come, for a task that waits for that.
         self.waiting: asyncio.Event | None = None
 
-    def measure(self, counts: DoorCounts, api_key: int) -> None:
+    def measure(self, counts: ListenerCounts, api_key: int) -> None:
         """It is a request: from now on it is counted how long its answer takes."""
         self.counts = counts
         self.api_key = api_key
@@ -177,7 +177,7 @@ class Handler(Protocol):
     request_bytes_max: int
 
     @property
-    def counts(self) -> DoorCounts:
+    def counts(self) -> ListenerCounts:
         """What came through."""
 
     def opened(self, connection: "KafkaConnection") -> bool:

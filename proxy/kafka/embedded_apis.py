@@ -12,7 +12,7 @@ from proxy.kafka.fetch_api import FetchApi
 from proxy.kafka.groups.groups_api import GroupsApi
 from proxy.kafka.init_producer_id import init_producer_id
 from proxy.kafka.list_offsets import list_offsets
-from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.kafka.metadata_api import MetadataApi
 from proxy.kafka.produce_api import ProduceApi
@@ -117,7 +117,7 @@ class EmbeddedApis:
     def __init__(
         self,
         engine: Engine,
-        config: KafkaDoorConfig,
+        config: KafkaListenerConfig,
         budget: MemoryBudget,
         check_settings: Callable[[dict[str, str]], None],
         groups: GroupsApi,

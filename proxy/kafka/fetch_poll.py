@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.topic_counts import count_read
-from pidlease.kafka.codec.time_slices import Turns
+from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 from proxy.kafka.errors import HELD_BACK
 
@@ -48,7 +48,7 @@ class Poll:
         self.failed = False
         #: See `Slot.followed`; None: it does not wait yet.
         self.followed: asyncio.Future[None] | None = None
-        self._turns = Turns()
+        self._turns = TimeSlices()
 
     @property
     def is_followed(self) -> bool:

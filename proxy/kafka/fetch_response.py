@@ -8,7 +8,7 @@ import struct
 from typing import Final
 
 from pidlease.kafka.codec.primitives import INT32, write_array, write_string
-from pidlease.kafka.codec.time_slices import Turns
+from pidlease.kafka.codec.time_slices import TimeSlices
 from proxy.kafka.fetch_poll import Poll, Wanted
 
 #: Partition, code, high watermark, last stable offset; the first offset (from version 5 on); no
@@ -27,7 +27,7 @@ async def write_fetch(correlation_id: int, version: int, poll: Poll) -> list[byt
         version: of the request.
         poll: what was found.
     """
-    turns = Turns()
+    turns = TimeSlices()
     parts: list[bytes] = []
     heads = [INT32.pack(correlation_id), b"\0\0\0\0"]  # throttle time
     if version >= 7:

@@ -15,8 +15,8 @@ from pidlease.kafka.codec.response_error_codes import code_of
 from pidlease.observability.repeated_lines import LINES, kind_of
 from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.embedded_apis import API_VERSIONS, PRODUCE, Apis
-from proxy.kafka.listener_config import KafkaDoorConfig
-from proxy.kafka.listener_counts import DoorCounts
+from proxy.kafka.listener_config import KafkaListenerConfig
+from proxy.kafka.listener_counts import ListenerCounts
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.kafka.request_order import Answered
 
@@ -31,7 +31,7 @@ _SWEEP_SECONDS: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class KafkaDoor:
+class KafkaListener:
     """Listens for Kafka clients (see `connection.Handler`).
 
     Parameters:
@@ -40,17 +40,17 @@ class KafkaDoor:
         apis: who answers.
     """
 
-    def __init__(self, config: KafkaDoorConfig, budget: MemoryBudget, apis: Apis) -> None:
+    def __init__(self, config: KafkaListenerConfig, budget: MemoryBudget, apis: Apis) -> None:
         self.budget = budget
         self.request_bytes_max = config.request_bytes_max
-        self.counts: Final = DoorCounts()
+        self.counts: Final = ListenerCounts()
         self.connections: set[KafkaConnection] = set()
         self._config = config
         self._apis = apis
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
 
-    def reconfigure(self, config: KafkaDoorConfig) -> None:
+    def reconfigure(self, config: KafkaListenerConfig) -> None:
         """Take another bound for connections, and for idle ones."""
         self._config = replace(
             self._config, connections_max=config.connections_max, idle_seconds=config.idle_seconds

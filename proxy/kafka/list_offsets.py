@@ -14,7 +14,7 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.kafka.codec.primitives import INT32, RequestHeader, write_array, write_string
 from pidlease.kafka.codec.server_messages import read_request_slowly
-from pidlease.kafka.codec.time_slices import Turns
+from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.storage.errors import LogError
 
 _FLEXIBLE_FROM: Final = 6
@@ -34,7 +34,7 @@ async def list_offsets(engine: Engine, header: RequestHeader, frame: bytearray) 
     request = await read_request_slowly(header, frame)
     flexible = header.version >= _FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
-    turns = Turns()
+    turns = TimeSlices()
     parts = [INT32.pack(header.correlation_id), tags]
     if header.version >= _THROTTLED_FROM:
         parts.append(INT32.pack(0))

@@ -25,7 +25,7 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaDoorConfig:
+class KafkaListenerConfig:
     """How the door listens.
 
     Attributes:

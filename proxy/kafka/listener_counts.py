@@ -6,7 +6,7 @@ from typing import Final
 from pidlease.core.histogram import Histogram
 
 
-class DoorCounts:
+class ListenerCounts:
     """Since the start.
 
     Attributes:

@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 
 from pidlease.engine.topic_counts import Counts
 from pidlease.observability import metric_catalogue as metrics
-from proxy.kafka.kafka_listener import KafkaDoor
+from proxy.kafka.kafka_listener import KafkaListener
 
 #: Kafka's names of requests, by their keys.
 _APIS = {
@@ -24,7 +24,7 @@ _APIS = {
 }  # fmt: skip
 
 
-def door_metrics(door: KafkaDoor) -> Iterable[Metric]:
+def listener_metrics(door: KafkaListener) -> Iterable[Metric]:
     """All metrics of the door, as they are now."""
     counts = door.counts
     yield metrics.KAFKA_REQUEST_SECONDS.histograms(

@@ -31,7 +31,7 @@ class HttpCounts:
         self.seconds[route].observe(seconds)
 
 
-class Measured:
+class HttpMetrics:
     """Counts all requests of an application.
 
     Parameters:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine
-from proxy.ops.http_metrics import HttpCounts, Measured
+from proxy.ops.http_metrics import HttpCounts, HttpMetrics
 from proxy.ops.status_response import replay_of, status_of, stopped_of
 
 #: Stopped partitions that readiness lists: who probes it reads little.
@@ -60,7 +60,7 @@ def ops_app(engine: Callable[[], Engine | None], started_ms: int, scraped: Scrap
         scraped: the metrics.
     """
     app = FastAPI(title="pidlease", version=__version__)
-    app.add_middleware(Measured, counts=scraped.http)
+    app.add_middleware(HttpMetrics, counts=scraped.http)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:

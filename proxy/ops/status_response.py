@@ -45,7 +45,7 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     """
     now_ms = wall_clock_ms()
     partitions = engine.partitions()
-    newest = engine.keeper.newest
+    newest = engine.maintenance.newest
     leases = engine.leases
     return {
         "version": __version__,
@@ -86,7 +86,7 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
             "number": newest.number,
             "age_seconds": (now_ms - newest.created_ms) / 1000,
             "rows": newest.rows,
-            "seconds": engine.keeper.snapshot_seconds,
+            "seconds": engine.maintenance.snapshot_seconds,
         },
-        "snapshot_failures": engine.keeper.snapshot_failures,
+        "snapshot_failures": engine.maintenance.snapshot_failures,
     }

@@ -9,7 +9,7 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.client.lease_client import Lease
 from pidlease.copier import checkpoint_commits as saving
-from pidlease.copier.checkpoint_commits import Saving
+from pidlease.copier.checkpoint_commits import CheckpointCommits
 from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.group_membership import Saved, UnavailableError
@@ -60,7 +60,7 @@ async def turns() -> None:
 
 async def test_a_pid_that_is_replaced_is_not_saved_behind_the_next() -> None:
     group = Group()
-    under_test = Saving(group, CopyMetrics())
+    under_test = CheckpointCommits(group, CopyMetrics())
     copy = Copy(PLACE, checkpoint(1, 40))
     first = asyncio.create_task(under_test.save_all([copy]))
     await turns()
@@ -78,7 +78,7 @@ async def test_a_pid_that_is_replaced_is_not_saved_behind_the_next() -> None:
 
 async def test_what_waits_is_saved_as_it_is_then() -> None:
     group = Group()
-    under_test = Saving(group, CopyMetrics())
+    under_test = CheckpointCommits(group, CopyMetrics())
     copy = Copy(PLACE, checkpoint(1, 40))
     tasks = [asyncio.create_task(under_test.save_all([copy]))]
     await turns()
@@ -99,7 +99,7 @@ async def test_one_that_was_not_heard_of_is_waited_for(monkeypatch: pytest.Monke
     group = Group()
     group.passing.set()
     group.failing = 2
-    under_test = Saving(group, metrics)
+    under_test = CheckpointCommits(group, metrics)
     copy = Copy(PLACE, checkpoint(1, 40))
     with pytest.raises(UnavailableError):
         await under_test.save_all([copy])
@@ -113,7 +113,7 @@ async def test_many_partitions_take_several_commits() -> None:
     group = Group()
     group.passing.set()
     copies = [Copy(TopicPartition("t", n), checkpoint(n, n)) for n in range(1, 1301)]
-    under_test = Saving(group, CopyMetrics())
+    under_test = CheckpointCommits(group, CopyMetrics())
     await under_test.save_all(copies)
     assert group.sizes == [500, 500, 300]
     assert all(each.kept == each.done for each in copies)

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import RecordsAnswer
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http.http_listener import add_http_door
+from proxy.http.http_listener import add_http_api
 from proxy.http.record_routes import RecordLimits
 from tests.servers.ports import LOOPBACK
 from tests.wire.harness import Server, Wanted, serving
@@ -112,7 +112,7 @@ async def door(
     async with serving(folder, wanted) as server:
         app = FastAPI()
         server.engine.ready = True
-        close = add_http_door(app, lambda: server.engine, limits)
+        close = add_http_api(app, lambda: server.engine, limits)
         if "t" not in server.engine.topics:
             await server.engine.create_topic(Topic.new("t", 2, dict(overrides or {})))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)

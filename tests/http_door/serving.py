@@ -12,7 +12,7 @@ from pidlease.core.packed import fold_packed
 from pidlease.core.rules import STRICT
 from pidlease.core.state import Batch
 from pidlease.engine.partition import Partition
-from proxy.http.http_listener import add_http_door
+from proxy.http.http_listener import add_http_api
 from tests.wire.harness import Server, Wanted, serving
 
 
@@ -50,7 +50,7 @@ async def http(folder: Path, wanted: Wanted | None = None) -> AsyncIterator[Http
     async with serving(folder, wanted) as server:
         app = FastAPI()
         server.engine.ready = True
-        add_http_door(app, lambda: server.engine)
+        add_http_api(app, lambda: server.engine)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://pidlease") as client:
             yield Http(client, server)

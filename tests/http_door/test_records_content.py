@@ -26,7 +26,7 @@ async def tick() -> None:
 
 
 async def stop_unclean(here: Door) -> None:
-    for task in here.server.engine.keeper._tasks:
+    for task in here.server.engine.maintenance._tasks:
         task.cancel()
 
 
@@ -39,7 +39,7 @@ async def test_a_retry_over_a_restart(tmp_path: Path, how: str) -> None:
         assert (await here.append({**values("a"), **lease, "first_sequence": 0}))[0] == 200
         assert (await here.append(MIXED, producer("m", 0, 0)))[0] == 200
         if how == "snapshot":
-            await here.server.engine.keeper.snapshot()
+            await here.server.engine.maintenance.snapshot()
         await stop_unclean(here)
     await tick()
     if how == "replay":
@@ -106,7 +106,7 @@ async def test_verify_agrees_with_a_snapshot_of_all_of_them(tmp_path: Path) -> N
         for seq in range(3):
             assert (await here.append(values("a", "b"), producer("p", 0, seq)))[0] == 200
             assert (await here.append(MIXED, producer("m", 0, seq)))[0] == 200
-        await here.server.engine.keeper.snapshot()
+        await here.server.engine.maintenance.snapshot()
         await stop_unclean(here)
     report = verify(RealFiles(), tmp_path, lambda _: None, lambda _: None)
     assert [str(finding) for finding in report.findings] == []

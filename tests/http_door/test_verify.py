@@ -90,14 +90,14 @@ async def test_all_policies_side_by_side(tmp_path: Path, seed: int) -> None:
         for _ in range(40):
             await writers.write(random)
         if seed % 2:
-            await door.server.engine.keeper.snapshot()
+            await door.server.engine.maintenance.snapshot()
         for _ in range(20):
             await writers.write(random)
         before = known(door)
         assert set(before) >= {"web/1"}
         assert len(before) == 4
         expected = writers.next
-        for task in door.server.engine.keeper._tasks:
+        for task in door.server.engine.maintenance._tasks:
             task.cancel()
     if not seed % 3:
         for path in sorted((tmp_path / "snapshots").rglob("*"), reverse=True):

@@ -11,7 +11,7 @@ from kio.serial import entity_reader
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
-from pidlease.kafka.client.produce_channels import Channels
+from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.codec.client_messages import API_VERSIONS, PRODUCE
 from pidlease.kafka.codec.produce_client import Batch, Row
@@ -101,12 +101,12 @@ class Known:
 
 
 @asynccontextmanager
-async def sending(count: int = 1) -> AsyncIterator[tuple[Channels, Known, list[Broker]]]:
+async def sending(count: int = 1) -> AsyncIterator[tuple[ProduceChannels, Known, list[Broker]]]:
     brokers = [Broker() for _ in range(count)]
     for each in brokers:
         await each.listen()
     known = Known(*brokers)
-    channels = Channels(cast(Cluster, known))
+    channels = ProduceChannels(cast(Cluster, known))
     try:
         yield channels, known, brokers
     finally:
@@ -115,7 +115,9 @@ async def sending(count: int = 1) -> AsyncIterator[tuple[Channels, Known, list[B
             each.close()
 
 
-def send(channels: Channels, producer: int, batch: Batch) -> asyncio.Future[Row | UpstreamError]:
+def send(
+    channels: ProduceChannels, producer: int, batch: Batch
+) -> asyncio.Future[Row | UpstreamError]:
     future: asyncio.Future[Row | UpstreamError] = asyncio.get_running_loop().create_future()
     channels.send(producer, batch, future.set_result)
     return future

@@ -12,7 +12,7 @@ from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.errors import UpstreamAwayError
 from proxy.kafka.client_connection import KafkaConnection
 from proxy.kafka.forwarded import client_brokers as links
-from proxy.kafka.forwarded.client_brokers import ClientLinks, LinksOfClients
+from proxy.kafka.forwarded.client_brokers import BrokersOfClients, ClientBrokers
 
 _SECONDS = 30.0
 _HOUR = 3600.0
@@ -97,7 +97,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 async def test_a_broker_that_moves_is_followed(brokers: Brokers) -> None:
-    mine = ClientLinks(cast(Cluster, brokers))
+    mine = ClientBrokers(cast(Cluster, brokers))
     first = await mine.link(1)
     assert await mine.link(1) is first
     polling = await mine.link(1, polling=True)
@@ -113,7 +113,7 @@ async def test_a_broker_that_moves_is_followed(brokers: Brokers) -> None:
 
 
 async def test_a_client_that_has_gone_leaves_nothing(brokers: Brokers) -> None:
-    clients = LinksOfClients(cast(Cluster, brokers))
+    clients = BrokersOfClients(cast(Cluster, brokers))
     connection = cast(KafkaConnection, object())
     link = await clients.of(connection).link(1)
     clients.closed(connection)

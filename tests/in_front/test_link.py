@@ -8,7 +8,7 @@ import pytest
 
 from pidlease.kafka.client import broker_connection as module
 from pidlease.kafka.client.bootstrap import connect
-from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.errors import (
     UpstreamAwayError,
@@ -33,9 +33,9 @@ async def broker(serve: Serve) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def linked(serve: Serve, seconds: float = 5.0) -> AsyncIterator[Link]:
+async def linked(serve: Serve, seconds: float = 5.0) -> AsyncIterator[BrokerConnection]:
     async with broker(serve) as port:
-        link = Link((LOOPBACK, port), seconds)
+        link = BrokerConnection((LOOPBACK, port), seconds)
         await asyncio.get_running_loop().create_connection(lambda: link, LOOPBACK, port)
         try:
             yield link

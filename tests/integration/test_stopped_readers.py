@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from pidlease.copier.errors import CopyError
 from pidlease.copier.fetched_chunk import Chunk
-from pidlease.copier.source_fetcher import Fetcher
+from pidlease.copier.source_fetcher import SourceFetcher
 from pidlease.spark.reader.errors import ReadError
 from pidlease.spark.reader.kafka_batches import Servers
 from pidlease.spark.reader.kafka_batches import batches as kafka_batches
-from pidlease.spark.reader.log_directory import DataDirectory
+from pidlease.spark.reader.log_directory import LogDirectory
 from pidlease.spark.reader.read_parts import KafkaPart
 from pidlease.spark.reader.segment_batches import batches as segment_batches
 from pidlease.spark.reader.stored_batch import Damage
@@ -81,7 +81,7 @@ def test_a_copier_at_work_reads_up_to_the_damage_and_gives_up(server: PidleaseSe
     async def read(offset: int) -> tuple[int, list[CopyError]]:
         client = AIOKafkaClient(bootstrap_servers=server.bootstrap)
         await client.bootstrap()
-        fetcher, reader = Fetcher(client, 100, give_up_s=1), Reader(offset)
+        fetcher, reader = SourceFetcher(client, 100, give_up_s=1), Reader(offset)
         fetcher.add(reader)
         task = asyncio.create_task(fetcher.run())
         reached = offset
@@ -121,7 +121,7 @@ def test_spark_by_the_server_ends_with_the_reason(server: PidleaseServer) -> Non
 def test_spark_by_the_data_directory_meets_the_damage(
     server: PidleaseServer, *, durable: bool
 ) -> None:
-    directory = DataDirectory(str(server.data_dir), durable=durable)
+    directory = LogDirectory(str(server.data_dir), durable=durable)
     span = directory.span("t", 0)
     assert (span.start, span.end > CUT) == (0, True)
     found = list(segment_batches(directory.part("t", 0, span.start, span.end)))

@@ -166,8 +166,8 @@ UPSTREAM: Final = (
     Mutant(
         "a batch without a PID puts an end to doubts",
         _LANES,
-        "        if pid:\n            self._frontier.settled(pid)\n",
-        "        self._frontier.settled(pid)\n        if pid:\n",
+        "        if pid:\n            self._applied_offset.settled(pid)\n",
+        "        self._applied_offset.settled(pid)\n        if pid:\n",
         (_SIM,),
     ),
     Mutant(

@@ -145,7 +145,7 @@ async def quietly(work: Callable[[Life], Awaitable[None]], life: Life) -> None:
 
 async def snapshot(life: Life) -> None:
     """Take a snapshot."""
-    await life.engine.keeper.snapshot()
+    await life.engine.maintenance.snapshot()
     life.world.counts["snapshots"] += 1
 
 
@@ -155,7 +155,7 @@ async def consume_and_retain(life: Life) -> None:
     before = [partition.log.start_offset for partition in life.partitions()]
     if all(p.readable_end == len(a) for p, a in zip(life.partitions(), life.world.archive,
                                                      strict=True)):  # fmt: skip
-        await life.engine.keeper.retain()
+        await life.engine.maintenance.retain()
     after = [partition.log.start_offset for partition in life.partitions()]
     life.world.counts["partitions retained"] += sum(
         one != other for one, other in zip(before, after, strict=True)

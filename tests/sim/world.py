@@ -25,10 +25,10 @@ from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.leases.leases import NoPidError
-from pidlease.engine.maintenance import KeeperConfig
+from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.engine.partition import Partition
 from pidlease.kafka.records.record_batch import read_header
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogError
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
@@ -44,7 +44,7 @@ TOPIC: Final = "events"
 LEASE_MS: Final = 24 * 3600 * 1000
 
 #: The keeper's own clock never strikes in a life: the world says when.
-NEVER: Final = KeeperConfig(10**9, 10**6, 10**6, 10**6)
+NEVER: Final = MaintenanceConfig(10**9, 10**6, 10**6, 10**6)
 
 #: What is done in a life.
 Work = Callable[["Life"], Awaitable[None]]
@@ -182,7 +182,7 @@ class Life:
     async def start(cls, world: World, pool: IoPool) -> "Life":
         """Start an engine on the world's disk."""
         files = world.setup.wrap(world.files)
-        make = partial(DataFolder, files, DATA, world.setup.log, pool)
+        make = partial(DataDirectory, files, DATA, world.setup.log, pool)
         folder = await pool.run(make)
 
         def clock() -> int:
@@ -193,7 +193,7 @@ class Life:
             return SnapshotStore(files, folder.snapshots), sequence
 
         snapshots, sequence = await pool.run(rest)
-        config = EngineConfig(lease_ms=LEASE_MS, keeper=NEVER)
+        config = EngineConfig(lease_ms=LEASE_MS, maintenance=NEVER)
         coordination = Coordination(sequence, FileNames(files, folder.names))
         engine = Engine(folder, snapshots, coordination, pool, config, clock)
         await engine.start()

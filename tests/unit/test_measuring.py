@@ -10,10 +10,10 @@ import pytest
 
 from pidlease.core.histogram import Histogram
 from proxy import metrics_registry as measuring
-from proxy.metrics_registry import Measuring, Parts
+from proxy.metrics_registry import MetricsRegistry, Parts
 
 
-def _told(found: Measuring) -> float | None:
+def _told(found: MetricsRegistry) -> float | None:
     return found.registry.get_sample_value("pidlease_disk_free_bytes")
 
 
@@ -21,7 +21,7 @@ async def test_a_disk_that_hangs_is_looked_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(measuring, "_DISK_SECONDS", 0.05)
-    found = Measuring("embedded", tmp_path, Histogram(), lambda: Parts(None, None, None))
+    found = MetricsRegistry("embedded", tmp_path, Histogram(), lambda: Parts(None, None, None))
     await found.look_at_disk()
     before = _told(found)
     assert before is not None

@@ -13,7 +13,7 @@ from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
@@ -24,8 +24,8 @@ from proxy.configuration.listen_addresses import bound_sockets
 from proxy.kafka.embedded_apis import EmbeddedApis
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.groups.groups_api import GroupsApi
-from proxy.kafka.kafka_listener import KafkaDoor
-from proxy.kafka.listener_config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.kafka_listener import KafkaListener
+from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.wire.client import WireClient
@@ -47,7 +47,7 @@ class Server:
 
     port: int
     engine: Engine
-    door: KafkaDoor
+    door: KafkaListener
     clock: Clock
     cluster_id: str
     offsets: OffsetStore
@@ -94,7 +94,7 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
     pool = IoPool(asyncio.get_running_loop(), 4)
     folder = await pool.run(
         partial(
-            DataFolder, files, directory,
+            DataDirectory, files, directory,
             LogConfig(segment_bytes=wanted.segment_bytes, fsync=wanted.fsync), pool,
         )
     )  # fmt: skip
@@ -112,7 +112,7 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
     groups = GroupsApi(engine, offsets, wanted.groups, (LOOPBACK, port), clock)
     budget = MemoryBudget(config.memory_bytes_max)
     apis = EmbeddedApis(engine, config, budget, check_settings, groups)
-    door = KafkaDoor(config, budget, apis)
+    door = KafkaListener(config, budget, apis)
     await door.listen(bound_sockets(f"{LOOPBACK}:{port}", "the test"))
     try:
         yield Server(port, engine, door, clock, folder.cluster_id, offsets, groups)
@@ -125,8 +125,8 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
         pool.close()
 
 
-def _door_config(wanted: Wanted, cluster_id: str, port: int) -> KafkaDoorConfig:
-    return KafkaDoorConfig(
+def _door_config(wanted: Wanted, cluster_id: str, port: int) -> KafkaListenerConfig:
+    return KafkaListenerConfig(
         cluster=ClusterConfig(
             cluster_id,
             LOOPBACK,

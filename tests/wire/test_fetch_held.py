@@ -16,7 +16,7 @@ from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.codec.fetch_rows import FetchRow
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamLostError
-from proxy.kafka.forwarded.leader_fetches import ClientFetches, Fetching
+from proxy.kafka.forwarded.leader_fetches import ClientFetches, LeaderFetches
 from tests.in_front.test_upstream_wire import read_request, write_response
 from tests.wire.batches import batch, records_of
 from tests.wire.client import fetched, fetched_of
@@ -177,7 +177,7 @@ class Cluster:
         self.on_change: list[Callable[[View, View], None]] = []
         self.links = SimpleNamespace(order=asyncio.Lock(), link=self._link)
         self.fetches = ClientFetches()
-        self.fetching = Fetching(self, 1 << 20)  # type: ignore[arg-type]
+        self.fetching = LeaderFetches(self, 1 << 20)  # type: ignore[arg-type]
 
     def stale(self) -> None:
         """It is looked at again when a test says so."""

@@ -146,7 +146,7 @@ async def test_a_user_s_own_header_under_policy_kafka_means_nothing(
     assert builder.append(0, NOW_MS, None, b"x", [("pidlease", encode_identity(one(other, 41)))])
     assert (await client.produce("t", bytes(builder.build()))).code == 0
     assert (await client.produce("t", identified([b"y"], one(other, 0)))).code == 0
-    await server.engine.keeper.snapshot()
+    await server.engine.maintenance.snapshot()
 
 
 # ---------------------------------------------------------------------- long ones, in a thread

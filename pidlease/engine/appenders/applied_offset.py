@@ -14,7 +14,7 @@ from pidlease.log.ports import LATE_MS
 _ANYBODY: Final = 0
 
 
-class Frontier:
+class AppliedOffset:
     """One partition's.
 
     Parameters:

@@ -174,7 +174,7 @@ class ParkedBatches(ABC):
         """
 
 
-class Rereading(ParkedBatches):
+class CatchUp(ParkedBatches):
     """Batches that wait for the log to be read.
 
     Parameters:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import structlog
 
 from pidlease.engine.append_outcome import Outcome, Status
-from pidlease.engine.appenders.catch_up import Rereadable, Rereading, Takeable
+from pidlease.engine.appenders.catch_up import CatchUp, Rereadable, Takeable
 from pidlease.engine.pending_batches import Pending, next_group
 from pidlease.engine.topic_counts import Counts
 from pidlease.log.ports import PartitionLog
@@ -46,7 +46,7 @@ class Appending(Rereadable, Takeable, Protocol):
         """Batches do not stand in the log, or nobody knows: fall back, and tell."""
 
 
-class Appends(Protocol):
+class Appender(Protocol):
     """How admitted batches come into the log."""
 
     @property
@@ -67,7 +67,7 @@ class Appends(Protocol):
     def applied(self) -> int:
         """Everything before this offset is applied for certain."""
 
-    def reading_for(self, pid: int, *, flying: bool) -> Rereading | None:
+    def reading_for(self, pid: int, *, flying: bool) -> CatchUp | None:
         """The reading of the log that a producer's batch waits for; None: all is known.
 
         Parameters:
@@ -75,11 +75,11 @@ class Appends(Protocol):
             flying: whether batches of it are on their way.
         """
 
-    def reading_before_refusal(self, pid: int) -> Rereading | None:
+    def reading_before_refusal(self, pid: int) -> CatchUp | None:
         """The reading that goes before a producer's batch is refused; None: it needs none."""
 
     def failed(self, pid: int) -> None:
-        """A batch of a producer has failed, whichever way: see `Rereading.fail`."""
+        """A batch of a producer has failed, whichever way: see `CatchUp.fail`."""
 
     @property
     def lost(self) -> bool:
@@ -95,8 +95,8 @@ class Appends(Protocol):
         """A producer is gone."""
 
 
-class GroupAppends:
-    """See the module's text, and `Appends`.
+class GroupAppender:
+    """See the module's text, and `Appender`.
 
     Parameters:
         log: where batches go.
@@ -117,38 +117,38 @@ class GroupAppends:
 
     @property
     def in_flight(self) -> int:
-        """See `Appends`."""
+        """See `Appender`."""
         return len(self._queue) + len(self._writing)
 
     def begin(self, next_offset: int) -> None:
-        """See `Appends`."""
+        """See `Appender`."""
 
     @property
     def applied(self) -> int:
-        """See `Appends`."""
+        """See `Appender`."""
         return self._partition.next_offset
 
     def reading_for(self, pid: int, *, flying: bool) -> None:
-        """See `Appends`."""
+        """See `Appender`."""
 
     def reading_before_refusal(self, pid: int) -> None:
-        """See `Appends`."""
+        """See `Appender`."""
 
     def failed(self, pid: int) -> None:
-        """See `Appends`: nothing waits here."""
+        """See `Appender`: nothing waits here."""
 
     def settle(self) -> bool:
-        """See `Appends`."""
+        """See `Appender`."""
         return False
 
     def reread(self, end: int, now_ms: int) -> None:
-        """See `Appends`."""
+        """See `Appender`."""
 
     def forget(self, pid: int) -> None:
-        """See `Appends`: nothing is kept."""
+        """See `Appender`: nothing is kept."""
 
     def push(self, pending: Pending) -> None:
-        """See `Appends`."""
+        """See `Appender`."""
         self._queue.append(pending)
         if not self._writing and not self._start_scheduled:
             # Not at once: what else arrived together goes into the same append.
@@ -192,4 +192,4 @@ class GroupAppends:
 
 
 #: Makes a partition's, of its log.
-AppendsMaker = Callable[[PartitionLog, Appending], Appends]
+AppenderFactory = Callable[[PartitionLog, Appending], Appender]

@@ -18,11 +18,11 @@ import structlog
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.state import BATCHES_KEPT
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
-from pidlease.engine.appenders.applied_offset import Frontier
-from pidlease.engine.appenders.catch_up import Rereading
+from pidlease.engine.appenders.applied_offset import AppliedOffset
+from pidlease.engine.appenders.catch_up import CatchUp
 from pidlease.engine.appenders.group_appender import Appending
-from pidlease.engine.appenders.writer_appender import WriterLane
-from pidlease.engine.appenders.writer_takeover import Taking
+from pidlease.engine.appenders.writer_appender import WriterAppender
+from pidlease.engine.appenders.writer_takeover import WriterTakeover
 from pidlease.engine.pending_batches import Pending, not_taken
 from pidlease.kafka.records.writer_batch import WRITER_PID, Writer, stamp
 from pidlease.log.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
@@ -46,8 +46,8 @@ class _Lane:
         self.waiting: deque[Pending] = deque()
 
 
-class Lanes:
-    """See the module's text, and `appends.Appends`; batches of the other policies: `writing.py`.
+class KafkaAppender:
+    """See the module's text, and `appends.Appender`; batches of the other policies: `writing.py`.
 
     Parameters:
         log: where batches go.
@@ -65,54 +65,54 @@ class Lanes:
     ) -> None:
         if not isinstance(log, ForwardingLog):
             raise TypeError(f"{log!r} takes one append at a time")
-        self._rereading: Final = Rereading(partition, log)
-        #: See `Appends`.
+        self._rereading: Final = CatchUp(partition, log)
+        #: See `Appender`.
         self.shared: Final = True
         self._log: Final = log
         self._partition: Final = partition
         self._clock_ms: Final = clock_ms
-        self._frontier: Final = Frontier(0, clock_ms())
+        self._applied_offset: Final = AppliedOffset(0, clock_ms())
         #: Producers of which a batch has landed.
         self._heard: set[int] = set()
         self._lanes: dict[int, _Lane] = {}
         #: When it was last asked whether this server owns the partition, in ms since 1970.
         self._asked_ms = 0
-        taking = Taking(partition, lambda: self._writing, clock_ms, rest)
-        self._taking: Final = Rereading(taking, log)
-        self._writing: Final = WriterLane(
-            log, partition, self._frontier, clock_ms, self._taking.begin
+        taking = WriterTakeover(partition, lambda: self._writing, clock_ms, rest)
+        self._taking: Final = CatchUp(taking, log)
+        self._writing: Final = WriterAppender(
+            log, partition, self._applied_offset, clock_ms, self._taking.begin
         )
         #: Until when Kafka surely knows a producer, in ms since 1970.
         self._known_until_ms: dict[int, int] = {}
 
     @property
     def in_flight(self) -> int:
-        """See `Appends`."""
+        """See `Appender`."""
         own = sum(len(lane.flying) + len(lane.waiting) for lane in self._lanes.values())
         return own + self._writing.in_flight
 
-    def reading_for(self, pid: int, *, flying: bool) -> Rereading | None:
-        """See `Appends`."""
+    def reading_for(self, pid: int, *, flying: bool) -> CatchUp | None:
+        """See `Appender`."""
         if policy_of(pid) is not Policy.KAFKA:
             return self._taking if self._taking.holds(pid) or not self._writing.ready else None
         reading = self._rereading
         if reading.holds(pid):  # what came before it waits, too
             return reading
-        doubts = not flying and self._frontier.doubts(pid, heard=pid in self._heard)
+        doubts = not flying and self._applied_offset.doubts(pid, heard=pid in self._heard)
         return reading if doubts else None
 
-    def reading_before_refusal(self, pid: int) -> Rereading:
-        """See `Appends`: who was replaced does not hear of it by itself."""
+    def reading_before_refusal(self, pid: int) -> CatchUp:
+        """See `Appender`: who was replaced does not hear of it by itself."""
         return self._rereading if policy_of(pid) is Policy.KAFKA else self._taking
 
     def failed(self, pid: int) -> None:
-        """See `Appends`."""
+        """See `Appender`."""
         self._rereading.fail(pid)
         self._taking.fail(pid)
 
     @property
     def lost(self) -> bool:
-        """See `Appends`. It is asked again whether it is so: who did it may not own it, either."""
+        """See `Appender`. It is asked again whether it is so: who did it may not own it, either."""
         if not self._writing.fenced:
             return False
         now_ms = self._clock_ms()
@@ -122,27 +122,27 @@ class Lanes:
         return True
 
     def settle(self) -> bool:
-        """See `Appends`."""
-        if not self._frontier.overdue(self._clock_ms()):
+        """See `Appender`."""
+        if not self._applied_offset.overdue(self._clock_ms()):
             return False
         self._rereading.begin()
         return True
 
     def begin(self, next_offset: int) -> None:
-        """See `Appends`."""
-        self._frontier.begin(next_offset, self._clock_ms())
+        """See `Appender`."""
+        self._applied_offset.begin(next_offset, self._clock_ms())
 
     @property
     def applied(self) -> int:
-        """See `Appends`."""
-        return self._frontier.applied
+        """See `Appender`."""
+        return self._applied_offset.applied
 
     def reread(self, end: int, now_ms: int) -> None:
-        """See `Appends`."""
-        self._frontier.read(end, now_ms)
+        """See `Appender`."""
+        self._applied_offset.read(end, now_ms)
 
     def push(self, pending: Pending) -> None:
-        """See `Appends`."""
+        """See `Appender`."""
         data, header = pending.new
         if header.producer_id == WRITER_PID:
             self._writing.push(pending)
@@ -156,7 +156,7 @@ class Lanes:
         self._pump(pending.pid, lane)
 
     def forget(self, pid: int) -> None:
-        """See `Appends`."""
+        """See `Appender`."""
         self._known_until_ms.pop(pid, None)
         self._heard.discard(pid)
 
@@ -170,7 +170,7 @@ class Lanes:
         while lane.waiting and len(lane.flying) < room:
             pending = lane.waiting.popleft()
             lane.flying.append(pending)
-            self._frontier.sent(pending)
+            self._applied_offset.sent(pending)
             began = time.monotonic()
             self._log.send(pid, pending.new, partial(self._answered, lane, pending, began))
 
@@ -187,9 +187,9 @@ class Lanes:
         lane.flying.remove(pending)  # the first, but for batches without a PID
         header = pending.new.header
         applied = self._partition.apply([pending], [answer.offset])
-        self._frontier.landed(pending, answer.offset + header.records)
+        self._applied_offset.landed(pending, answer.offset + header.records)
         if pid:
-            self._frontier.settled(pid)
+            self._applied_offset.settled(pid)
             kept_ms = self._log.producers_kept_ms // 2
             # Kafka counts from the batch's own time, which may be long past (a backfill).
             self._heard.add(pid)
@@ -200,9 +200,9 @@ class Lanes:
     def _note(self, pending: Pending, answer: Forwarded) -> None:
         """Take note of what nobody waits for any more, or did not come into the log."""
         if answer.definite or not pending.pid:  # without a PID nothing is known, nor in doubt
-            self._frontier.refused(pending)
+            self._applied_offset.refused(pending)
         else:
-            self._frontier.lost(pending, pending.pid, self._clock_ms())
+            self._applied_offset.lost(pending, pending.pid, self._clock_ms())
 
     def _fail(self, pid: int, lane: _Lane, failed: Pending, answer: Forwarded) -> None:
         """A batch failed, and with it all that is behind it of the same producer."""

@@ -19,7 +19,7 @@ import structlog
 
 from pidlease.core.state import BATCHES_KEPT
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
-from pidlease.engine.appenders.applied_offset import Frontier
+from pidlease.engine.appenders.applied_offset import AppliedOffset
 from pidlease.engine.appenders.group_appender import Appending
 from pidlease.engine.pending_batches import Pending, not_taken
 from pidlease.kafka.produce_errors import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -50,7 +50,7 @@ class _Flight:
         self.began = time.monotonic()
 
 
-class WriterLane:
+class WriterAppender:
     """See the module's text.
 
     Parameters:
@@ -65,13 +65,13 @@ class WriterLane:
         self,
         log: ForwardingLog,
         partition: Appending,
-        frontier: Frontier,
+        applied_offset: AppliedOffset,
         clock_ms: Callable[[], int],
         take_again: Callable[[], None],
     ) -> None:
         self._log: Final = log
         self._partition: Final = partition
-        self._frontier: Final = frontier
+        self._applied_offset: Final = applied_offset
         self._clock_ms: Final = clock_ms
         self._take_again: Final = take_again
         #: The writer, as which this server sends; None: it is to be taken first.
@@ -117,7 +117,7 @@ class WriterLane:
         self._taken_ms = self._clock_ms()
         self._known_until_ms = self._taken_ms + self._log.producers_kept_ms // 2
         self._sequence = 0
-        self._frontier.settled(WRITER)
+        self._applied_offset.settled(WRITER)
         self._pump()
 
     def fence(self) -> None:
@@ -128,7 +128,7 @@ class WriterLane:
     # ------------------------------------------------------------------ sending
 
     def push(self, pending: Pending) -> None:
-        """See `appends.Appends`."""
+        """See `appends.Appender`."""
         self._waiting.append(pending)
         if self.writer is None:  # it was lost since the batch was judged
             self.lose("the writer of the partition is to be taken first")
@@ -146,7 +146,7 @@ class WriterLane:
                 return
             flight = self._next(self.writer)
             self._flying.append(flight)
-            self._frontier.sent(flight)
+            self._applied_offset.sent(flight)
             # By no PID that somebody else may have: Kafka begins with 0, which means none here.
             self._log.send(~flight.new.header.producer_id, flight.new,
                            partial(self._answered, flight))  # fmt: skip
@@ -195,7 +195,7 @@ class WriterLane:
             self.fence()
         if self._flying[0] is flight and refused:
             self._flying.popleft()
-            self._frontier.refused(flight)
+            self._applied_offset.refused(flight)
             self._refused.append((flight, answer))
         elif self._flying[0] is not flight or answer.code or answer.offset < 0 or self._refused:
             self.lose(answer.reason or "answers of Kafka that contradict one another")
@@ -214,7 +214,7 @@ class WriterLane:
             offsets.append(at)
             at += part.new.header.records
         applied = self._partition.apply(flight.parts, offsets)
-        self._frontier.landed(flight, at)
+        self._applied_offset.landed(flight, at)
         newest_ms = min(flight.new.header.max_timestamp, self._clock_ms())
         self._known_until_ms = newest_ms + self._log.producers_kept_ms // 2
         self._pump()
@@ -265,7 +265,7 @@ class WriterLane:
         if flights:
             self.doubt_ms = self._clock_ms()
         for flight in self._flying:
-            self._frontier.lost(flight, WRITER, self._clock_ms())
+            self._applied_offset.lost(flight, WRITER, self._clock_ms())
         unknown = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)
         unsent = Outcome(Status.FAILED, reason=reason)
         failed = [(each, unknown) for flight in flights for each in flight.parts]

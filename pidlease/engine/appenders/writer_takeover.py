@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pidlease.engine.appenders.catch_up import Takeable
-from pidlease.engine.appenders.writer_appender import WriterLane
+from pidlease.engine.appenders.writer_appender import WriterAppender
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError
@@ -22,7 +22,7 @@ _REST_SECONDS_MAX: Final = 0.5
 _LOOKS_MAX: Final = 30
 
 
-class Taking:
+class WriterTakeover:
     """One partition's (see `rereading.Rereadable`).
 
     Parameters:
@@ -35,7 +35,7 @@ class Taking:
     def __init__(
         self,
         partition: Takeable,
-        lane: Callable[[], WriterLane],
+        lane: Callable[[], WriterAppender],
         clock_ms: Callable[[], int],
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -67,7 +67,7 @@ class Taking:
                 lane.lose(str(error))
             raise
 
-    async def _make_sure(self, log: ForwardingLog, lane: WriterLane) -> None:
+    async def _make_sure(self, log: ForwardingLog, lane: WriterAppender) -> None:
         if log.stopped:
             raise LogStoppedError(log.stopped)
         if lane.ready and lane.writer is not None:
@@ -90,7 +90,7 @@ class Taking:
         if now is not None and now != writer:
             raise NotOwnerError(f"{self.name}: this server was writer {writer}, now it is {now}")
 
-    async def _take(self, log: ForwardingLog, lane: WriterLane) -> None:
+    async def _take(self, log: ForwardingLog, lane: WriterAppender) -> None:
         partition = self._partition
         at = partition.applied_offset
         writer = await log.take(lane.doubt_ms)

@@ -22,7 +22,7 @@ _GONE_MAX: Final = 100_000
 _log = structlog.get_logger(__name__)
 
 
-class Following:
+class TopicSync:
     """See the module's text.
 
     Parameters:

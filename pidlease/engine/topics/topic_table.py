@@ -12,9 +12,9 @@ import structlog
 
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
-from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.topics.topic_policies import TopicPolicies
-from pidlease.engine.unloaded_partitions import HeldPartition, HeldPartitions
+from pidlease.engine.unloaded_partitions import UnloadedPartition, UnloadedPartitions
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
@@ -84,7 +84,7 @@ class TopicTable:
         self,
         store: LogStore,
         pool: IoPool,
-        around: Surroundings,
+        around: PartitionContext,
         leases: Leases,
         partitions_max: int,
     ) -> None:
@@ -95,7 +95,7 @@ class TopicTable:
         #: Topics that were there and are not seen any more, whose producers are known still.
         self.unseen: Final[dict[str, UnseenTopic]] = {}
         #: What the snapshot of the start has of partitions that were not read then.
-        self.held: Final = HeldPartitions(leases, around.clock_ms)
+        self.held: Final = UnloadedPartitions(leases, around.clock_ms)
         self.policies: Final = TopicPolicies(store, pool)
         #: Goes up with every change.
         self.version = 0
@@ -103,7 +103,7 @@ class TopicTable:
         self.on_deleted: Final[list[Callable[[Topic], Coroutine[Any, Any, None]]]] = []
         self._store = store
         self._pool = pool
-        self._around = around
+        self._context = around
         self._leases = leases
         self._partitions_max = partitions_max
         #: Names of topics that were deleted since the start, and whether there were more.
@@ -122,7 +122,7 @@ class TopicTable:
         topics: Iterable[Topic],
         partitions: Iterable[Partition],
         awaited: Iterable[Topic] = (),
-        held: Iterable[HeldPartition] = (),
+        held: Iterable[UnloadedPartition] = (),
     ) -> None:
         """Take what a start found (see `recovery.Recovered`).
 
@@ -298,7 +298,7 @@ class TopicTable:
         """
         if not self._deleted_more and topic.name not in self._deleted:
             return topic
-        return replace(topic, made_again_ms=self._around.clock_ms())
+        return replace(topic, made_again_ms=self._context.clock_ms())
 
     def _check_room(self, wanted: int) -> None:
         if wanted > self.partitions_left:
@@ -334,7 +334,7 @@ class TopicTable:
         """
         partitions = self.partitions[topic.name]
         self.hide(topic)
-        self.unseen[topic.name] = UnseenTopic(topic, partitions, self._around.clock_ms())
+        self.unseen[topic.name] = UnseenTopic(topic, partitions, self._context.clock_ms())
         too_many = []
         while sum(len(each.partitions) for each in self.unseen.values()) > self._partitions_max:
             too_many.append(self.unseen.pop(next(iter(self.unseen))))
@@ -357,7 +357,7 @@ class TopicTable:
         async def open_one(number: int) -> Partition:
             work = partial(self._store.open_partition, topic, number, 0)
             name = TopicPartition(topic.name, number)
-            return Partition(name, topic, await self._pool.run(work), self._around)
+            return Partition(name, topic, await self._pool.run(work), self._context)
 
         opened: list[Partition] = []
         for start in range(0, len(numbers), _OPENED_AT_ONCE):

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiokafka.conn import SaslPlainAuthenticator, ScramAuthenticator
 
-from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.settings import Address, UpstreamConfig
 from pidlease.kafka.codec.client_messages import (
     API_VERSIONS,
@@ -30,7 +30,7 @@ _VERSION: Final = struct.Struct(">hhh")
 _ANSWERED_MAX: Final = 10_000
 
 
-async def connect(config: UpstreamConfig, address: Address) -> Link:
+async def connect(config: UpstreamConfig, address: Address) -> BrokerConnection:
     """Connect to a broker.
 
     Raises:
@@ -38,7 +38,7 @@ async def connect(config: UpstreamConfig, address: Address) -> Link:
         UpstreamRefusedError: it does not let us in, or we do not trust it.
         UpstreamNonsenseError: it is no Kafka.
     """
-    link = Link(address, config.request_seconds)
+    link = BrokerConnection(address, config.request_seconds)
     try:
         async with asyncio.timeout(config.connect_seconds):
             await _open(link, config)
@@ -56,7 +56,7 @@ async def connect(config: UpstreamConfig, address: Address) -> Link:
     return link
 
 
-async def _open(link: Link, config: UpstreamConfig) -> None:
+async def _open(link: BrokerConnection, config: UpstreamConfig) -> None:
     host, port = link.address
     loop = asyncio.get_running_loop()
     context = config.ssl_context
@@ -70,7 +70,7 @@ async def _open(link: Link, config: UpstreamConfig) -> None:
         raise UpstreamAwayError(f"{link}: {error}") from error
 
 
-async def _versions(link: Link, config: UpstreamConfig) -> dict[int, tuple[int, int]]:
+async def _versions(link: BrokerConnection, config: UpstreamConfig) -> dict[int, tuple[int, int]]:
     try:
         frame = await link.ask(Request(API_VERSIONS, 0).encode())
     except UpstreamLostError as error:
@@ -93,7 +93,7 @@ async def _versions(link: Link, config: UpstreamConfig) -> dict[int, tuple[int, 
     return {key: (lowest, highest) for key, lowest, highest in found}
 
 
-async def _authenticate(link: Link, config: UpstreamConfig) -> None:
+async def _authenticate(link: BrokerConnection, config: UpstreamConfig) -> None:
     """SASL, in Kafka's frames (KIP-43, KIP-152)."""
     handshake = Request(SASL_HANDSHAKE, 1)
     answer = handshake.decode(await link.ask(handshake.encode(mechanism=config.mechanism)))
@@ -115,7 +115,7 @@ async def _authenticate(link: Link, config: UpstreamConfig) -> None:
         raise UpstreamRefusedError(f"{link}: {config.mechanism} failed: {error!r}") from error
 
 
-async def _step(link: Link, config: UpstreamConfig, token: bytes) -> bytes:
+async def _step(link: BrokerConnection, config: UpstreamConfig, token: bytes) -> bytes:
     request = Request(SASL_AUTHENTICATE, 0)
     answer = request.decode(await link.ask(request.encode(auth_bytes=token)))
     if answer.error_code.value:

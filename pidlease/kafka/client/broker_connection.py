@@ -50,7 +50,7 @@ class _Waiting(NamedTuple):
     answered: Answered
 
 
-class Link(asyncio.BufferedProtocol):
+class BrokerConnection(asyncio.BufferedProtocol):
     """See the module's text.
 
     Parameters:
@@ -264,7 +264,7 @@ class Link(asyncio.BufferedProtocol):
             self.close(UpstreamLostError(f"{self}: no answer in time"))
 
 
-def version_for(link: Link, api_key: int, versions: tuple[int, int]) -> int:
+def version_for(link: BrokerConnection, api_key: int, versions: tuple[int, int]) -> int:
     """The highest version that both sides know.
 
     Raises:

@@ -12,7 +12,7 @@ import structlog
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.bootstrap import connect
-from pidlease.kafka.client.broker_connection import Link, version_for
+from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.exchange import ask, ask_slowly, read
 from pidlease.kafka.client.settings import Address, UpstreamConfig
 from pidlease.kafka.client.topic_configs import Kept, compacted, kept_ms
@@ -129,7 +129,7 @@ class Cluster:
         self.view = View()
         #: Called, on the event loop, when something has changed: the view before, and the new one.
         self.on_change: Final[list[Callable[[View, View], None]]] = []
-        self._links: dict[Address, Link] = {}
+        self._links: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._stale = asyncio.Event()
         self._looked = asyncio.Condition()
@@ -166,7 +166,7 @@ class Cluster:
 
     # ------------------------------------------------------------------ links
 
-    async def any_link(self) -> Link:
+    async def any_link(self) -> BrokerConnection:
         """A connection to some broker, for short requests of our own.
 
         Raises:
@@ -180,7 +180,7 @@ class Cluster:
                 error = failure
         raise error
 
-    async def link_to(self, broker: int) -> Link:
+    async def link_to(self, broker: int) -> BrokerConnection:
         """A connection to a broker, for short requests of our own.
 
         Raises:
@@ -209,7 +209,7 @@ class Cluster:
         link = self._links.get(address)
         return link is not None and link.open
 
-    async def _link(self, address: Address) -> Link:
+    async def _link(self, address: Address) -> BrokerConnection:
         async with self._connecting.setdefault(address, asyncio.Lock()):
             if not self._is_open(address):
                 self._links[address] = await connect(self.config, address)
@@ -308,7 +308,7 @@ class Cluster:
             for told in self.on_change:
                 told(before, self.view)
 
-    async def _seen_by(self, link: Link, topics: Set[str] | None = None) -> View:
+    async def _seen_by(self, link: BrokerConnection, topics: Set[str] | None = None) -> View:
         """What the cluster looks like to a broker.
 
         Parameters:
@@ -320,7 +320,9 @@ class Cluster:
         """
         return (await self._asked(link, topics))[0]
 
-    async def _asked(self, link: Link, topics: Set[str] | None) -> tuple[View, Set[str]]:
+    async def _asked(
+        self, link: BrokerConnection, topics: Set[str] | None
+    ) -> tuple[View, Set[str]]:
         """The same, with those of the topics that are asked for that there are not."""
         request, body = _metadata(link, topics, create=False)
         answer = await ask_slowly(link, request, body)
@@ -338,7 +340,7 @@ class Cluster:
         there = {str(each.name) for each in answer.topics if each.error_code.value not in _ABSENT}
         return found, (topics or set()) - there
 
-    async def _confirmed(self, first: Link, found: View, missing: Set[str]) -> View:
+    async def _confirmed(self, first: BrokerConnection, found: View, missing: Set[str]) -> View:
         """What the cluster looks like, with topics that one broker does not know of any more.
 
         It may lag behind. So others are asked, if there are any, and what they still know of stays,
@@ -494,7 +496,9 @@ class Cluster:
         return replace(found, topics=topics)
 
 
-def _metadata(link: Link, topics: Iterable[str] | None, *, create: bool) -> tuple[Request, bytes]:
+def _metadata(
+    link: BrokerConnection, topics: Iterable[str] | None, *, create: bool
+) -> tuple[Request, bytes]:
     """A request for Metadata; of all topics, where none are named."""
     request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
     wanted = None if topics is None else tuple(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import structlog
 
 from pidlease.core.buffer import Buffer
-from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.codec.client_messages import Request
 from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.observability.repeated_lines import LINES
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
 
 
-async def ask(link: Link, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
+async def ask(link: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
     """Ask something, and read the answer.
 
     Raises:
@@ -28,7 +28,9 @@ async def ask(link: Link, request: Request, body: Buffer) -> Any:  # noqa: ANN40
     return await ask_for(link, body, request.decode)
 
 
-async def ask_for(link: Link, body: Buffer, reader: Callable[[bytearray], Answer]) -> Answer:
+async def ask_for(
+    link: BrokerConnection, body: Buffer, reader: Callable[[bytearray], Answer]
+) -> Answer:
     """The same with an answer that is read another way.
 
     Raises:
@@ -42,7 +44,7 @@ async def ask_for(link: Link, body: Buffer, reader: Callable[[bytearray], Answer
     return read(link, frame, reader)
 
 
-async def ask_slowly(link: Link, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
+async def ask_slowly(link: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
     """The same as `ask` with an answer that may be long: others get their turn in between.
 
     Raises:
@@ -56,7 +58,7 @@ async def ask_slowly(link: Link, request: Request, body: Buffer) -> Any:  # noqa
         raise
 
 
-def read(link: Link, frame: bytearray, reader: Callable[[bytearray], Answer]) -> Answer:
+def read(link: BrokerConnection, frame: bytearray, reader: Callable[[bytearray], Answer]) -> Answer:
     """Read an answer.
 
     Parameters:
@@ -74,7 +76,7 @@ def read(link: Link, frame: bytearray, reader: Callable[[bytearray], Answer]) ->
         raise
 
 
-def _end(link: Link, error: UpstreamNonsenseError) -> None:
+def _end(link: BrokerConnection, error: UpstreamNonsenseError) -> None:
     link.close(error)
     LINES.write(_log, "error", "an answer of Kafka makes no sense", str(link),
                 broker=str(link), error=str(error))  # fmt: skip

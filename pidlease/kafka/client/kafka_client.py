@@ -11,11 +11,11 @@ import structlog
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.bootstrap import connect
-from pidlease.kafka.client.broker_connection import Link, version_for
+from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.coordinators import Coordinators
 from pidlease.kafka.client.exchange import ask, ask_for
-from pidlease.kafka.client.produce_channels import Channels
+from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.codec.client_messages import FETCH, LIST_OFFSETS, Request
@@ -57,7 +57,7 @@ class Upstream:
         self.cluster: Final = Cluster(config)
         self.coordinators: Final = Coordinators(self.cluster)
         self.fencing: Final = Fencing(self.cluster, self.coordinators)
-        self._channels: Final = Channels(self.cluster)
+        self._channels: Final = ProduceChannels(self.cluster)
         self._reading: dict[int, _Readers] = {}
         self._closed = False
         #: Partitions of which something was left out that was asked for: from where to where.
@@ -84,7 +84,7 @@ class Upstream:
     def send(
         self, producer: int, batch: Batch, told: Callable[[Row | UpstreamError], None]
     ) -> None:
-        """See `channels.Channels.send`."""
+        """See `channels.ProduceChannels.send`."""
         self._channels.send(producer, batch, told)
 
     def stale(self) -> None:
@@ -227,11 +227,11 @@ class _Readers:
     def __init__(self, cluster: Cluster, broker: int) -> None:
         self._cluster = cluster
         self._broker = broker
-        self._free: list[Link] = []
+        self._free: list[BrokerConnection] = []
         self._room = asyncio.Semaphore(_READING_MAX)
 
     @asynccontextmanager
-    async def link(self) -> AsyncIterator[Link]:
+    async def link(self) -> AsyncIterator[BrokerConnection]:
         """One of them, for a moment."""
         async with self._room:
             link = self._free.pop() if self._free else None

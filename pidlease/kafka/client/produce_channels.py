@@ -16,7 +16,7 @@ import structlog
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.bootstrap import connect
-from pidlease.kafka.client.broker_connection import Link, version_for
+from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.codec.client_messages import PRODUCE
 from pidlease.kafka.codec.produce_client import (
@@ -69,7 +69,7 @@ class _Lane:
         self.count = 0
 
 
-class Channels:
+class ProduceChannels:
     """All connections on which batches go up.
 
     Parameters:
@@ -150,7 +150,7 @@ class _Channel:
     def __init__(self, cluster: Cluster, broker: int) -> None:
         self._cluster: Final = cluster
         self._broker: Final = broker
-        self._link: Link | None = None
+        self._link: BrokerConnection | None = None
         self._version = 0
         self._connecting: asyncio.Task[None] | None = None
         self._queue: deque[_Send] = deque()
@@ -255,7 +255,7 @@ class _Channel:
             sends.append(queue.popleft())
         return sends
 
-    def _send(self, link: Link, sends: list[_Send]) -> None:
+    def _send(self, link: BrokerConnection, sends: list[_Send]) -> None:
         self._correlation_id = number = self._correlation_id + 1 & 0x7FFFFFFF
         version, batch = self._version, sends[0].batch
         if len(sends) == 1 and batch.transactional_id is None:
@@ -268,7 +268,11 @@ class _Channel:
         link.hold(parts, partial(self._answered, link, version, sends))
 
     def _answered_alone(
-        self, link: Link, version: int, sends: list[_Send], answer: bytearray | UpstreamError
+        self,
+        link: BrokerConnection,
+        version: int,
+        sends: list[_Send],
+        answer: bytearray | UpstreamError,
     ) -> None:
         row = None
         if isinstance(answer, bytearray):
@@ -282,7 +286,7 @@ class _Channel:
 
     def _answered(
         self,
-        link: Link,
+        link: BrokerConnection,
         version: int,
         sends: list[_Send],
         answer: bytearray | UpstreamError,

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from pidlease.kafka.client.broker_connection import Link, version_for
+from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.exchange import ask
 from pidlease.kafka.codec.client_messages import DESCRIBE_CONFIGS, Request
 from pidlease.kafka.errors import UpstreamError
@@ -36,7 +36,9 @@ class Kept(NamedTuple):
     transactional_ids_ms: int
 
 
-async def kept_ms(brokers: Iterable[int], link_to: Callable[[int], Awaitable[Link]]) -> Kept:
+async def kept_ms(
+    brokers: Iterable[int], link_to: Callable[[int], Awaitable[BrokerConnection]]
+) -> Kept:
     """How long Kafka remembers: the shortest that a broker is set to.
 
     Parameters:
@@ -65,7 +67,7 @@ async def kept_ms(brokers: Iterable[int], link_to: Callable[[int], Awaitable[Lin
     )
 
 
-async def compacted(link: Link, topics: Iterable[str]) -> dict[str, bool]:
+async def compacted(link: BrokerConnection, topics: Iterable[str]) -> dict[str, bool]:
     """Of which topics Kafka removes records by their keys.
 
     Parameters:
@@ -86,7 +88,7 @@ async def compacted(link: Link, topics: Iterable[str]) -> dict[str, bool]:
 
 
 async def _ask(
-    link: Link, kind: int, names: Sequence[str], keys: tuple[str, ...]
+    link: BrokerConnection, kind: int, names: Sequence[str], keys: tuple[str, ...]
 ) -> dict[str, dict[str, str | None]]:
     request = Request(DESCRIBE_CONFIGS, version_for(link, DESCRIBE_CONFIGS, _VERSIONS))
     resources = tuple(

@@ -19,7 +19,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from pidlease.kafka.codec.primitives import MalformedError, Reader
-from pidlease.kafka.codec.time_slices import Turns
+from pidlease.kafka.codec.time_slices import TimeSlices
 
 _Read = Callable[[Reader], Any]
 #: Elements of all arrays that are read before others get their turn.
@@ -71,10 +71,10 @@ async def read_entity_slowly(kind: type, reader: Reader) -> Any:  # noqa: ANN401
     Raises:
         MalformedError: the bytes are not one.
     """
-    return await _read_slowly(kind, reader, Turns(_AT_ONCE))
+    return await _read_slowly(kind, reader, TimeSlices(_AT_ONCE))
 
 
-async def _read_slowly(kind: type, reader: Reader, turns: Turns) -> Any:  # noqa: ANN401 - one of kio's
+async def _read_slowly(kind: type, reader: Reader, turns: TimeSlices) -> Any:  # noqa: ANN401 - one of kio's
     values: dict[str, Any] = {}
     tagged: dict[int, _Field] = {}
     for field in _fields(kind):
@@ -88,7 +88,7 @@ async def _read_slowly(kind: type, reader: Reader, turns: Turns) -> Any:  # noqa
 
 
 async def _read_array_slowly(
-    field: _Field, element: _Read, reader: Reader, turns: Turns
+    field: _Field, element: _Read, reader: Reader, turns: TimeSlices
 ) -> tuple[Any, ...] | None:
     begin = reader.at
     count = reader.nullable_array()

@@ -11,7 +11,7 @@ _Thing = TypeVar("_Thing", bound=Hashable)
 STEPS_AT_ONCE: Final = 500
 
 
-class Turns:
+class TimeSlices:
     """Counts the steps of a piece of work.
 
         if turns.due():
@@ -40,7 +40,7 @@ class Turns:
 
 async def counted(things: Iterable[_Thing]) -> Counter[_Thing]:
     """How often each of many things is there, in the order in which they come."""
-    turns = Turns()
+    turns = TimeSlices()
     times: Counter[_Thing] = Counter()
     for each in things:
         times[each] += 1

@@ -67,7 +67,7 @@ class Upstream(Protocol):
     def send(
         self, producer: int, batch: Batch, told: Callable[[Row | UpstreamError], None]
     ) -> None:
-        """See `channels.Channels.send`."""
+        """See `channels.ProduceChannels.send`."""
 
     async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> Fetched:
         """Read from a partition, uncommitted records of transactions, too.

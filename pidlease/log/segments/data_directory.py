@@ -41,7 +41,7 @@ OPEN_LOGS_DEFAULT: Final = 256
 _log = structlog.get_logger(__name__)
 
 
-class DataFolder:
+class DataDirectory:
     """A data directory, locked (see `ports.LogStore`).
 
     Parameters:

@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
 from aiokafka.structs import TopicPartition
 
-from pidlease.copier.batch_translator import Translator
+from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_pair import Cluster
 from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED
 from pidlease.copier.errors import CopyError
@@ -156,7 +156,7 @@ def batches(part: KafkaPart) -> Iterator[Stored]:
     Raises:
         ReadError: they cannot be read.
     """
-    translator = Translator(f"{name_of(part)} of {part.servers}", part.start)
+    translator = BatchTranslator(f"{name_of(part)} of {part.servers}", part.start)
     try:
         for chunk in _Ahead(part).chunks():
             for header, data in translator.committed(chunk):

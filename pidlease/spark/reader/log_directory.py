@@ -30,7 +30,7 @@ class Span(NamedTuple):
     end: int
 
 
-class DataDirectory:
+class LogDirectory:
     """A data directory, read only; a server may be at work in it.
 
     Parameters:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pidlease.log.segments.data_directory import lock_folder
 from pidlease.log.segments.segment import LOG_SUFFIX, SegmentFiles
 from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.log_directory import DataDirectory
+from pidlease.spark.reader.log_directory import LogDirectory
 from pidlease.spark.reader.read_parts import SegmentPart
 from pidlease.spark.reader.segment_batches import batches, folder_of
 from pidlease.spark.reader.send_rows import sends
@@ -50,7 +50,7 @@ def rebuild_directory(
         OSError: the snapshot is not on the disk.
     """
     try:
-        directory = DataDirectory(str(data_dir), durable=output is not None)
+        directory = LogDirectory(str(data_dir), durable=output is not None)
         with _to_be_written(data_dir, output):
             placed, parts = _plan(directory, data_dir, now_ms)
             if output is None:
@@ -76,7 +76,7 @@ def _to_be_written(data_dir: Path, output: Path | None) -> Iterator[None]:
 
 
 def _plan(
-    directory: DataDirectory, data_dir: Path, now_ms: int
+    directory: LogDirectory, data_dir: Path, now_ms: int
 ) -> tuple[list[PlacedPartition], list[SegmentPart]]:
     """The partitions, as a server opens them, and the segments to be read."""
     placed: list[PlacedPartition] = []

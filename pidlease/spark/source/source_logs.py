@@ -10,7 +10,7 @@ from pidlease.spark.reader import kafka_batches as kafka
 from pidlease.spark.reader import segment_batches as segments
 from pidlease.spark.reader.errors import ReadError
 from pidlease.spark.reader.kafka_batches import Servers
-from pidlease.spark.reader.log_directory import DataDirectory, Span
+from pidlease.spark.reader.log_directory import LogDirectory, Span
 from pidlease.spark.reader.read_parts import KafkaPart, Part
 from pidlease.spark.reader.record_rows import records
 from pidlease.spark.reader.send_rows import sends
@@ -43,11 +43,11 @@ class DirectoryLog:
 
     Parameters:
         path: of the directory.
-        durable: see `DataDirectory`.
+        durable: see `LogDirectory`.
     """
 
     def __init__(self, path: str, *, durable: bool) -> None:
-        self._directory: Final = DataDirectory(path, durable=durable)
+        self._directory: Final = LogDirectory(path, durable=durable)
 
     def topics(self) -> dict[str, int]:
         """See `Log`."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pidlease.engine.engine import Engine
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import read_request_slowly
-from proxy.kafka.admin.admin_changes import Works
+from proxy.kafka.admin.admin_changes import AdminChanges
 from proxy.kafka.admin.alter_configs import AlteringApi
 from proxy.kafka.admin.config_entries import server_settings, topic_settings
 from proxy.kafka.admin.create_topics_api import CreatingApi
@@ -16,7 +16,7 @@ from proxy.kafka.admin.describe_configs import DescribingApi
 from proxy.kafka.admin.describe_producers import DescribeProducersApi
 from proxy.kafka.admin.response_rows import Rows
 from proxy.kafka.client_connection import Slot
-from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.listener_config import KafkaListenerConfig
 
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20
@@ -48,13 +48,13 @@ class AdminApi:
     def __init__(
         self,
         engine: Engine,
-        config: KafkaDoorConfig,
+        config: KafkaListenerConfig,
         check_settings: Callable[[dict[str, str]], None],
     ) -> None:
         of_topics = topic_settings(config)
-        changes = Works(1)  # as the engine does them
+        changes = AdminChanges(1)  # as the engine does them
         creating = CreatingApi(engine, config.cluster, of_topics, check_settings, changes)
-        deleting = DeletingApi(engine, changes, Works(_DELETIONS_AT_ONCE))
+        deleting = DeletingApi(engine, changes, AdminChanges(_DELETIONS_AT_ONCE))
         altering = AlteringApi(engine, of_topics, check_settings, changes)
         describing = DescribingApi(engine, of_topics, server_settings(config))
         self._changing = asyncio.Semaphore(_REQUESTS_AT_ONCE)

@@ -26,7 +26,7 @@ def deadline_of(timeout: timedelta | None = None) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-class Works:
+class AdminChanges:
     """So many pieces of work at once; what is begun goes on when who asked for it is gone.
 
     Parameters:

@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.kafka.codec.metadata import NODE_ID
-from pidlease.kafka.codec.time_slices import Turns, counted
+from pidlease.kafka.codec.time_slices import TimeSlices, counted
 from pidlease.storage.errors import LogError
 from pidlease.storage.topics.topic_settings import check_shared
-from proxy.kafka.admin.admin_changes import Works, deadline_of
+from proxy.kafka.admin.admin_changes import AdminChanges, deadline_of
 from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.config_entries import (
     Kind,
@@ -81,7 +81,7 @@ class AlteringApi:
         engine: Engine,
         settings: Mapping[str, Setting],
         check_settings: Callable[[dict[str, str]], None],
-        works: Works,
+        works: AdminChanges,
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -102,7 +102,7 @@ class AlteringApi:
         times = await counted(
             (each.resource_type, each.resource_name) for each in request.resources
         )
-        turns = Turns()
+        turns = TimeSlices()
         for resource in request.resources:
             verdict = await _wrong(resource, turns)
             if times[resource.resource_type, resource.resource_name] > 1:
@@ -226,7 +226,7 @@ class _InvalidRequestError(Exception):
     """Something that no request can ask for."""
 
 
-async def _wrong(resource: Any, turns: Turns) -> Verdict:
+async def _wrong(resource: Any, turns: TimeSlices) -> Verdict:
     """What is wrong with a resource, whatever its settings are now."""
     kind, name = resource.resource_type, resource.resource_name
     if kind == BROKER and name:

@@ -18,7 +18,7 @@ from pidlease.storage.topics.policy_settings import (
     POLICY_DEFAULTS,
 )
 from pidlease.storage.topics.topic_settings import plain_setting
-from proxy.kafka.listener_config import ClusterConfig, KafkaDoorConfig
+from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 
 
 @enum.unique
@@ -151,9 +151,9 @@ _SHOWN: Final = 100
 _SETTINGS_MAX: Final = 1000
 
 
-def topic_settings(config: KafkaDoorConfig) -> dict[str, Setting]:
+def topic_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
     """What a topic has, by name, with the server's values."""
-    usual, unset = LogConfig(), KafkaDoorConfig(config.cluster)
+    usual, unset = LogConfig(), KafkaListenerConfig(config.cluster)
     log = config.log
     found = (
         Setting(
@@ -233,10 +233,10 @@ def _only_values() -> tuple[Setting, ...]:
     )  # fmt: skip
 
 
-def server_settings(config: KafkaDoorConfig) -> dict[str, Setting]:
+def server_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
     """What the server is set to, by Kafka's names for it."""
     cluster = config.cluster
-    unset = KafkaDoorConfig(ClusterConfig(cluster.cluster_id, cluster.host, cluster.port))
+    unset = KafkaListenerConfig(ClusterConfig(cluster.cluster_id, cluster.host, cluster.port))
     of_topics = [
         each._replace(name=each.server_name or each.name, server_name="")
         for each in topic_settings(config).values()

@@ -21,7 +21,7 @@ from pidlease.engine.engine import (
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import counted
 from pidlease.storage.topics.topic_store import Topic, illegal_name
-from proxy.kafka.admin.admin_changes import Works, deadline_of
+from proxy.kafka.admin.admin_changes import AdminChanges, deadline_of
 from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.config_entries import Setting, UnfitSettingError, own_settings, synonyms
 from proxy.kafka.admin.response_rows import Rows
@@ -45,7 +45,7 @@ class CreatingApi:
         config: ClusterConfig,
         settings: Mapping[str, Setting],
         check_settings: Callable[[dict[str, str]], None],
-        works: Works,
+        works: AdminChanges,
     ) -> None:
         self._engine = engine
         self._config = config

@@ -16,10 +16,10 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.engine.partition import Partition
 from pidlease.kafka.codec.primitives import write_array, write_string
-from pidlease.kafka.codec.time_slices import Turns, counted
+from pidlease.kafka.codec.time_slices import TimeSlices, counted
 from pidlease.storage.errors import LogError, OffsetRangeError
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.admin.admin_changes import Works, deadline_of
+from proxy.kafka.admin.admin_changes import AdminChanges, deadline_of
 from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.response_rows import Rows
 from proxy.kafka.metadata_cache import TopicIds
@@ -65,7 +65,7 @@ class DeletingApi:
         deletions: where records are deleted.
     """
 
-    def __init__(self, engine: Engine, changes: Works, deletions: Works) -> None:
+    def __init__(self, engine: Engine, changes: AdminChanges, deletions: AdminChanges) -> None:
         self._engine = engine
         self._changes = changes
         self._deletions = deletions
@@ -94,7 +94,7 @@ class DeletingApi:
             )
 
     async def _resolve_all(self, times: Counter[_Asked]) -> list[_Doomed]:
-        turns = Turns()
+        turns = TimeSlices()
         found = []
         for each in times:
             found.append(self._resolve(each, times))
@@ -185,7 +185,7 @@ def _asked(request: Any) -> Iterator[_Asked]:
 
 
 async def _offsets_by_topic(request: Any) -> dict[str, dict[int, int]]:
-    turns = Turns()
+    turns = TimeSlices()
     topics: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         named = topics.setdefault(topic.name, {})
@@ -211,7 +211,7 @@ async def _delete(partition: Partition, before: int) -> _Found:
 
 async def _row(topic: str, found: dict[int, _Found], *, flexible: bool) -> bytes:
     """A topic of the answer to DeleteRecords; by hand, for it may have very many partitions."""
-    turns = Turns()
+    turns = TimeSlices()
     tags = b"\0" if flexible else b""
     parts = []
     for number, each in found.items():

@@ -14,7 +14,7 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.kafka.codec.primitives import INT16, INT32, write_array, write_string
-from pidlease.kafka.codec.time_slices import Turns
+from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.kafka.admin.change_outcome import DONE, Verdict
 from proxy.kafka.admin.response_rows import Rows
@@ -46,7 +46,7 @@ class DescribeProducersApi:
         topics: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-        turns = Turns(_PRODUCERS_AT_ONCE)
+        turns = TimeSlices(_PRODUCERS_AT_ONCE)
         for name, numbers in topics.items():
             await _put(
                 rows,

@@ -8,12 +8,12 @@ import asyncio
 from typing import Final
 
 from pidlease.kafka.client.bootstrap import connect
-from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import Cluster
 from proxy.kafka.client_connection import KafkaConnection
 
 
-class ClientLinks:
+class ClientBrokers:
     """One client's.
 
     Parameters:
@@ -26,9 +26,9 @@ class ClientLinks:
     def __init__(self, cluster: Cluster) -> None:
         self.order: Final = asyncio.Lock()
         self._cluster = cluster
-        self._links: dict[tuple[int, bool], Link] = {}
+        self._links: dict[tuple[int, bool], BrokerConnection] = {}
 
-    async def link(self, broker: int, *, polling: bool = False) -> Link:
+    async def link(self, broker: int, *, polling: bool = False) -> BrokerConnection:
         """The connection to a broker.
 
         Parameters:
@@ -53,7 +53,7 @@ class ClientLinks:
             link.close()
 
 
-class LinksOfClients:
+class BrokersOfClients:
     """Those of all clients.
 
     Parameters:
@@ -62,13 +62,13 @@ class LinksOfClients:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._links: dict[KafkaConnection, ClientLinks] = {}
+        self._links: dict[KafkaConnection, ClientBrokers] = {}
 
-    def of(self, connection: KafkaConnection) -> ClientLinks:
+    def of(self, connection: KafkaConnection) -> ClientBrokers:
         """A client's."""
         links = self._links.get(connection)
         if links is None:
-            links = self._links[connection] = ClientLinks(self._cluster)
+            links = self._links[connection] = ClientBrokers(self._cluster)
         return links
 
     def closed(self, connection: KafkaConnection) -> None:

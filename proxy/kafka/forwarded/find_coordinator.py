@@ -14,7 +14,7 @@ from proxy.kafka.listener_config import ClusterConfig
 _FIND_MANY_FROM: Final = 4
 
 
-class CoordinatorsApi:
+class FindCoordinatorApi:
     """See the module's text.
 
     Parameters:

@@ -31,13 +31,13 @@ from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.cluster_api import ClusterApi
 from proxy.kafka.embedded_apis import FETCH, PRODUCE, VERSIONS, advertised
 from proxy.kafka.forwarded.broker_configs import OF_BROKERS, refuse_brokers
-from proxy.kafka.forwarded.client_brokers import LinksOfClients
-from proxy.kafka.forwarded.find_coordinator import CoordinatorsApi
-from proxy.kafka.forwarded.leader_fetches import ClientFetches, Fetching
-from proxy.kafka.forwarded.split_requests import COORDINATED, LISTED, Joining
-from proxy.kafka.forwarded.topic_changes import TOPIC_CHANGES, Changing
+from proxy.kafka.forwarded.client_brokers import BrokersOfClients
+from proxy.kafka.forwarded.find_coordinator import FindCoordinatorApi
+from proxy.kafka.forwarded.leader_fetches import ClientFetches, LeaderFetches
+from proxy.kafka.forwarded.split_requests import COORDINATED, LISTED, SplitRequests
+from proxy.kafka.forwarded.topic_changes import TOPIC_CHANGES, TopicChanges
 from proxy.kafka.init_producer_id import init_producer_id
-from proxy.kafka.listener_config import KafkaDoorConfig
+from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.metadata_api import MetadataApi
 from proxy.kafka.produce_api import OWN_PIDS_FROM, ProduceApi
 from proxy.kafka.request_order import Answered
@@ -81,7 +81,7 @@ _ABSENT_MAX: Final = 10_000
 _log = structlog.get_logger(__name__)
 
 
-class UpstreamApis:
+class ForwardedApis:
     """See `apis.Apis`.
 
     Parameters:
@@ -95,7 +95,7 @@ class UpstreamApis:
     def __init__(
         self,
         engine: Engine,
-        config: KafkaDoorConfig,
+        config: KafkaListenerConfig,
         upstream: Upstream,
         versions: Mapping[int, tuple[int, int]],
         writers: Container[int],
@@ -105,17 +105,17 @@ class UpstreamApis:
         self._engine = engine
         self._upstream = upstream
         self._cluster: Final[Cluster] = upstream.cluster
-        self._clients = LinksOfClients(self._cluster)
+        self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
         # Kafka's leader epochs are not told: those that clients hear of elsewhere would not fit.
         self._metadata = MetadataApi(engine, config.cluster, self._make, leader_epoch=-1)
         self._absent: dict[str, float] = {}
-        self._changing = Changing(self._cluster, engine)
+        self._changing = TopicChanges(self._cluster, engine)
         self._coordinators = upstream.coordinators
-        self._finding = CoordinatorsApi(self._coordinators, config.cluster)
-        self._joining = Joining(self._cluster, self._coordinators)
-        self._fetching = Fetching(self._cluster, config.fetch_bytes_max)
+        self._finding = FindCoordinatorApi(self._coordinators, config.cluster)
+        self._joining = SplitRequests(self._cluster, self._coordinators)
+        self._fetching = LeaderFetches(self._cluster, config.fetch_bytes_max)
         produce = ProduceApi(engine, config.batch_bytes_max, self._pass)
         self.produce = produce.handle
         self.api_versions = self._describing.api_versions

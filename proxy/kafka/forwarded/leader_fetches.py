@@ -21,7 +21,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster, View
 from pidlease.kafka.client.exchange import read
 from pidlease.kafka.codec.client_messages import FETCH, Request
@@ -33,7 +33,7 @@ from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.errors import HELD_BACK
-from proxy.kafka.forwarded.client_brokers import ClientLinks
+from proxy.kafka.forwarded.client_brokers import ClientBrokers
 
 #: How much longer than it was told to wait a broker may take.
 _LATE_SECONDS: Final = 30.0
@@ -56,7 +56,9 @@ _Rows = dict[Place, FetchRow | ErrorCode]
 class _Asked:
     """A request to one broker that has no answer, or one that nobody has taken yet."""
 
-    def __init__(self, key: _Key, link: Link, answer: asyncio.Future[bytearray]) -> None:
+    def __init__(
+        self, key: _Key, link: BrokerConnection, answer: asyncio.Future[bytearray]
+    ) -> None:
         self.key = key
         self.link = link
         self.answer = answer
@@ -127,7 +129,7 @@ class ClientFetches:
         self.marks: dict[Place, tuple[int, int, int]] = {}
 
 
-class Fetching:
+class LeaderFetches:
     """See the module's text.
 
     Parameters:
@@ -144,7 +146,7 @@ class Fetching:
 
     async def answer(
         self,
-        links: ClientLinks,
+        links: ClientBrokers,
         fetches: ClientFetches,
         slot: Slot,
         header: RequestHeader,
@@ -162,7 +164,7 @@ class Fetching:
             self._fill(slot, header, request, rows, fetches)
 
     async def _gather(
-        self, links: ClientLinks, fetches: ClientFetches, header: RequestHeader, request: Any
+        self, links: ClientBrokers, fetches: ClientFetches, header: RequestHeader, request: Any
     ) -> _Rows:
         """What leaders answer, when there is something to answer at once, or the wait is over."""
         missing = await self._missing(request)
@@ -194,7 +196,7 @@ class Fetching:
 
     async def _ask_all(
         self,
-        links: ClientLinks,
+        links: ClientBrokers,
         fetches: ClientFetches,
         header: RequestHeader,
         request: Any,
@@ -273,7 +275,7 @@ class Fetching:
 
     async def _ask(
         self,
-        links: ClientLinks,
+        links: ClientBrokers,
         fetches: ClientFetches,
         header: RequestHeader,
         leader: int,

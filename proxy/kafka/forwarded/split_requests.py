@@ -16,7 +16,7 @@ from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.codec.server_messages import Response, read_request_slowly
 from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.kafka.produce_errors import STALE_LEADER
-from proxy.kafka.forwarded.client_brokers import ClientLinks
+from proxy.kafka.forwarded.client_brokers import ClientBrokers
 
 LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21
@@ -50,7 +50,7 @@ _PARTITIONS: Final[dict[int, tuple[str, str, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-class Joining:
+class SplitRequests:
     """See the module's text.
 
     Parameters:
@@ -63,7 +63,7 @@ class Joining:
         self._coordinators = coordinators
 
     async def partitions(
-        self, links: ClientLinks, header: RequestHeader, frame: bytearray
+        self, links: ClientBrokers, header: RequestHeader, frame: bytearray
     ) -> bytes:
         """Answer a request about partitions: each part by its leader.
 
@@ -132,7 +132,7 @@ class Joining:
         return response.encode(header.correlation_id, topics=topics)
 
     async def coordinated(
-        self, links: ClientLinks, header: RequestHeader, frame: bytearray
+        self, links: ClientBrokers, header: RequestHeader, frame: bytearray
     ) -> bytes:
         """Answer a request about groups or transactional ids: each part by its coordinator.
 
@@ -152,7 +152,7 @@ class Joining:
         response = Response(header.api_key, header.version)
         return response.encode(header.correlation_id, **{result: joined})
 
-    async def listed(self, links: ClientLinks, header: RequestHeader, frame: bytearray) -> bytes:
+    async def listed(self, links: ClientBrokers, header: RequestHeader, frame: bytearray) -> bytes:
         """Answer ListGroups or ListTransactions: what each broker coordinates.
 
         Raises:
@@ -171,7 +171,7 @@ class Joining:
         return response.encode(header.correlation_id, error_code=code, **values)
 
     async def _ask(
-        self, links: ClientLinks, header: RequestHeader, asked: Iterable[tuple[int, Any]]
+        self, links: ClientBrokers, header: RequestHeader, asked: Iterable[tuple[int, Any]]
     ) -> list[Any]:
         request = Request(header.api_key, header.version)
         linked, futures = [], []

@@ -26,7 +26,7 @@ _SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
 
 
-class Changing:
+class TopicChanges:
     """See the module's text.
 
     Parameters:

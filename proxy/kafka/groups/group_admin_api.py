@@ -13,7 +13,7 @@ from pidlease.storage.offsets.journal_records import OffsetsFailedError, RemoveG
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import Group
 from proxy.kafka.groups.group_coordinator import Coordinator
-from proxy.kafka.groups.growing_response import Growing
+from proxy.kafka.groups.growing_response import GrowingResponse
 from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.rebalance import State
 from proxy.kafka.request_order import Answered
@@ -79,7 +79,7 @@ class GroupAdminApi:
         if header.version < _FIND_MANY_FROM:
             slot.fill(self._found(header, request))
             return
-        response, growing = Response(_FIND_COORDINATOR, header.version), Growing(slot)
+        response, growing = Response(_FIND_COORDINATOR, header.version), GrowingResponse(slot)
         found = self._find(request.key_type)
         rows = []
         for key in dict.fromkeys(request.coordinator_keys):
@@ -121,7 +121,7 @@ class GroupAdminApi:
     ) -> None:
         # One such answer a connection: it may be long.
         await slot.turn()
-        growing = Growing(slot)
+        growing = GrowingResponse(slot)
         response = Response(_LIST_GROUPS, header.version)
         if self._coordinator.closed:
             slot.fill(_rows(header, response, ErrorCode.coordinator_not_available, []))
@@ -157,7 +157,7 @@ class GroupAdminApi:
     async def _described(self, header: RequestHeader, groups: Sequence[str], slot: Slot) -> None:
         # One such answer a connection: it may be long.
         await slot.turn()
-        growing = Growing(slot)
+        growing = GrowingResponse(slot)
         response = Response(_DESCRIBE_GROUPS, header.version)
         rows = []
         room = True

@@ -13,7 +13,7 @@ _STEP_BYTES: Final = 64 << 10
 _HOLD_SECONDS: Final = 10.0
 
 
-class Growing:
+class GrowingResponse:
     """Counts the bytes of one answer.
 
     Parameters:

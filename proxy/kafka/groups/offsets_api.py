@@ -36,7 +36,7 @@ from pidlease.storage.offsets.journal_records import (
 from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group_coordinator import Coordinator
-from proxy.kafka.groups.growing_response import Growing
+from proxy.kafka.groups.growing_response import GrowingResponse
 from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.rebalance import State
 from proxy.kafka.groups.subscription import CONSUMER
@@ -152,14 +152,16 @@ class OffsetsApi:
         # One such answer a connection: it may be long.
         await slot.turn()
         once = _each_once(asked)
-        growing = Growing(slot)
+        growing = GrowingResponse(slot)
         parts = [write_fetch_head(header, len(once))]
         for group in once:
             parts += await self._group(header.version, group, growing)
         parts.append(write_tags(header.version))
         slot.fill(b"".join(parts))
 
-    async def _group(self, version: int, asked: FetchGroup, growing: Growing) -> list[bytes]:
+    async def _group(
+        self, version: int, asked: FetchGroup, growing: GrowingResponse
+    ) -> list[bytes]:
         """A group's part of the answer; only the error where it cannot be told."""
         error = ErrorCode.coordinator_not_available
         if not self._coordinator.closed:
@@ -258,7 +260,7 @@ def _each_once(asked: list[FetchGroup]) -> list[FetchGroup]:
 
 
 async def _topics(
-    version: int, group_id: str, topics: list[_Asked], growing: Growing
+    version: int, group_id: str, topics: list[_Asked], growing: GrowingResponse
 ) -> list[bytes] | None:
     """A group's topics, row by row; None where they are too many."""
     parts = [write_group_head(version, group_id, len(topics))]

@@ -13,10 +13,10 @@ from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
-from pidlease.engine.maintenance import KeeperConfig
+from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.kafka.records.record_batch import MAGIC, BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
@@ -26,7 +26,7 @@ TOPIC = "t"
 #: As in a server, see `proxy.app.serve`.
 _GC = (100_000, 50, 1000)
 _LEASE_MS = 24 * 3600 * 1000
-_SELDOM = KeeperConfig(10**9, 10**6, 10**6, 10**6)
+_SELDOM = MaintenanceConfig(10**9, 10**6, 10**6, 10**6)
 #: Behind those that the engine leases itself.
 _FIRST_PID = 1001
 #: Batches kept of each, all of one record.
@@ -43,9 +43,9 @@ async def start(folder: Path) -> tuple[Engine, IoPool]:
     pool = IoPool(asyncio.get_running_loop())
     files = RealFiles()
     defaults = LogConfig(fsync=FsyncPolicy.NEVER, retention_ms=-1)
-    data = DataFolder(files, folder, defaults, pool)
+    data = DataDirectory(files, folder, defaults, pool)
     sequence = FileSequence(files, data.sequence, "bench", wall_clock_ms, keep_ms=2 * _LEASE_MS)
-    config = EngineConfig(lease_ms=_LEASE_MS, ring_capacity=2_000_000, keeper=_SELDOM)
+    config = EngineConfig(lease_ms=_LEASE_MS, ring_capacity=2_000_000, maintenance=_SELDOM)
     coordination = Coordination(sequence, FileNames(files, data.names))
     engine = Engine(data, SnapshotStore(files, data.snapshots), coordination, pool, config)
     gc.disable()

@@ -68,7 +68,7 @@ async def _delays(engine: Engine, *, snapshots: int) -> tuple[float, float]:
     if snapshots:
         for _ in range(snapshots):
             began = time.perf_counter()
-            await engine.keeper.snapshot()
+            await engine.maintenance.snapshot()
             took = max(took, time.perf_counter() - began)
     else:
         await asyncio.sleep(10)

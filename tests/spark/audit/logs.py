@@ -13,7 +13,7 @@ from pidlease.kafka.records.identity_header import HEADER_NAME, Identity, encode
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import under_writer
 from pidlease.log.ports import NewBatch
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.files import RealFiles
 from pidlease.storage.topics.topic_store import Topic
@@ -90,7 +90,7 @@ class Logs:
     def __init__(self, path: Path, segment_bytes: int = 1 << 20) -> None:
         self.path = path
         config = LogConfig(segment_bytes, retention_ms=-1, fsync=FsyncPolicy.NEVER)
-        self.folder = DataFolder(RealFiles(), path, config, cast("Any", None))
+        self.folder = DataDirectory(RealFiles(), path, config, cast("Any", None))
         sequence = FileSequence(RealFiles(), self.folder.sequence, "me", lambda: TIME_MS, 1)
         sequence.take()
         self._logs: dict[tuple[str, int], EmbeddedPartitionLog] = {}

@@ -15,8 +15,8 @@ from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig
-from pidlease.engine.maintenance import KeeperConfig
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.engine.maintenance import MaintenanceConfig
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.spark.rebuild.directory_rebuild import rebuild_directory
 from pidlease.spark.rebuild.errors import RebuildError
 from pidlease.storage.files import RealFiles
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NOW_MS = 1_800_000_000_000
-NEVER = KeeperConfig(10**9, 10**6, 10**6, 10**6)
+NEVER = MaintenanceConfig(10**9, 10**6, 10**6, 10**6)
 
 
 async def replayed(path: Path) -> Manifest:
     """Have a server start in a directory, replay its log, and take a snapshot."""
     pool = IoPool(asyncio.get_running_loop(), 2)
     files = RealFiles()
-    folder = DataFolder(files, path, LogConfig(), pool)
+    folder = DataDirectory(files, path, LogConfig(), pool)
     sequence = FileSequence(files, folder.sequence, "me", lambda: NOW_MS, 1)
     snapshots = SnapshotStore(files, folder.snapshots)
     names = FileNames(files, folder.names)
     engine = Engine(folder, snapshots, Coordination(sequence, names), pool,
-                    EngineConfig(keeper=NEVER), lambda: NOW_MS)  # fmt: skip
+                    EngineConfig(maintenance=NEVER), lambda: NOW_MS)  # fmt: skip
     await engine.start()
-    manifest = await engine.keeper.snapshot()
-    await engine.keeper.stop()
+    manifest = await engine.maintenance.snapshot()
+    await engine.maintenance.stop()
     folder.release()
     pool.close()
     return manifest
@@ -174,15 +174,15 @@ def test_a_server_starts_with_what_was_rebuilt(spark: "SparkSession", tmp_path: 
     async def start() -> None:
         pool = IoPool(asyncio.get_running_loop(), 2)
         files = RealFiles()
-        folder = DataFolder(files, path, LogConfig(), pool)
+        folder = DataDirectory(files, path, LogConfig(), pool)
         sequence = FileSequence(files, folder.sequence, "me", lambda: NOW_MS, 1)
         names = FileNames(files, folder.names)
         engine = Engine(folder, SnapshotStore(files, folder.snapshots),
-                        Coordination(sequence, names), pool, EngineConfig(keeper=NEVER),
+                        Coordination(sequence, names), pool, EngineConfig(maintenance=NEVER),
                         lambda: NOW_MS)  # fmt: skip
         await engine.start()
-        assert engine.keeper.newest is not None
-        assert engine.keeper.newest.number == number
+        assert engine.maintenance.newest is not None
+        assert engine.maintenance.newest.number == number
         partition = engine.partition("t", 0)
         assert partition is not None
         state = partition.producer(pid)

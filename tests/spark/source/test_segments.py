@@ -21,7 +21,7 @@ from pidlease.log.segments.log_start import write_log_start
 from pidlease.log.segments.scan import scan
 from pidlease.spark.reader import segment_batches as segments
 from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.log_directory import DataDirectory, Span
+from pidlease.spark.reader.log_directory import LogDirectory, Span
 from pidlease.spark.reader.read_parts import KafkaPart, SegmentPart
 from pidlease.spark.reader.record_rows import records
 from pidlease.spark.reader.send_rows import sends
@@ -73,7 +73,7 @@ def fill(logs: Logs, made: list[NewBatch]) -> None:
 
 
 def part_of(logs: Logs, partition: int = 0) -> SegmentPart:
-    directory = DataDirectory(str(logs.path))
+    directory = LogDirectory(str(logs.path))
     return directory.part("t", partition, *directory.span("t", partition))
 
 
@@ -246,7 +246,7 @@ def test_a_segment_that_goes_between_plan_and_task_is_told(logs: Logs) -> None:
     first.unlink()
     with pytest.raises(ReadError, match="retention"):
         values_of(part)
-    later = DataDirectory(str(logs.path)).part("t", 0, 0, 200)
+    later = LogDirectory(str(logs.path)).part("t", 0, 0, 200)
     with pytest.raises(ReadError, match="retention"):
         values_of(later)
 
@@ -272,7 +272,7 @@ def test_a_torn_tail_is_no_damage(logs: Logs, kept: int) -> None:
     last = rows_of(part_of(logs))[-1]
     size = last["position"] + kept if kept > 0 else path.stat().st_size - 1
     os.truncate(path, size)
-    assert DataDirectory(str(logs.path)).span("t", 0) == Span(0, 4)
+    assert LogDirectory(str(logs.path)).span("t", 0) == Span(0, 4)
     assert [row["damage"] for row in rows_of(part_of(logs))] == [None] * 4
 
 
@@ -297,10 +297,10 @@ def test_the_last_batch_changed_is_damage_and_no_torn_tail(logs: Logs) -> None:
 def test_only_what_is_durable_is_told_where_that_is_asked_for(logs: Logs) -> None:
     fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(5)])
     DurableMark(RealFiles(), logs.path / "logs" / "t-0").write(3)
-    assert DataDirectory(str(logs.path)).span("t", 0) == Span(0, 5)
-    assert DataDirectory(str(logs.path), durable=True).span("t", 0) == Span(0, 3)
+    assert LogDirectory(str(logs.path)).span("t", 0) == Span(0, 5)
+    assert LogDirectory(str(logs.path), durable=True).span("t", 0) == Span(0, 3)
     logs.close()
-    assert DataDirectory(str(logs.path), durable=True).span("t", 0) == Span(0, 5)
+    assert LogDirectory(str(logs.path), durable=True).span("t", 0) == Span(0, 5)
 
 
 def test_the_end_is_found_without_indexes_and_with_wrong_ones(logs: Logs) -> None:
@@ -308,21 +308,21 @@ def test_the_end_is_found_without_indexes_and_with_wrong_ones(logs: Logs) -> Non
     for suffix, content in (("*.index", b"\0" * 16), ("*.index", None)):
         for index in (logs.path / "logs" / "t-0").glob(suffix):
             index.unlink() if content is None else index.write_bytes(content)
-        assert DataDirectory(str(logs.path)).span("t", 0) == Span(0, 300)
+        assert LogDirectory(str(logs.path)).span("t", 0) == Span(0, 300)
         assert values_of(part_of(logs).within(123, 277)) == list(range(123, 277))
 
 
 def test_what_was_deleted_by_order_is_not_read(logs: Logs) -> None:
     fill(logs, [encoded(Who(KAFKA), 0, 10 * n, 10) for n in range(10)])
     write_log_start(RealFiles(), logs.path / "logs" / "t-0", 35)
-    assert DataDirectory(str(logs.path)).span("t", 0) == Span(35, 100)
+    assert LogDirectory(str(logs.path)).span("t", 0) == Span(35, 100)
     assert values_of(part_of(logs)) == list(range(35, 100))
     # The send that some of is left of is told.
     assert [row["offset"] for row in rows_of(part_of(logs))] == [30, 40, 50, 60, 70, 80, 90]
 
 
 def test_nothing_is_there_where_nothing_was_written(logs: Logs) -> None:
-    assert DataDirectory(str(logs.path)).span("t", 1) == Span(0, 0)
+    assert LogDirectory(str(logs.path)).span("t", 1) == Span(0, 0)
     assert rows_of(part_of(logs, 1)) == []
 
 
@@ -330,7 +330,7 @@ def test_reading_changes_nothing(logs: Logs) -> None:
     fill(logs, history(Random(SEED), 50))
     files = sorted(path for path in logs.path.rglob("*") if path.is_file())
     before = [(path, path.read_bytes(), path.stat().st_mtime_ns) for path in files]
-    DataDirectory(str(logs.path)).topics()
+    LogDirectory(str(logs.path)).topics()
     rows_of(part_of(logs))
     assert sorted(path for path in logs.path.rglob("*") if path.is_file()) == files
     assert before == [(path, path.read_bytes(), path.stat().st_mtime_ns) for path in files]
@@ -348,7 +348,7 @@ def test_reading_changes_nothing(logs: Logs) -> None:
 def test_what_is_no_data_directory_is_refused(logs: Logs, spoil: Any, told: str) -> None:
     spoil(logs.path)
     with pytest.raises(ReadError, match=told):
-        DataDirectory(str(logs.path))
+        LogDirectory(str(logs.path))
     away = logs.path.with_name("away")
     if away.exists():
         away.rename(logs.path)

@@ -11,7 +11,7 @@ from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.leases.lease_table import LeasedPartition
 from pidlease.engine.partition import Partition
-from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.records.record_batch import BatchHeader, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch
@@ -131,7 +131,7 @@ class Bench:
         self.log = FakeLog()
         self.leases = leases or FakeLeases()
         self.now_ms = 1000
-        self.around = Surroundings(self.leases, Counts(), lambda: self.now_ms)
+        self.around = PartitionContext(self.leases, Counts(), lambda: self.now_ms)
         self.partition = Partition(
             TopicPartition("t", 0), Topic("t", "id", 1, {}), self.log, self.around
         )

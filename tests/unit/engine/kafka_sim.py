@@ -18,11 +18,11 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
-from pidlease.engine.appenders.group_appender import Appending, Appends
-from pidlease.engine.appenders.kafka_appender import Lanes
+from pidlease.engine.appenders.group_appender import Appender, Appending
+from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.batch_identity import batch_of, identified
 from pidlease.engine.partition import Partition
-from pidlease.engine.partition_context import Surroundings
+from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.codec.produce_client import Row
 from pidlease.kafka.records.identity_header import Identity, encode_identity
@@ -442,7 +442,7 @@ class World:
         """A life of the server, from its last snapshot and the log behind it."""
         self.log = SimLog(self)
         leases = FakeLeases()
-        around = Surroundings(leases, Counts(), lambda: self.now_ms, appends=self._lanes)
+        around = PartitionContext(leases, Counts(), lambda: self.now_ms, appends=self._lanes)
         self.partition = Partition(TopicPartition("t", 0), Topic("t", "i", 1, {}), self.log, around)
         if self._rows is None:
             self.partition.restore({}, 0, -1)
@@ -451,8 +451,8 @@ class World:
         self.partition.replay(self.log.read_batches(self.partition.next_offset), self.now_ms)
         self.partition.note_leases()
 
-    def _lanes(self, log: PartitionLog, partition: Appending) -> Appends:
-        return Lanes(log, partition, lambda: self.now_ms, self._rest)
+    def _lanes(self, log: PartitionLog, partition: Appending) -> Appender:
+        return KafkaAppender(log, partition, lambda: self.now_ms, self._rest)
 
     async def _rest(self, _: float) -> None:
         """How long a wait lasts is drawn like everything else: the same seed runs the same way."""

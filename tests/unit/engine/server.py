@@ -13,10 +13,10 @@ from pidlease.core.state import ProducerState
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.engine import Engine, EngineConfig
-from pidlease.engine.maintenance import KeeperConfig
+from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.engine.partition import Partition
 from pidlease.kafka.records.record_batch import read_header
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import TIME_MS, make_batch
@@ -26,7 +26,7 @@ from tests.sim.pool import SeededPool
 DATA = Path("/data")
 SNAPSHOTS = DATA / "snapshots"
 LEASE_MS = 100_000
-NEVER = KeeperConfig(10**9, 10**6, 10**6, 10**6)
+NEVER = MaintenanceConfig(10**9, 10**6, 10**6, 10**6)
 APPENDED, DUPLICATE, GAP = Status.APPENDED, Status.DUPLICATE, Status.GAP
 
 
@@ -41,12 +41,12 @@ class Server:
     async def start(self, *, retention_bytes: int = -1) -> "Server":
         pool = SeededPool(asyncio.get_running_loop(), Random(0))
         settings = LogConfig(1200, retention_ms=-1, retention_bytes=retention_bytes)
-        folder = DataFolder(self.files, DATA, settings, pool)
+        folder = DataDirectory(self.files, DATA, settings, pool)
         sequence = FileSequence(
             self.files, folder.sequence, "me", lambda: self.now_ms, 2 * LEASE_MS
         )
         snapshots = SnapshotStore(self.files, folder.snapshots)
-        config = EngineConfig(lease_ms=LEASE_MS, keeper=NEVER)
+        config = EngineConfig(lease_ms=LEASE_MS, maintenance=NEVER)
         coordination = Coordination(sequence, FileNames(self.files, folder.names))
         self.engine = Engine(folder, snapshots, coordination, pool, config, lambda: self.now_ms)
         await self.engine.start()
@@ -56,7 +56,7 @@ class Server:
 
     async def kill(self, *, power: int | None = None, **options: int) -> "Server":
         """Kill -9, or a power cut; and start again."""
-        for task in self.engine.keeper._tasks:
+        for task in self.engine.maintenance._tasks:
             task.cancel()
         files = self.files.process_death() if power is None else self.files.power_loss(power)
         return await Server(files, self.now_ms).start(**options)
@@ -91,7 +91,7 @@ class Server:
             assert (await self.send(pid, first, partition=partition)).status is APPENDED
 
     async def snapshot(self) -> int:
-        return (await self.engine.keeper.snapshot()).number
+        return (await self.engine.maintenance.snapshot()).number
 
 
 def known(server: Server) -> list[dict[int, ProducerState]]:

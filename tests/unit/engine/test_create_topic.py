@@ -12,7 +12,7 @@ from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, TopicExistsError, wall_clock_ms
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_store import Topic
@@ -22,7 +22,7 @@ DATA = Path("/data")
 
 
 def build(files: SimFiles, pool: IoPool) -> Engine:
-    folder = DataFolder(files, DATA, LogConfig(), pool)
+    folder = DataDirectory(files, DATA, LogConfig(), pool)
     sequence = FileSequence(files, folder.sequence, "test", wall_clock_ms, keep_ms=1000)
     coordination = Coordination(sequence, FileNames(files, folder.names))
     return Engine(

@@ -3,14 +3,14 @@
 import pytest
 from structlog.testing import capture_logs
 
-from pidlease.engine.event_log import Events
+from pidlease.engine.event_log import EventLog
 
 
 def test_some_of_each_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """And how many were not, when the next one is."""
     now = 100.0
     monkeypatch.setattr("pidlease.engine.event_log.time.monotonic", lambda: now)
-    told = Events(told=3, seconds=10)
+    told = EventLog(told=3, seconds=10)
     with capture_logs() as logs:
         for number in range(8):
             told.tell("fenced", pid=number)

@@ -11,7 +11,7 @@ from pidlease.engine.append_outcome import Status
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import catch_up
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.topics.topic_store import Topic
 from tests.sim.files import SimFiles
@@ -106,7 +106,7 @@ async def half_forgotten() -> tuple[Server, int, int]:
     await server.fill(busy, 0, 40)
     for _ in range(2):
         await server.snapshot()
-    await server.engine.keeper.retain()
+    await server.engine.maintenance.retain()
     assert server.partition().log.start_offset > 3
     return server, silent, busy
 
@@ -119,8 +119,8 @@ async def test_what_is_awaited_at_a_start_keeps_what_is_known_of_its_producers(
     topic = server.engine.topics["t"]
 
     with monkeypatch.context() as away:
-        away.setattr(DataFolder, "topics", lambda _: [])
-        away.setattr(DataFolder, "awaited", lambda _: [topic])
+        away.setattr(DataDirectory, "topics", lambda _: [])
+        away.setattr(DataDirectory, "awaited", lambda _: [topic])
         for _ in range(3):  # also over snapshots that are taken meanwhile, and another start
             server = await server.kill(retention_bytes=2000)
             assert (names(server), set(server.engine.awaited)) == ({}, {"t"})
@@ -143,8 +143,8 @@ async def test_what_is_held_of_a_topic_goes_with_it(monkeypatch: pytest.MonkeyPa
     await server.snapshot()
     topic = server.engine.topics["t"]
     with monkeypatch.context() as away:
-        away.setattr(DataFolder, "topics", lambda _: [])
-        away.setattr(DataFolder, "awaited", lambda _: [topic])
+        away.setattr(DataDirectory, "topics", lambda _: [])
+        away.setattr(DataDirectory, "awaited", lambda _: [topic])
         server = await server.kill()
     assert len(server.engine._table.held) == 2
     await server.engine.follow({"t": replace(topic, topic_id="9" * 32)})
@@ -192,8 +192,8 @@ def not_seen(patch: pytest.MonkeyPatch) -> None:
     async def make_none(*_: Any) -> None:
         pass
 
-    patch.setattr(DataFolder, "made_by_others", True)
-    patch.setattr(DataFolder, "topics", lambda _: [])
+    patch.setattr(DataDirectory, "made_by_others", True)
+    patch.setattr(DataDirectory, "topics", lambda _: [])
     patch.setattr(Engine, "create_topic", make_none)
 
 
@@ -378,7 +378,7 @@ async def test_snapshots_go_on_without_what_cannot_be_read(
     stopped.log.stop("it could not be read")
     with pytest.raises(LogStoppedError):
         await server.snapshot()
-    monkeypatch.setattr(DataFolder, "made_by_others", True)
+    monkeypatch.setattr(DataDirectory, "made_by_others", True)
     pid = server.lease()
     await server.fill(pid, 0, 3)
     await server.snapshot()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.engine import maintenance as keeper
-from pidlease.engine.maintenance import KeeperConfig
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.engine import maintenance as maintenance
+from pidlease.engine.maintenance import MaintenanceConfig
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import NotOwnerError
 from pidlease.storage.snapshots import SnapshotStore
 from tests.sim.files import SimFiles
@@ -22,7 +22,7 @@ async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
 ) -> None:
     """Once a bug: it was counted as taken, and the next one waited for the next batch."""
     for name in ("_SNAPSHOT_POLL_SECONDS", "_FAILURE_SECONDS"):
-        monkeypatch.setattr(keeper, name, 0.01)
+        monkeypatch.setattr(maintenance, name, 0.01)
     files = SimFiles()
     server = await Server(files).start()
     await server.fill(server.lease(), 0, 3)
@@ -34,8 +34,8 @@ async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
             raise OSError(errno.ENOSPC, "no space")
 
     files.on_operation = full
-    upkeep = server.engine.keeper
-    upkeep.reconfigure(KeeperConfig(10**9, 0.05, 10**6, 10**6))
+    upkeep = server.engine.maintenance
+    upkeep.reconfigure(MaintenanceConfig(10**9, 0.05, 10**6, 10**6))
     async with asyncio.timeout(10):
         while upkeep.newest is None:  # noqa: ASYNC110 - it is seen by looking
             await asyncio.sleep(0.01)
@@ -55,11 +55,11 @@ async def test_a_server_that_was_replaced_leaves_no_snapshot(
     await server.fill(server.lease(), 0, 3)
     asked: list[str] = []
 
-    def replaced(_: DataFolder) -> None:
+    def replaced(_: DataDirectory) -> None:
         asked.append("owned")
         raise NotOwnerError("another server serves this Kafka cluster")
 
-    monkeypatch.setattr(DataFolder, "check_owned", replaced)
+    monkeypatch.setattr(DataDirectory, "check_owned", replaced)
     with pytest.raises(NotOwnerError):
         await server.snapshot()
     await server.engine.stop()
@@ -71,15 +71,15 @@ async def test_an_old_snapshot_holds_up_retention_only_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once a bug: what came between the last two snapshots stayed until something new came."""
-    monkeypatch.setattr(keeper, "_SNAPSHOT_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "_SNAPSHOT_POLL_SECONDS", 0.01)
     server = await Server(SimFiles()).start(retention_bytes=1)
     await server.snapshot()
     await server.fill(server.lease(), 0, 40)
-    upkeep, log = server.engine.keeper, server.partition().log
+    upkeep, log = server.engine.maintenance, server.partition().log
     await server.snapshot()
     await upkeep.retain()
     assert log.start_offset == 0
-    upkeep.reconfigure(KeeperConfig(10**9, 0.05, 10**6, 0.02))
+    upkeep.reconfigure(MaintenanceConfig(10**9, 0.05, 10**6, 0.02))
     async with asyncio.timeout(10):
         while log.start_offset < 30:
             await asyncio.sleep(0.01)

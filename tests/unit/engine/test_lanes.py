@@ -9,7 +9,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.appenders import kafka_appender as lanes
 from pidlease.engine.appenders import writer_appender as writing
-from pidlease.engine.appenders.applied_offset import Frontier
+from pidlease.engine.appenders.applied_offset import AppliedOffset
 from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.ports import LATE_MS, Forwarded
@@ -183,78 +183,84 @@ async def _go(world: World, until: Callable[[], bool], *, sends: bool = True) ->
 # ---------------------------------------------------------------------- how far it is applied
 
 
-def settled() -> Frontier:
+def settled() -> AppliedOffset:
     """One that is past the doubts of its beginning."""
-    frontier = Frontier(10, -LATE_MS)
-    assert (frontier.doubts(PID, heard=False), frontier.doubts(PID, heard=True)) == (True, False)
-    assert frontier.overdue(0)
-    frontier.read(10, 0)
-    assert not frontier.doubts(PID, heard=False)
-    return frontier
+    applied_offset = AppliedOffset(10, -LATE_MS)
+    assert (applied_offset.doubts(PID, heard=False), applied_offset.doubts(PID, heard=True)) == (
+        True,
+        False,
+    )
+    assert applied_offset.overdue(0)
+    applied_offset.read(10, 0)
+    assert not applied_offset.doubts(PID, heard=False)
+    return applied_offset
 
 
 def test_a_life_before_may_still_write() -> None:
-    frontier = Frontier(10, 0)
-    frontier.sent("a")
-    frontier.landed("a", 20)
-    assert frontier.applied == 10
-    frontier.read(20, 1)
-    assert (frontier.applied, frontier.overdue(1)) == (20, False)
-    assert frontier.doubts(PID, heard=False)
+    applied_offset = AppliedOffset(10, 0)
+    applied_offset.sent("a")
+    applied_offset.landed("a", 20)
+    assert applied_offset.applied == 10
+    applied_offset.read(20, 1)
+    assert (applied_offset.applied, applied_offset.overdue(1)) == (20, False)
+    assert applied_offset.doubts(PID, heard=False)
 
 
 def test_answers_in_any_order() -> None:
-    frontier = settled()
-    frontier.sent("a")
-    frontier.sent("b")
-    frontier.landed("b", 15)
-    assert (frontier.applied, frontier.end) == (10, 15)
-    frontier.sent("c")
-    frontier.landed("a", 12)
-    assert (frontier.applied, frontier.end) == (15, 15)
-    frontier.refused("c")
-    assert frontier.applied == 15
+    applied_offset = settled()
+    applied_offset.sent("a")
+    applied_offset.sent("b")
+    applied_offset.landed("b", 15)
+    assert (applied_offset.applied, applied_offset.end) == (10, 15)
+    applied_offset.sent("c")
+    applied_offset.landed("a", 12)
+    assert (applied_offset.applied, applied_offset.end) == (15, 15)
+    applied_offset.refused("c")
+    assert applied_offset.applied == 15
 
 
 def test_what_may_still_be_written_holds_it_back() -> None:
-    frontier = settled()
-    frontier.sent("a")
-    frontier.lost("a", PID, 0)
-    frontier.sent("b")
-    frontier.landed("b", 20)
-    assert (frontier.applied, frontier.doubts(PID, heard=True)) == (10, True)
-    frontier.read(20, LATE_MS - 1)  # it may come yet, but not before that
-    assert (frontier.applied, frontier.doubts(PID, heard=True)) == (20, True)
-    frontier.sent("c")
-    frontier.landed("c", 30)
-    assert frontier.applied == 20
-    frontier.read(30, LATE_MS)
-    assert (frontier.applied, frontier.doubts(PID, heard=True)) == (30, False)
+    applied_offset = settled()
+    applied_offset.sent("a")
+    applied_offset.lost("a", PID, 0)
+    applied_offset.sent("b")
+    applied_offset.landed("b", 20)
+    assert (applied_offset.applied, applied_offset.doubts(PID, heard=True)) == (10, True)
+    applied_offset.read(20, LATE_MS - 1)  # it may come yet, but not before that
+    assert (applied_offset.applied, applied_offset.doubts(PID, heard=True)) == (20, True)
+    applied_offset.sent("c")
+    applied_offset.landed("c", 30)
+    assert applied_offset.applied == 20
+    applied_offset.read(30, LATE_MS)
+    assert (applied_offset.applied, applied_offset.doubts(PID, heard=True)) == (30, False)
 
 
 def test_what_came_behind_settles_it() -> None:
-    frontier = settled()
+    applied_offset = settled()
     for key, producer in (("a", PID), ("b", OTHER)):
-        frontier.sent(key)
-        frontier.lost(key, producer, 0)
-    frontier.sent("c")
-    frontier.landed("c", 30)
-    frontier.settled(PID)
-    assert frontier.applied == 10
-    assert (frontier.doubts(PID, heard=True), frontier.doubts(OTHER, heard=True)) == (False, True)
-    frontier.settled(OTHER)
-    assert frontier.applied == 30
+        applied_offset.sent(key)
+        applied_offset.lost(key, producer, 0)
+    applied_offset.sent("c")
+    applied_offset.landed("c", 30)
+    applied_offset.settled(PID)
+    assert applied_offset.applied == 10
+    assert (applied_offset.doubts(PID, heard=True), applied_offset.doubts(OTHER, heard=True)) == (
+        False,
+        True,
+    )
+    applied_offset.settled(OTHER)
+    assert applied_offset.applied == 30
 
 
 def test_an_older_loss_of_the_same_producer_counts() -> None:
-    frontier = settled()
-    frontier.sent("a")
-    frontier.lost("a", PID, 0)
-    frontier.sent("b")
-    frontier.landed("b", 20)
-    frontier.sent("c")
-    frontier.lost("c", PID, 5)
-    assert frontier.applied == 10
+    applied_offset = settled()
+    applied_offset.sent("a")
+    applied_offset.lost("a", PID, 0)
+    applied_offset.sent("b")
+    applied_offset.landed("b", 20)
+    applied_offset.sent("c")
+    applied_offset.lost("c", PID, 5)
+    assert applied_offset.applied == 10
 
 
 async def test_what_a_lease_tells_is_read_first() -> None:

@@ -22,7 +22,7 @@ from pidlease.engine.named_leases import NameBusyError, NameConflictError
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import TIME_MS
@@ -303,13 +303,13 @@ class Shared:
     async def server(self) -> Server:
         server = Server(SimFiles(), self.now_ms)
         pool = SeededPool(asyncio.get_running_loop(), Random(0))
-        folder = DataFolder(server.files, DATA, LogConfig(1200, retention_ms=-1), pool)
+        folder = DataDirectory(server.files, DATA, LogConfig(1200, retention_ms=-1), pool)
         server.engine = Engine(
             folder,
             SnapshotStore(server.files, folder.snapshots),
             Coordination(self.sequence, self.names),
             pool,
-            EngineConfig(lease_ms=LEASE_MS, keeper=NEVER),
+            EngineConfig(lease_ms=LEASE_MS, maintenance=NEVER),
             lambda: self.now_ms,
         )
         await server.engine.start()

@@ -12,7 +12,7 @@ from pidlease.core.rules import KAFKA
 from pidlease.core.state import Batch
 from pidlease.engine.append_outcome import Status
 from pidlease.engine.partition import Partition
-from pidlease.engine.replay_progress import Replay
+from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import SnapshotStore
 from tests.sim.files import SimFiles
@@ -85,7 +85,7 @@ async def test_a_proper_stop_and_start_replays_nothing() -> None:
     again = await Server(server.files.process_death(), server.now_ms).start()
     assert known(again) == before
     assert list(await again.engine.leases.rows()) == leases
-    assert again.engine.keeper.newest is not None
+    assert again.engine.maintenance.newest is not None
 
 
 def flip_producers(files: SimFiles, folder: Path) -> None:
@@ -124,7 +124,7 @@ async def test_a_damaged_snapshot_gives_way_to_the_one_before_and_then_to_the_lo
         damage(server.files, SNAPSHOTS / f"snapshot-{number:012d}")
     again = await server.kill()
     assert known(again) == before
-    newest = again.engine.keeper.newest
+    newest = again.engine.maintenance.newest
     assert (newest.number if newest else None) == (None if both else first)
     assert (await again.send(pid, 24)).status is DUPLICATE
     await again.fill(pid, 25, 27)
@@ -176,7 +176,7 @@ async def test_where_history_is_missing_young_pids_that_are_unknown_count_as_old
     writer, quiet = server.lease(), server.lease()
     await server.fill(writer, 0, 40)
     await server.snapshot()
-    await server.engine.keeper.retain()
+    await server.engine.maintenance.retain()
     assert server.partition().log.start_offset > 0
     for number in SnapshotStore(server.files, SNAPSHOTS).numbers():
         flip_manifest(server.files, SNAPSHOTS / f"snapshot-{number:012d}")
@@ -197,7 +197,7 @@ async def test_a_pid_leased_after_the_hole_was_found_is_young() -> None:
     server = await Server(SimFiles()).start(retention_bytes=0)
     await server.fill(server.lease(), 0, 40)
     await server.snapshot()
-    await server.engine.keeper.retain()
+    await server.engine.maintenance.retain()
     for number in SnapshotStore(server.files, SNAPSHOTS).numbers():
         flip_manifest(server.files, SNAPSHOTS / f"snapshot-{number:012d}")
     server.now_ms += 5
@@ -211,14 +211,14 @@ async def test_retention_never_passes_what_a_valid_snapshot_needs() -> None:
     pid, other = server.lease(), server.lease()
     await server.fill(pid, 0, 20)
     await server.fill(other, 0, 3, partition=1)
-    await server.engine.keeper.retain()
+    await server.engine.maintenance.retain()
     assert server.partition().log.start_offset == 0, "without a snapshot everything is needed"
     await server.snapshot()
     await server.fill(pid, 20, 40)
     await server.snapshot()
     await server.fill(pid, 40, 60)
     before = known(server)
-    await server.engine.keeper.retain()
+    await server.engine.maintenance.retain()
     assert 0 < server.partition().log.start_offset <= 20
     for damaged in (2, 1):
         again = await server.kill(power=damaged)
@@ -268,7 +268,7 @@ async def test_what_is_left_is_told_while_it_is_read(monkeypatch: pytest.MonkeyP
     pid = server.lease()
     await server.fill(pid, 0, 5)
     told: list[tuple[int, int]] = []
-    seen, replay = Replay(), Partition.replay
+    seen, replay = ReplayProgress(), Partition.replay
 
     def slowly(partition: Partition, batches: Iterable[LoggedBatch], now_ms: int) -> None:
         def each() -> Iterator[LoggedBatch]:
@@ -278,7 +278,7 @@ async def test_what_is_left_is_told_while_it_is_read(monkeypatch: pytest.MonkeyP
 
         replay(partition, each(), now_ms)
 
-    monkeypatch.setattr("pidlease.engine.engine.Replay", lambda: seen)
+    monkeypatch.setattr("pidlease.engine.engine.ReplayProgress", lambda: seen)
     monkeypatch.setattr(Partition, "replay", slowly)
     await server.kill()
     assert [left for _, left in told] == [5, 4, 3, 2, 1]

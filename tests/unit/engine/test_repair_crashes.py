@@ -53,7 +53,7 @@ async def spoiled(offset: int) -> tuple[SimFiles, int]:
         if number in SNAPSHOTS:
             await server.snapshot()
         await server.fill(pid, number, number + 1)
-    for task in server.engine.keeper._tasks:
+    for task in server.engine.maintenance._tasks:
         task.cancel()
     files = server.files.process_death()
     assert len(logs(files)) > 3
@@ -105,7 +105,7 @@ async def check_state(files: SimFiles, pid: int, offset: int, *, must_be_cut: bo
     elif not whole:
         assert partition.incomplete
         assert partition.readable_end <= offset
-    for task in server.engine.keeper._tasks:
+    for task in server.engine.maintenance._tasks:
         task.cancel()
     return cut_done
 
@@ -160,10 +160,10 @@ async def test_a_cut_keeps_what_snapshots_know_of_other_partitions() -> None:
     await server.snapshot()
     await server.snapshot()
     server.partition().log.config = server.partition(1).log.config.__class__(1200, -1, -1)  # type: ignore[attr-defined]
-    await server.engine.keeper.retain()
+    await server.engine.maintenance.retain()
     assert server.partition(1).log.start_offset > 3
     assert server.partition().log.start_offset == 0
-    for task in server.engine.keeper._tasks:
+    for task in server.engine.maintenance._tasks:
         task.cancel()
     files = server.files.process_death()
     flip(files, 25)

@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from pidlease.engine.append_outcome import Outcome, Status
-from pidlease.engine.appenders.catch_up import Parked, Rereading
+from pidlease.engine.appenders.catch_up import CatchUp, Parked
 from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError
 from pidlease.storage.snapshots import TopicPartition
@@ -31,7 +31,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.read = Read()
-        self.rereading = Rereading(self.read, cast(ForwardingLog, None))
+        self.rereading = CatchUp(self.read, cast(ForwardingLog, None))
         self.told: list[tuple[str, Status | None]] = []
 
     def park(self, name: str) -> None:

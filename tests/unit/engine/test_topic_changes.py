@@ -265,10 +265,10 @@ async def test_segments_of_deleted_records_go_when_a_snapshot_covers_them() -> N
     server, pid = await filled()
     await server.partition().delete_records(-1)
     names = server.files.list(DATA / "logs/t-0")
-    await server.engine.keeper.retain()
+    await server.engine.maintenance.retain()
     assert set(names) <= set(server.files.list(DATA / "logs/t-0")), "no snapshot, nothing goes"
     await server.snapshot()
-    await server.engine.keeper.retain()
+    await server.engine.maintenance.retain()
     assert server.partition().log.kept_offset == 12
     again = await server.kill(power=5)
     assert again.partition().log.start_offset == again.partition().readable_end == 12
@@ -325,8 +325,8 @@ async def test_a_stopped_partition_does_not_take_the_snapshots_along(seed: int) 
             await server.snapshot()
     assert server.partition(0).log.stopped
     await server.fill(pid, 3, 12, 1)
-    await server.engine.keeper._flush()
+    await server.engine.maintenance._flush()
     again = await server.kill(power=seed)
-    assert again.engine.keeper.newest is not None
+    assert again.engine.maintenance.newest is not None
     assert (await again.send(pid, 2)).status is DUPLICATE
     assert (await again.send(pid, 11, partition=1)).status is DUPLICATE

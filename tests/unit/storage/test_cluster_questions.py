@@ -10,7 +10,7 @@ import pytest
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client import cluster as module
-from pidlease.kafka.client.broker_connection import Link
+from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
 from pidlease.kafka.client.settings import Address, UpstreamConfig
 from pidlease.kafka.errors import UpstreamAwayError
@@ -37,15 +37,17 @@ class ScriptedCluster(Cluster):
         self.away = False
         self._under_way = 0
 
-    async def any_link(self) -> Link:
+    async def any_link(self) -> BrokerConnection:
         if self.away:
             raise UpstreamAwayError("nobody answers")
         return await self._link(FIRST)
 
-    async def _link(self, address: Address) -> Link:
-        return cast("Link", SimpleNamespace(address=address))
+    async def _link(self, address: Address) -> BrokerConnection:
+        return cast("BrokerConnection", SimpleNamespace(address=address))
 
-    async def _asked(self, link: Link, topics: Set[str] | None) -> tuple[View, Set[str]]:
+    async def _asked(
+        self, link: BrokerConnection, topics: Set[str] | None
+    ) -> tuple[View, Set[str]]:
         assert topics is not None
         assert not self._under_way, "one question at a time"
         self._under_way += 1

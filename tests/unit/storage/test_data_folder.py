@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
-from pidlease.log.segments.data_directory import FORMAT_VERSION, DataFolder
+from pidlease.log.segments.data_directory import FORMAT_VERSION, DataDirectory
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, RealFiles, read_file
 from pidlease.storage.io_pool import IoPool
@@ -23,8 +23,8 @@ SEEDS = range(25)
 TOPIC = Topic.new("t", 1)
 
 
-def open_folder(files: Files, path: Path = PATH) -> DataFolder:
-    return DataFolder(files, path, LogConfig(), cast("IoPool", None))
+def open_folder(files: Files, path: Path = PATH) -> DataDirectory:
+    return DataDirectory(files, path, LogConfig(), cast("IoPool", None))
 
 
 # ---------------------------------------------------------------------- lock

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.log.segments.log_start import write_log_start
 from pidlease.storage.errors import LogError, LogStoppedError
 from pidlease.storage.files import OpenFile, RealFiles
@@ -26,8 +26,8 @@ from tests.unit.storage.test_flush_beside import Held
 DATA = Path("/data")
 
 
-def folder_of(files: SimFiles | RealFiles, path: Path = DATA) -> DataFolder:
-    return DataFolder(files, path, LogConfig(), cast("IoPool", None))
+def folder_of(files: SimFiles | RealFiles, path: Path = DATA) -> DataDirectory:
+    return DataDirectory(files, path, LogConfig(), cast("IoPool", None))
 
 
 def waits(work: threading.Thread) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.storage.errors import LogStoppedError
@@ -31,10 +31,10 @@ class Now:
         done(result)
 
 
-def folder_of(path: Path, limit: int, fsync: FsyncPolicy) -> DataFolder:
+def folder_of(path: Path, limit: int, fsync: FsyncPolicy) -> DataDirectory:
     config = LogConfig(segment_bytes=2000, retention_ms=-1, fsync=fsync)
     pool: IoPool = Now()  # type: ignore[assignment]
-    return DataFolder(RealFiles(), path, config, pool, open_logs_max=limit)
+    return DataDirectory(RealFiles(), path, config, pool, open_logs_max=limit)
 
 
 def files_open(path: Path) -> int:

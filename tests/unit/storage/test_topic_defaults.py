@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from pidlease.core.log_config import LogConfig
-from pidlease.log.segments.data_directory import DataFolder
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import read_file, write_aside
 from pidlease.storage.io_pool import IoPool
@@ -24,8 +24,8 @@ OLD = {"pidlease.deduplication": "off"}
 NEW = {"pidlease.policies": "none,kafka", "pidlease.initial": "zero"}
 
 
-def open_folder(files: SimFiles) -> DataFolder:
-    return DataFolder(files, DATA, LogConfig(), cast("IoPool", None))
+def open_folder(files: SimFiles) -> DataDirectory:
+    return DataDirectory(files, DATA, LogConfig(), cast("IoPool", None))
 
 
 def test_where_nothing_was_set_there_is_nothing() -> None:

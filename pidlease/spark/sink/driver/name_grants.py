@@ -56,7 +56,7 @@ def producer_name(prefix: str, place: Place) -> str:
     return f"{prefix}/{topic}/{place.partition}"
 
 
-class Granting:
+class NameGrants:
     """Asks for leases until there is an answer.
 
     Parameters:

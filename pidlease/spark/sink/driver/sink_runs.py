@@ -15,7 +15,7 @@ from pidlease.copier.cluster_reader import LATEST
 from pidlease.copier.errors import CopyError
 from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.driver.log_ends import RESTORE, LogEnds
-from pidlease.spark.sink.driver.name_grants import Grant, Granting, near_their_end
+from pidlease.spark.sink.driver.name_grants import Grant, NameGrants, near_their_end
 from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch
 from pidlease.spark.sink.run_state import Chain, Place, RunState, Source
 from pidlease.spark.sink.settings import SinkSettings
@@ -191,7 +191,7 @@ class Runs:
             NoLeaseError: they cannot be had now.
         """
         ending = near_their_end(state.sources, int(time.time() * 1000))
-        granting = Granting(self._leases, state.name, _RENEWAL_S)
+        granting = NameGrants(self._leases, state.name, _RENEWAL_S)
         for place, grant in (await granting.renew(ending)).items():
             known = state.sources[place]
             chains = {
@@ -201,8 +201,8 @@ class Runs:
             state = state.with_source(place, _granted(known, grant, chains))
         return state
 
-    def _granting(self, state: RunState) -> Granting:
-        return Granting(self._leases, state.name, self._settings.delivery_timeout_ms / 1000)
+    def _granting(self, state: RunState) -> NameGrants:
+        return NameGrants(self._leases, state.name, self._settings.delivery_timeout_ms / 1000)
 
 
 def _granted(known: Source, grant: Grant, chains: Mapping[Place, Chain]) -> Source:
