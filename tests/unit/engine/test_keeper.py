@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.engine import maintenance as maintenance
+from pidlease.engine import maintenance
 from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import NotOwnerError
