@@ -13,7 +13,7 @@ from pidlease.client import LeasedProducer, ProducerError
 from tests.crash.readback import consume
 from tests.crash.seeds import SOAK, new_random
 from tests.crash.stepped import SteppedServer
-from tests.wire.client import WireClient
+from tests.kafka_listener.client import WireClient
 
 RUNS = 12 if SOAK else 2
 SECONDS = 8.0

@@ -7,9 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
-from tests.wire.admin_requests import (
+from tests.kafka_listener.admin_requests import (
     BROKER,
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
@@ -17,9 +15,9 @@ from tests.wire.admin_requests import (
     alteration,
     config_question,
 )
-from tests.wire.batches import batch
-from tests.wire.client import INIT, WireClient, answers_of, creation, produced
-from tests.wire.group_requests import (
+from tests.kafka_listener.batches import batch
+from tests.kafka_listener.client import INIT, WireClient, answers_of, creation, produced
+from tests.kafka_listener.group_requests import (
     OFFSET_COMMIT,
     OFFSET_FETCH,
     codes_of,
@@ -27,7 +25,9 @@ from tests.wire.group_requests import (
     fetched_offsets,
     fetching,
 )
-from tests.wire.messages import CREATE_TOPICS, INIT_PRODUCER_ID, PRODUCE
+from tests.kafka_listener.messages import CREATE_TOPICS, INIT_PRODUCER_ID, PRODUCE
+from tests.servers.pidlease import PidleaseServer
+from tests.servers.ports import LOOPBACK
 
 _GAP = 45
 _EXISTS = 36

@@ -14,10 +14,10 @@ from tests.crash.consumers import Readings, Watcher, group_of, librdkafka_settin
 from tests.crash.lives import HANG_S, SETTINGS, server_in, verify, wait_for
 from tests.crash.readback import consume
 from tests.crash.seeds import SOAK, new_random
+from tests.kafka_listener.client import WireClient
+from tests.kafka_listener.member import Member
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
-from tests.wire.client import WireClient
-from tests.wire.member import Member
 
 TOPIC = "grouped"
 GROUP = "readers"

@@ -16,9 +16,9 @@ from aiokafka.admin.config_resource import ConfigResourceType as AioType
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka import admin as kafka_admin
 
+from tests.kafka_listener.admin_requests import DESCRIBE_PRODUCERS, producer_question
+from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
-from tests.wire.admin_requests import DESCRIBE_PRODUCERS, producer_question
-from tests.wire.client import WireClient
 
 _TIMEOUT_S: Final = 20
 _library: Any = kafka_admin

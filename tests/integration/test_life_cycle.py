@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.http_door.appending import RAW, path_of
-from tests.http_door.appending import producer as http_producer
-from tests.http_door.lives import ask
+from tests.http_api.appending import RAW, path_of
+from tests.http_api.appending import producer as http_producer
+from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
 from tests.servers.waiting import until

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.kafka_listener.batches import batch
+from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
-from tests.wire.batches import batch
-from tests.wire.client import WireClient
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from pidlease.kafka.records.identity_header import Identity
 from proxy.__main__ import cli
-from tests.http_door.appending import path_of
-from tests.http_door.lives import append, ask
+from tests.http_api.appending import path_of
+from tests.http_api.lives import append, ask
 from tests.integration.damaged_log import (
     COMMITTED,
     NAME,
@@ -26,9 +26,9 @@ from tests.integration.damaged_log import (
 )
 from tests.integration.test_cli_verify import tree, verify
 from tests.integration.test_stopped_partition import STORAGE, Damaged
+from tests.kafka_listener.batches import batch, identified, records_of
+from tests.kafka_listener.client import WireClient
 from tests.servers.ports import LOOPBACK
-from tests.wire.batches import batch, identified, records_of
-from tests.wire.client import WireClient
 
 GAP = 45
 

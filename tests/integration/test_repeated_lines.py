@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 
-from tests.http_door.appending import path_of
-from tests.http_door.lives import make_topic
+from tests.http_api.appending import path_of
+from tests.http_api.lives import make_topic
 from tests.servers.pidlease import PidleaseServer
 
 APPENDS = 300

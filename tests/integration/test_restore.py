@@ -6,10 +6,10 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from tests.crash.readback import consume
+from tests.kafka_listener.batches import batch
+from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
 from tests.unit.cli.datadir import run
-from tests.wire.batches import batch
-from tests.wire.client import WireClient
 
 _LEASED_BEHIND_THE_BACKUP = 250
 _TOPIC = "restored"

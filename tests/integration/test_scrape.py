@@ -6,9 +6,9 @@ from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from pidlease.observability import metric_catalogue as metrics
-from tests.http_door.appending import RAW, path_of
-from tests.http_door.appending import producer as producer_headers
-from tests.http_door.lives import ask
+from tests.http_api.appending import RAW, path_of
+from tests.http_api.appending import producer as producer_headers
+from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
 
 #: Those that a server on the embedded log tells without being a copier, a client or Spark.

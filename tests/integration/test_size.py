@@ -14,11 +14,11 @@ from confluent_kafka.cimpl import NewTopic
 from pidlease.core.packed import Packed
 from tests.benchmarks.scale.full_server import fill, make_topic, start
 from tests.crash.seeds import SOAK, new_random
+from tests.kafka_listener.batches import batch
+from tests.kafka_listener.client import INIT, WireClient
+from tests.kafka_listener.messages import INIT_PRODUCER_ID
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
-from tests.wire.batches import batch
-from tests.wire.client import INIT, WireClient
-from tests.wire.messages import INIT_PRODUCER_ID
 
 TIMEOUT_S = 120
 

@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from typer.testing import CliRunner
 
 from proxy.__main__ import cli
-from tests.http_door.appending import path_of
-from tests.http_door.lives import append, ask
+from tests.http_api.appending import path_of
+from tests.http_api.lives import append, ask
 from tests.integration.damaged_log import (
     COMMITTED,
     NAME,
@@ -27,12 +27,12 @@ from tests.integration.damaged_log import (
     segments,
     write,
 )
+from tests.kafka_listener.admin_requests import DELETE_RECORDS, DESCRIBE_PRODUCERS
+from tests.kafka_listener.batches import NOW_MS, batch, records_of
+from tests.kafka_listener.client import WireClient, fetched, fetched_of
+from tests.kafka_listener.messages import FETCH, LIST_OFFSETS
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
-from tests.wire.admin_requests import DELETE_RECORDS, DESCRIBE_PRODUCERS
-from tests.wire.batches import NOW_MS, batch, records_of
-from tests.wire.client import WireClient, fetched, fetched_of
-from tests.wire.messages import FETCH, LIST_OFFSETS
 
 STORAGE: Final = int(KafkaError.KAFKA_STORAGE_ERROR)
 _DEADLINE_S: Final = 30.0

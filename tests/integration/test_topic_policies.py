@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from proxy.__main__ import cli
 from tests.integration.test_admin_clients import Librdkafka
+from tests.kafka_listener.batches import batch
+from tests.kafka_listener.client import INIT, Answer, WireClient
+from tests.kafka_listener.messages import INIT_PRODUCER_ID
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
-from tests.wire.batches import batch
-from tests.wire.client import INIT, Answer, WireClient
-from tests.wire.messages import INIT_PRODUCER_ID
 
 _POLICY_VIOLATION, _GAP = 44, 45
 

@@ -5,7 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _CUT: Final = "pidlease/repair/cut.py"
-_STOPPED: Final = "tests/http_door/test_damaged.py"
+_STOPPED: Final = "tests/http_api/test_damaged.py"
 _CRASHES: Final = "tests/unit/engine/test_repair_crashes.py"
 _SNAPSHOTS: Final = f"{_CRASHES}::test_a_cut_keeps_what_snapshots_know_of_other_partitions"
 

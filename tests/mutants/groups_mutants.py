@@ -20,9 +20,9 @@ _LINES: Final = "tests/unit/storage/offsets/test_journal.py"
 _STORED: Final = "tests/unit/storage/offsets/test_store.py"
 _STATES: Final = "tests/unit/groups/test_group.py"
 _MACHINE: Final = "tests/unit/groups/test_group_machine.py"
-_WIRE: Final = "tests/wire/test_groups.py"
-_BOUNDS: Final = "tests/wire/test_group_bounds.py"
-_OFFSETS: Final = "tests/wire/test_group_offsets.py"
+_WIRE: Final = "tests/kafka_listener/test_groups.py"
+_BOUNDS: Final = "tests/kafka_listener/test_group_bounds.py"
+_OFFSETS: Final = "tests/kafka_listener/test_group_offsets.py"
 
 GROUPS: Final = (
     Mutant(

@@ -12,8 +12,8 @@ _WRITER_IDS: Final = "pidlease/coordination/zookeeper/zookeeper_writer_ids.py"
 _CLUSTER: Final = "pidlease/kafka/client/cluster.py"
 _LAGGING: Final = "tests/unit/coordination/test_zookeeper_sync.py"
 _LOOKS: Final = "tests/unit/engine/test_block_lookup.py"
-_WRITERS: Final = "tests/unit/storage/test_kafka_writers.py"
-_QUESTIONS: Final = "tests/unit/storage/test_cluster_questions.py"
+_WRITERS: Final = "tests/unit/log/test_kafka_writers.py"
+_QUESTIONS: Final = "tests/unit/kafka/test_cluster_questions.py"
 
 SHARING: Final = (
     Mutant(

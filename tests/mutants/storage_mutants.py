@@ -208,7 +208,7 @@ STORAGE: Final = (
         _EMBEDDED,
         "                self._fsync_failed(error)  # it is the first",
         "                pass  # it is the first",
-        ("tests/unit/storage/test_inline_appends.py",),
+        ("tests/unit/log/test_inline_appends.py",),
     ),
     Mutant(
         "a topic made again forgets that it is one",

@@ -8,24 +8,24 @@ _LANES: Final = "pidlease/engine/appenders/kafka_appender.py"
 _FRONTIER: Final = "pidlease/engine/appenders/applied_offset.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
 _WRITING: Final = "pidlease/engine/appenders/writer_appender.py"
-_SIM: Final = "tests/unit/engine/test_lanes.py"
-_JOINED: Final = "tests/unit/storage/test_joined.py"
+_SIM: Final = "tests/unit/engine/test_kafka_appender.py"
+_JOINED: Final = "tests/unit/kafka/test_joined.py"
 _LINK: Final = "pidlease/kafka/client/broker_connection.py"
 _CHANNELS: Final = "pidlease/kafka/client/produce_channels.py"
-_LINKED: Final = "tests/in_front/test_link.py"
-_SENT: Final = "tests/in_front/test_channels.py"
+_LINKED: Final = "tests/kafka_backend/test_link.py"
+_SENT: Final = "tests/kafka_backend/test_channels.py"
 _CLUSTER: Final = "pidlease/kafka/client/cluster.py"
 _CLIENT_LINKS: Final = "proxy/kafka/forwarded/client_brokers.py"
 _KAFKA_LOG: Final = "pidlease/log/kafka/kafka_partition_log.py"
-_LOOKED: Final = "tests/in_front/test_cluster_looks.py"
-_READ: Final = "tests/unit/storage/test_kafka_log.py"
+_LOOKED: Final = "tests/kafka_backend/test_cluster_looks.py"
+_READ: Final = "tests/unit/log/test_kafka_log.py"
 _CODES: Final = "pidlease/kafka/produce_errors.py"
 _EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
 
 _FETCHING: Final = "proxy/kafka/forwarded/leader_fetches.py"
-_HELD: Final = "tests/wire/test_fetch_held.py"
+_HELD: Final = "tests/kafka_listener/test_fetch_held.py"
 _WRITER: Final = "pidlease/kafka/records/writer_batch.py"
-_CONTENT: Final = "tests/http_door/test_records_content.py"
+_CONTENT: Final = "tests/http_api/test_records_content.py"
 _REPEATS: Final = "pidlease/observability/repeated_lines.py"
 _LINES: Final = "tests/unit/test_repeated_lines.py"
 
@@ -105,14 +105,14 @@ UPSTREAM: Final = (
         "pidlease/kafka/client/bootstrap.py",
         "        if link.address in config.answered:\n",
         "        if link.address in ():\n",
-        ("tests/in_front/test_link.py",),
+        ("tests/kafka_backend/test_link.py",),
     ),
     Mutant(
         "clients are told paths",
         "pidlease/storage/errors.py",
         "    if error.strerror:\n        return error.strerror\n",
         "    if error.strerror:\n        return str(error)\n",
-        ("tests/http_door/test_no_paths.py",),
+        ("tests/http_api/test_no_paths.py",),
     ),
     Mutant(
         "the first batch of a producer does not go alone",
@@ -210,7 +210,7 @@ UPSTREAM: Final = (
         "proxy/kafka/client_connection.py",
         "        if self._poll is not None and slot.api_key != self._poll[0]:\n",
         "        if self._poll is not None and slot.api_key == self._poll[0]:\n",
-        ("tests/wire/test_fetch.py",),
+        ("tests/kafka_listener/test_fetch.py",),
     ),
     Mutant(
         "in-flight state wins over what was read from the log",
@@ -238,7 +238,7 @@ UPSTREAM: Final = (
         "pidlease/engine/maintenance.py",
         "            await self._check_owned()\n",
         "",
-        ("tests/unit/engine/test_keeper.py",),
+        ("tests/unit/engine/test_maintenance.py",),
     ),
     Mutant(
         "a batch that timed out is certainly not stored",
@@ -417,7 +417,7 @@ UPSTREAM: Final = (
         "pidlease/engine/appenders/catch_up.py",
         "                self._failed.discard(producer)\n",
         "                pass\n",
-        ("tests/unit/engine/test_rereading.py",),
+        ("tests/unit/engine/test_catch_up.py",),
     ),
     Mutant(
         "what has landed of a producer that is gone is kept",

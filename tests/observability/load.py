@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from pidlease.client import LeasedProducer, ProducerError
 from pidlease.client.metrics import ProducerCollector
-from tests.http_door.appending import JSON, RAW, path_of, producer
-from tests.http_door.lives import ask
+from tests.http_api.appending import JSON, RAW, path_of, producer
+from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
 

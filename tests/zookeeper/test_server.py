@@ -11,12 +11,12 @@ import pytest
 from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.core.pid import Policy, make_pid, number_of
 from tests.crash.seeds import SOAK, new_random
+from tests.kafka_listener.batches import batch
+from tests.kafka_listener.client import INIT, WireClient
+from tests.kafka_listener.messages import INIT_PRODUCER_ID
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
-from tests.wire.batches import batch
-from tests.wire.client import INIT, WireClient
-from tests.wire.messages import INIT_PRODUCER_ID
 from tests.zookeeper.conftest import Connect
 from tests.zookeeper.leasing import IN_FLIGHT, lease_all
 

@@ -17,12 +17,12 @@ from confluent_kafka.cimpl import NewTopic
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.scale.memory import memory_bytes
 from tests.crash.raw import lease_on
+from tests.kafka_listener.batches import batch
+from tests.kafka_listener.client import WireClient, answers_of, fetched, fetched_of, produced
+from tests.kafka_listener.messages import FETCH, PRODUCE
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
-from tests.wire.batches import batch
-from tests.wire.client import WireClient, answers_of, fetched, fetched_of, produced
-from tests.wire.messages import FETCH, PRODUCE
 
 CONNECTIONS = 200
 PARTITIONS = 1000

@@ -8,8 +8,8 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import under_writer
+from tests.kafka_listener.batches import identified
 from tests.unit.cli.datadir import OTHER, PID, DataDir, batch, filled, flip
-from tests.wire.batches import identified
 
 BATCH_BYTES = 961
 

@@ -18,8 +18,8 @@ from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 from pidlease.storage.io_pool import IoPool
+from tests.kafka_listener.batches import identified
 from tests.unit.engine.fakes import OTHER, PID, Bench, FakeLeases, settle, statuses
-from tests.wire.batches import identified
 
 LEASE_MS = 1000
 APPENDED, UNKNOWN, FAILED = Status.APPENDED, Status.UNKNOWN, Status.FAILED

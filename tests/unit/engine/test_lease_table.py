@@ -8,7 +8,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.core.ring import LeaseRing
 from pidlease.engine.leases.lease_table import Lease, LeaseTable
 from pidlease.storage.snapshots import LeaseRows
-from tests.unit.engine.test_leasing import FakePartition
+from tests.unit.engine.test_leases import FakePartition
 
 
 @pytest.mark.parametrize("seed", range(20))

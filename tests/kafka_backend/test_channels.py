@@ -1,0 +1,196 @@
+"""Batches to the leaders over sockets, against brokers that a test plays."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from kio.index import load_request_schema
+from kio.serial import entity_reader
+
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
+from pidlease.kafka.client.produce_channels import ProduceChannels
+from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.kafka.codec.client_messages import API_VERSIONS, PRODUCE
+from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
+from tests.kafka_backend.test_link import frame, read
+from tests.servers.ports import LOOPBACK, free_ports
+
+PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+_SECONDS = 30.0
+
+
+class Broker:
+    """Answers Produce when the test says so.
+
+    Attributes:
+        asked: what it was asked, taken apart.
+        connections: how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[Any] = asyncio.Queue()
+        self.connections = 0
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def listen(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, LOOPBACK, port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.append(writer)
+        kind: Any = load_request_schema(PRODUCE, 8)
+        while True:
+            try:
+                asked = await read(reader)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            if struct.unpack_from(">h", asked)[0] == API_VERSIONS:
+                writer.write(frame(asked[4:8] + struct.pack(">hihhhi", 0, 1, PRODUCE, 3, 8, 0)))
+                continue
+            at = entity_reader(kind.__header_schema__)(asked, 0)[1]
+            self.asked.put_nowait((asked[4:8], entity_reader(kind)(asked, at)[0], writer))
+
+    async def take(self) -> tuple[Any, Callable[[int], None]]:
+        """The next request, and how all its batches are answered: a code, 0 for success."""
+        async with asyncio.timeout(_SECONDS):
+            correlation, body, writer = await self.asked.get()
+
+        def answer(code: int) -> None:
+            parts = [(topic.name.encode(), part.index)
+                     for topic in body.topic_data for part in topic.partition_data]  # fmt: skip
+            rows = [struct.pack(">h", len(name)) + name
+                    + struct.pack(">iihqqqih", 1, index, code, -1 if code else 7, -1, 0, 0, -1)
+                    for name, index in parts]  # fmt: skip
+            head = correlation + struct.pack(">i", len(rows))
+            writer.write(frame(b"".join([head, *rows]) + struct.pack(">i", 0)))
+
+        return body, answer
+
+
+class Known:
+    """What is asked of the cluster; brokers 1 and 2 are the test's."""
+
+    def __init__(self, *brokers: Broker) -> None:
+        self.brokers = brokers
+        self.config = UpstreamConfig((), connect_seconds=_SECONDS, request_seconds=20.0)
+        self.view = View()
+        self.lead(1)
+
+    def lead(self, broker: int) -> None:
+        topic = UpstreamTopic("t", "id", internal=False, leaders=(broker, broker))
+        self.view = View(topics={"t": topic})
+
+    def address(self, broker: int) -> tuple[str, int]:
+        return LOOPBACK, self.brokers[broker - 1].port
+
+    def stale(self) -> None:
+        """Nobody looks."""
+
+
+@asynccontextmanager
+async def sending(count: int = 1) -> AsyncIterator[tuple[ProduceChannels, Known, list[Broker]]]:
+    brokers = [Broker() for _ in range(count)]
+    for each in brokers:
+        await each.listen()
+    known = Known(*brokers)
+    channels = ProduceChannels(cast(Cluster, known))
+    try:
+        yield channels, known, brokers
+    finally:
+        channels.close()
+        for each in brokers:
+            each.close()
+
+
+def send(
+    channels: ProduceChannels, producer: int, batch: Batch
+) -> asyncio.Future[Row | UpstreamError]:
+    future: asyncio.Future[Row | UpstreamError] = asyncio.get_running_loop().create_future()
+    channels.send(producer, batch, future.set_result)
+    return future
+
+
+async def within(future: asyncio.Future[Row | UpstreamError]) -> Row | UpstreamError:
+    async with asyncio.timeout(_SECONDS):
+        return await future
+
+
+async def test_the_leader_gives_up_before_the_connection_does() -> None:
+    async with sending() as (channels, known, (broker,)):
+        sent = send(channels, 5, Batch(PLACE, b"x"))
+        body, answer = await broker.take()
+        assert body.timeout.total_seconds() == 0.8 * known.config.request_seconds
+        answer(0)
+        assert await within(sent) == Row(0, 7)
+
+
+async def test_producers_share_a_connection_one_behind_the_other() -> None:
+    """Who has nothing in flight leaves it to the next."""
+    async with sending() as (channels, _, (broker,)):
+        for producer in range(1, 9):
+            sent = send(channels, producer, Batch(PLACE, b"x"))
+            (await broker.take())[1](0)
+            assert await within(sent) == Row(0, 7)
+        assert broker.connections == 1
+
+
+async def test_a_connection_that_could_not_be_made_is_tried_again() -> None:
+    async with sending() as (channels, known, (broker,)):
+        (port,) = free_ports(1)
+        broker.close()
+        broker.port = port
+        assert isinstance(await within(send(channels, 5, Batch(PLACE, b"x"))), UpstreamAwayError)
+        await broker.listen(port)
+        sent = send(channels, 5, Batch(PLACE, b"x"))
+        (await broker.take())[1](0)
+        assert await within(sent) == Row(0, 7)
+        assert known.address(1)[1] == port
+
+
+async def test_without_a_producer_the_next_goes_to_the_new_leader() -> None:
+    """Although more is in flight to the old one; of a producer it would have to stay in order."""
+    async with sending(2) as (channels, known, (old, new)):
+        for producer, leader in ((0, new), (5, old)):
+            known.lead(1)
+            first, second = (send(channels, producer, Batch(PLACE, b"x")) for _ in range(2))
+            refuse, later = (await old.take())[1], (await old.take())[1]
+            known.lead(2)
+            refuse(6)
+            assert (await within(first)) == Row(6, -1)
+            third = send(channels, producer, Batch(PLACE, b"x"))
+            if leader is new:
+                (await new.take())[1](0)
+            later(0)
+            if leader is old:
+                (await old.take())[1](0)
+            assert await within(second) == await within(third) == Row(0, 7)
+
+
+async def test_a_request_belongs_to_one_transaction() -> None:
+    async with sending() as (channels, _, (broker,)):
+        ids = ["one", "two", None, None]
+        places = [PLACE, OTHER, PLACE, OTHER]
+        sent = [send(channels, 5, Batch(place, b"x", id_))
+                for place, id_ in zip(places, ids, strict=True)]  # fmt: skip
+        asked = []
+        for _ in range(3):
+            body, answer = await broker.take()
+            parts = [part.index for topic in body.topic_data for part in topic.partition_data]
+            asked.append((body.transactional_id, parts))
+            answer(0)
+        assert asked == [("one", [0]), ("two", [1]), (None, [0, 1])]
+        for each in sent:
+            assert await within(each) == Row(0, 7)

@@ -1,0 +1,359 @@
+"""Named leases over whole lives of a server: kills, leases that end, topics made again, others."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.name_bindings import NamesError
+from pidlease.coordination.pid_sequence import Coordination, SequenceError
+from pidlease.core.blocks import PidBlock
+from pidlease.core.log_config import LogConfig
+from pidlease.core.pid import Policy, make_pid
+from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.append_service import AppendService
+from pidlease.engine.batch_identity import identified as judged_by
+from pidlease.engine.engine import Engine, EngineConfig
+from pidlease.engine.lease_service import Ask, Granted, LeaseService, UnknownPidError
+from pidlease.engine.named_leases import NameBusyError, NameConflictError
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
+from pidlease.log.segments.data_directory import DataDirectory
+from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.topics.topic_store import Topic
+from tests.kafka_listener.batches import identified
+from tests.sim.batches import TIME_MS
+from tests.sim.files import SimFiles
+from tests.sim.pool import SeededPool
+from tests.unit.engine.server import DATA, LEASE_MS, NEVER, Server
+
+STORED, FENCED = Status.APPENDED, Status.FENCED
+
+
+async def begin() -> Server:
+    return await Server(SimFiles()).start()
+
+
+async def put(
+    server: Server,
+    lease: Granted,
+    first: int,
+    last: int = -1,
+    *,
+    partition: int = 0,
+    records: int = 0,
+) -> Outcome:
+    """A batch under a lease; of as many records as its range has numbers, or as is said."""
+    last = max(first, last)
+    values: list[bytes | None] = [b"x"] * (records or last - first + 1)
+    identity = Identity(lease.pid, "", lease.generation, first, last)
+    data = bytearray(identified(values, identity))
+    header = under_writer(read_header(data), data)
+    told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    place = server.partition(partition)
+    batch = judged_by(identity, header, crc_of_send(header, data))
+    place.produce(lease.pid, header, data, batch, told.set_result)
+    return await told
+
+
+async def request(server: Server, seq: int) -> Outcome:
+    """A request of a producer with an id of its own."""
+    identity = Identity(-1, "web", 0, seq, seq)
+    data = bytearray(identified([b"%d" % seq], identity))
+    return await AppendService(server.engine).append(server.partition(), data, identity)
+
+
+async def ask(
+    server: Server, partition: int = 0, *, renew: bool = False, policy: Policy = Policy.STRICT
+) -> Granted:
+    wanted = Ask("t", partition, name="n", renew=renew, policy=policy)
+    return await LeaseService(server.engine).lease(wanted)
+
+
+def end_leases(server: Server) -> None:
+    server.now_ms += 3 * LEASE_MS
+    while server.engine.leases.expire():
+        pass
+
+
+# ---------------------------------------------------------------------- who was forgotten
+
+
+async def test_who_begins_again_after_its_lease_goes_on_over_a_kill() -> None:
+    """Once a bug: a new request passed for the one that had its number a lease before."""
+    server = await begin()
+    for seq in range(5):
+        assert (await request(server, seq)).status is STORED
+    end_leases(server)
+    assert (await request(server, 5)).expected == 0
+    assert (await request(server, 0)).status is STORED
+    server = await server.kill()
+    assert (await request(server, 1)).status is STORED
+
+
+async def test_a_monotonic_zombie_does_not_come_in_when_its_state_has_ended() -> None:
+    """Once a bug: of whom nothing is known could begin anywhere, and stored it all twice."""
+    server = await begin()
+    first = await ask(server, policy=Policy.MONOTONIC)
+    assert (await put(server, first, 10)).status is STORED
+    end_leases(server)
+    second = await ask(server, policy=Policy.MONOTONIC)
+    assert second.pid != first.pid
+    assert (await put(server, second, 11)).status is STORED
+    assert (await put(server, first, 11)).status is Status.UNKNOWN
+
+
+async def test_a_monotonic_zombie_does_not_come_in_behind_a_kill() -> None:
+    """Its PID was leased late from its block, and the kill came before the next snapshot."""
+    server = await begin()
+    server.now_ms += 2 * LEASE_MS
+    first = await ask(server, policy=Policy.MONOTONIC)
+    server = await server.kill()
+    second = await ask(server, policy=Policy.MONOTONIC)
+    assert second.pid == first.pid, "the binding says that it lasts"
+    assert (await put(server, second, 1)).status is STORED
+    assert (await put(server, first, 1)).status is FENCED
+
+
+async def test_a_monotonic_pid_without_a_name_is_nobody_s() -> None:
+    server = await begin()
+    pid = server.engine.leases.lease(Policy.MONOTONIC)
+    assert (await put(server, Granted(pid, 0, 0, 0), 5)).status is Status.UNKNOWN
+
+
+# ---------------------------------------------------------------------- what a name keeps
+
+
+async def test_a_name_goes_on_where_history_is_missing_on_a_partition() -> None:
+    """Once a bug: granted again and again, and UNKNOWN to the partition each time."""
+    server = await begin()
+    first = await ask(server)
+    assert (await put(server, first, 0, 4)).status is STORED
+    server.now_ms += 10
+    await server.engine.delete_topic("t")
+    await server.engine.create_topic(Topic.new("t", 2))
+    server.now_ms += 10
+    second = await ask(server)
+    assert (await put(server, second, second.sequence_number)).status is STORED
+    assert second.pid != first.pid
+    third = await ask(server)
+    assert (third.pid, third.sequence_number) == (second.pid, 1)
+
+
+async def test_a_pid_leased_late_from_its_block_lasts_over_a_kill() -> None:
+    server = await begin()
+    server.now_ms += 2 * LEASE_MS
+    first = await ask(server)
+    assert (await put(server, first, 0)).status is STORED
+    server = await server.kill()
+    second = await ask(server, 1)
+    assert second.pid == first.pid
+    assert (await put(server, second, 0, partition=1)).status is STORED
+
+
+async def test_a_renewal_lasts_over_a_kill() -> None:
+    """Once a bug: the numbering was lost, and who had the PID before it was let in."""
+    server = await begin()
+    server.now_ms += LEASE_MS // 2
+    first = await ask(server)
+    assert (await put(server, first, 0, 99)).status is STORED
+    await server.snapshot()
+    server.now_ms += LEASE_MS * 9 // 10
+    second = await ask(server, renew=True)
+    assert (second.pid != first.pid, second.resume_at) == (True, 100)
+    server = await server.kill()
+    assert (await put(server, first, 100)).status is FENCED
+    assert (await put(server, second, 0, 100, records=1)).status is STORED, "a chained range"
+    third = await ask(server)
+    assert (third.pid, third.resume_at) == (second.pid, 101)
+    server = await server.kill()
+    assert (await put(server, first, 100)).status is FENCED
+
+
+async def test_what_came_under_the_pid_before_is_a_duplicate() -> None:
+    """Once a bug: sent again after a renewal by ids of one's own, it was stored again."""
+    server = await begin()
+    first = await ask(server, policy=Policy.MONOTONIC)
+    assert (await put(server, first, 0, 9)).status is STORED
+    server.now_ms += LEASE_MS * 9 // 10
+    second = await ask(server, renew=True, policy=Policy.MONOTONIC)
+    assert (await put(server, second, 5, 9)).status is Status.DUPLICATE
+    assert (await put(server, second, 10)).status is STORED
+    assert (await put(server, second, 5, 9)).status is Status.DUPLICATE
+
+
+async def test_the_numbering_outlives_a_pid_that_never_wrote() -> None:
+    server = await begin()
+    first = await ask(server)
+    assert (await put(server, first, 0, 99)).status is STORED
+    server.now_ms += LEASE_MS * 9 // 10
+    second = await ask(server, renew=True)
+    assert second.resume_at == 100
+    await server.snapshot()
+    server.now_ms += LEASE_MS // 2
+    server = await server.kill()  # what wrote has its full lease again, what did not has not
+    server.now_ms += LEASE_MS * 7 // 10
+    server.engine.leases.expire()
+    assert server.partition().producer(first.pid) is not None
+    assert (await ask(server)).resume_at == 100
+
+
+# ---------------------------------------------------------------------- what comes to nothing
+
+
+async def test_failed_grants_take_one_pid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a bug: each try took another one, and a full disk filled the ring for a day."""
+    server = await begin()
+
+    def fail(*_: object) -> None:
+        raise NamesError("no space left")
+
+    monkeypatch.setattr(FileNames, "change", fail)
+    before = len(server.engine.leases.ring)
+    for _ in range(60):
+        with pytest.raises(NamesError):
+            await ask(server)
+    assert len(server.engine.leases.ring) == before + 1
+    monkeypatch.undo()
+    await ask(server)
+    assert len(server.engine.leases.ring) == before + 1
+
+
+async def test_a_conflict_takes_none() -> None:
+    server = await begin()
+    await ask(server)
+    before = len(server.engine.leases.ring)
+    for _ in range(20):
+        with pytest.raises(NameConflictError):
+            await ask(server, renew=True, policy=Policy.MONOTONIC)
+    assert len(server.engine.leases.ring) == before
+
+
+async def test_a_refused_grant_is_refused_for_the_whole_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await begin()
+    calls: list[object] = []
+
+    def fail(*given: object) -> None:
+        calls.append(given)
+        raise NamesError("no space left")
+
+    monkeypatch.setattr(FileNames, "change", fail)
+    asks = [Ask("t", each, name="n") for each in range(2)]
+    service = LeaseService(server.engine, asks)
+    for each in asks:
+        with pytest.raises(NamesError):
+            await service.lease(each)
+    assert len(calls) == 1
+
+
+async def test_nothing_is_kept_of_names_that_are_gone() -> None:
+    server = await begin()
+    for number in range(50):
+        wanted = Ask("t", 0, name=f"n{number}")
+        await LeaseService(server.engine).lease(wanted)
+    end_leases(server)
+    for number in range(50):
+        await server.engine.naming.release(f"n{number}")
+    assert server.engine.leases.fences == {}
+    assert server.engine.naming.names == {}
+    server = await server.kill()
+    assert await server.engine.naming._pool.run(server.engine.naming._bindings.all) == {}
+
+
+async def test_an_invented_pid_does_not_move_the_sequence() -> None:
+    """Once a bug, with deduplication off: every lease failed, for ever."""
+    server = await begin()
+    await server.engine.alter_topic("t", {"pidlease.deduplication": "off"})
+    invented = Granted(make_pid(Policy.STRICT, 2**48 - 5), 0, 0, 0)
+    assert (await put(server, invented, 0)).status is Status.UNKNOWN
+    server = await server.kill()
+    assert server.lease() % (1 << 48) < 10_000
+
+
+async def test_a_pid_of_another_policy_with_the_same_number() -> None:
+    server = await begin()
+    lease = await ask(server)
+    other = lease._replace(pid=make_pid(Policy.KAFKA, lease.pid % (1 << 48)), generation=0)
+    assert (await put(server, other, 0)).status is Status.UNKNOWN
+    assert (await put(server, lease, 0)).status is STORED
+
+
+# ---------------------------------------------------------------------- several servers
+
+
+class Shared:
+    """One coordinator of several servers, each with a log of its own."""
+
+    def __init__(self) -> None:
+        files = SimFiles()
+        self.now_ms = TIME_MS
+        path = Path("/coordinator")
+        self.sequence = FileSequence(
+            files, path / "blocks", "me", lambda: self.now_ms, 2 * LEASE_MS
+        )
+        self.sequence.shared = True
+        self.names = FileNames(files, path / "names")
+
+    async def server(self) -> Server:
+        server = Server(SimFiles(), self.now_ms)
+        pool = SeededPool(asyncio.get_running_loop(), Random(0))
+        folder = DataDirectory(server.files, DATA, LogConfig(1200, retention_ms=-1), pool)
+        server.engine = Engine(
+            folder,
+            SnapshotStore(server.files, folder.snapshots),
+            Coordination(self.sequence, self.names),
+            pool,
+            EngineConfig(lease_ms=LEASE_MS, maintenance=NEVER),
+            lambda: self.now_ms,
+        )
+        await server.engine.start()
+        await server.engine.create_topic(Topic.new("t", 2))
+        return server
+
+
+async def test_a_name_at_two_servers_is_one_pid() -> None:
+    """Once a bug: the second one took it for ended, and its numbering on the first was lost."""
+    shared = Shared()
+    one, other = await shared.server(), await shared.server()
+    first = await ask(other)
+    assert (await put(other, first, 0, 99)).status is STORED
+    second = await ask(one)
+    assert (second.pid, second.sequence_number) == (first.pid, 0)
+    assert (await put(one, second, 0)).status is STORED
+    third = await ask(other)
+    assert (third.pid, third.resume_at) == (first.pid, 100)
+    assert (await put(other, first, 100)).status is FENCED
+    assert (await put(other, third, 100)).status is STORED
+
+
+async def test_a_pid_that_another_server_leased_just_now_is_looked_up() -> None:
+    shared = Shared()
+    one, other = await shared.server(), await shared.server()
+    pid = (await LeaseService(other.engine).lease(Ask("t", 0))).pid
+    wanted = Ask("t", 0, pid)
+    assert (await LeaseService(one.engine).lease(wanted)).pid == pid
+    with pytest.raises(UnknownPidError, match="never leased"):
+        await LeaseService(one.engine).lease(Ask("t", 0, make_pid(Policy.STRICT, 10**9)))
+
+
+async def test_a_pid_is_not_unknown_while_the_coordinator_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared()
+    one, other = await shared.server(), await shared.server()
+    pid = (await LeaseService(other.engine).lease(Ask("t", 0))).pid
+
+    def away(beyond: int = 0) -> list[PidBlock]:
+        raise SequenceError(f"nobody answers beyond {beyond}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared.sequence, "blocks", away)
+        with pytest.raises(NameBusyError, match="cannot be looked up now"):
+            await LeaseService(one.engine).lease(Ask("t", 0, pid))
+    assert (await LeaseService(one.engine).lease(Ask("t", 0, pid))).pid == pid
