@@ -268,4 +268,4 @@ def test_only_the_connection_reads() -> None:
     """Everything else reads by its methods, which go with a sync."""
     reads = re.compile(r"\b(get|get_children|exists|get_acls)_async\b")
     for path in Path(package.__file__).parent.glob("*.py"):
-        assert path.name == "connection.py" or not reads.search(path.read_text()), path
+        assert path.name == "zookeeper_connection.py" or not reads.search(path.read_text()), path

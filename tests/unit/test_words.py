@@ -1,0 +1,99 @@
+"""The words that the code does not use, for the field has its own: in names, comments, texts.
+
+`python -m tests.unit.test_words [FILE OR FOLDER ...]` shows where they are.
+"""
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_ROOT = Path(__file__).parents[2]
+#: Grows folder by folder, until it is all of them.
+_FOLDERS = ("examples",)
+
+#: In comments, docstrings and messages; and what is said instead.
+_PROSE = {
+    r"told|tells?|telling": "acknowledge, return, report, log",
+    r"whose|who|whom|nobody|somebody": "the producer, client, server, operator ...",
+    r"doors?": "listener",
+    r"keeper|upkeep": "maintenance",
+    r"flying|under way|on (?:its|their) way": "in flight, pending, running",
+    r"frontier": "applied offset",
+    r"rereading": "catch-up, replay",
+    r"behind": "after, following",
+    r"no sense": "invalid; say what is wrong",
+    r"lanes?": "queue, in-flight batches of a producer",
+    r"holes?": "sequence gap",
+    r"surroundings": "context",
+    r"[Ss]ee (?:`|the (?:module|class|port|method))": "@override, or say it",
+}
+#: As a part of a name, between underscores.
+_NAMES = {
+    "told", "tell", "tells", "whose", "who", "nobody", "door", "doors", "keeper", "upkeep",
+    "flying", "frontier", "rereading", "behind", "surroundings", "lane", "lanes", "taking",
+    "asking", "link", "links", "hole", "holes",
+}  # fmt: skip
+#: Where such a word is right: file -> what is found there. With the reason.
+_ALLOWED: dict[str, set[str]] = {}
+
+
+class Found(NamedTuple):
+    """A word, and where it is."""
+
+    file: str
+    line: int
+    word: str
+    instead: str
+
+
+_EACH = [
+    (re.compile(rf"\b(?:{pattern})(?![\w'])", re.IGNORECASE), say)
+    for pattern, say in _PROSE.items()
+]
+
+
+def words_of(path: Path) -> Iterator[Found]:
+    """The words of one file that should be others."""
+    file = path.relative_to(_ROOT).as_posix()
+    allowed = _ALLOWED.get(file, set())
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type == tokenize.NAME:
+            for part in set(token.string.lower().strip("_").split("_")) & _NAMES:
+                if token.string not in allowed:
+                    yield Found(file, token.start[0], token.string, part)
+        elif token.type in (tokenize.COMMENT, tokenize.STRING):
+            for pattern, say in _EACH:
+                for match in pattern.finditer(token.string):
+                    if match.group() not in allowed:
+                        line = token.start[0] + token.string[: match.start()].count("\n")
+                        yield Found(file, line, match.group(), say)
+
+
+def _files(places: list[Path]) -> Iterator[Path]:
+    for place in places:
+        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
+
+
+def test_words() -> None:
+    found = [
+        each for path in _files([_ROOT / each for each in _FOLDERS]) for each in words_of(path)
+    ]
+    assert not found, "\n".join(f"{e.file}:{e.line}: {e.word} ({e.instead})" for e in found)
+
+
+def test_what_is_allowed_is_there() -> None:
+    for file, allowed in _ALLOWED.items():
+        text = (_ROOT / file).read_text()
+        assert {word for word in allowed if word not in text} == set()
+
+
+if __name__ == "__main__":
+    given = [Path(each).resolve() for each in sys.argv[1:]] or [_ROOT / each for each in _FOLDERS]
+    hits = [each for path in _files(given) for each in words_of(path)]
+    for each in hits:
+        print(f"{each.file}:{each.line}: {each.word} -> {each.instead}")
+    print(len(hits))
