@@ -21,7 +21,12 @@ def graph() -> grimp.ImportGraph:
 
 
 def test_a_file_name_occurs_once() -> None:
-    names = Counter(path.stem for package in _PACKAGES for path in (_ROOT / package).rglob("*.py"))
+    names = Counter(
+        path.stem
+        for package in _PACKAGES
+        for path in (_ROOT / package).rglob("*.py")
+        if path != _DEPRECATED
+    )
     assert {name for name, count in names.items() if count > 1} <= _REPEATED
 
 
