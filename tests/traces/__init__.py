@@ -1,0 +1,1 @@
+"""The calls that a request makes, on record: a change that adds any shows as a diff."""
