@@ -18,7 +18,7 @@ from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, malfo
 from pidlease.core.packed import Packed, fold_packed, is_newer, judge_packed, offset_of
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, Start, rules_of
-from pidlease.core.state import Batch
+from pidlease.core.state import Batch, ProducerState
 from pidlease.core.topic_policy import TopicPolicy
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told_as
 from pidlease.engine.appenders.block_lookup import BlockLookup
@@ -56,8 +56,8 @@ _OWNER_UNKNOWN: Final = Outcome(
 _log = structlog.get_logger(__name__)
 
 
-class Partition(ProducerTable):
-    """A partition with what is known of its producers.
+class Partition:
+    """One partition: validates batches, appends them, and keeps its producers' states.
 
     Parameters:
         name: topic and number.
@@ -69,7 +69,11 @@ class Partition(ProducerTable):
     def __init__(
         self, name: TopicPartition, topic: Topic, log: PartitionLog, around: PartitionContext
     ) -> None:
-        super().__init__(name, topic, around.names, log.end_offset)
+        self.name: Final = name
+        self.topic_id: Final = topic.topic_id
+        self.names: Final = around.names
+        #: Its producers' states, as far as the log is applied.
+        self.table: Final = ProducerTable(name, topic, around.names, log.end_offset)
         self.log = log
         self.policy = TopicPolicy()
         #: Whether its topic was deleted, or is not seen any more; then no door finds it.
@@ -157,7 +161,7 @@ class Partition(ProducerTable):
             if reading is not None:
                 self._park(reading, pid, batch, again, done)
                 return
-        state = self._pushed.get(pid) or self.producers.get(pid)
+        state = self._pushed.get(pid) or self.table.states.get(pid)
         verdict = self._judge(rules, pid, state, batch)
         if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):
             done(self._outcome(rules.policy, behind_failed(self._failed.first(pid))))
@@ -257,7 +261,7 @@ class Partition(ProducerTable):
         granted = self._fences.get(pid, -1) if self._fences else -1
         if state is not None:
             return judge_packed(rules, state, batch, granted)
-        verdict = judge(rules, None, batch, self._leases.age(pid, self.hole_ms), granted)
+        verdict = judge(rules, None, batch, self._leases.age(pid, self.table.hole_ms), granted)
         if verdict.kind is Kind.ADMIT and self._policy.starts_at_zero and batch.first:
             return Verdict(Kind.GAP, expected=0)
         if verdict.kind is Kind.ADMIT and self._stood_before(pid, batch):
@@ -266,7 +270,7 @@ class Partition(ProducerTable):
 
     def _stood_before(self, pid: int, batch: Batch) -> bool:
         """Whether all of a name's batch came under the PID before: its numbering goes on."""
-        former = self.producer(self._formers[pid]) if pid in self._formers else None
+        former = self.table.producer(self._formers[pid]) if pid in self._formers else None
         return former is not None and batch.last <= former.high
 
     def _let_through(self, rules: Rules, pid: int, state: Packed | None, batch: Batch) -> Verdict:
@@ -275,7 +279,7 @@ class Partition(ProducerTable):
         if reason:
             return Verdict(Kind.MALFORMED, reason=reason)
         if state is None and rules.start_old is not Start.AT_ZERO:
-            never = self._leases.age(pid, self.hole_ms) is Age.NEVER
+            never = self._leases.age(pid, self.table.hole_ms) is Age.NEVER
             return UNKNOWN if never else ADMIT
         return ADMIT
 
@@ -310,7 +314,7 @@ class Partition(ProducerTable):
             done(self._outcome(rules.policy, Outcome(Status.FAILED, reason=reason)))
             return
         if flying and kind in (Kind.DUPLICATE, Kind.OVERLAP):
-            durable = self.producers.get(pid)
+            durable = self.table.states.get(pid)
             verdict = judge_packed(rules, durable, batch) if durable is not None else verdict
             if durable is None or verdict.kind is not Kind.DUPLICATE:
                 # What it repeats, or straddles, is not acknowledged yet: wait for that answer.
@@ -344,19 +348,19 @@ class Partition(ProducerTable):
     def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
         """Move persisted, in the order of the log (see `appends.Appending`)."""
         now_ms = self._clock_ms()
-        counts = self.counts
+        counts, table = self.counts, self.table
         self.totals.appends += 1
         applied = []
         for pending, offset in zip(group, offsets, strict=True):
             pid, header = pending.pid, pending.new.header
             rules = rules_of(pid) if pid else None
             if rules is not None:
-                state = self.producers.get(pid)
+                state = table.states.get(pid)
                 if not self._shared or state is None or offset_of(rules, state) < offset:
-                    self.producers[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
+                    table.states[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
                 self._land(pid)
-            if offset >= self.next_offset:
-                self.next_offset = offset + header.records
+            if offset >= table.next_offset:
+                table.next_offset = offset + header.records
             counts.batches += 1
             counts.records += header.records
             counts.bytes += header.size
@@ -382,7 +386,7 @@ class Partition(ProducerTable):
     def _answer_retry(self, pid: int, batch: Batch, done: Done) -> None:
         """Judge a retry again, now that what it waited for is acknowledged."""
         rules = rules_of(pid)
-        state = self.producers.get(pid)
+        state = self.table.states.get(pid)
         verdict = ADMIT if rules is None or state is None else judge_packed(rules, state, batch)
         if rules is None or verdict.kind is Kind.ADMIT:
             # Cannot be: it repeats or straddles what was just applied. If it is, a retry is safe.
@@ -418,19 +422,38 @@ class Partition(ProducerTable):
 
     # ------------------------------------------------------------------ state
 
+    @property
+    def producers(self) -> dict[int, Packed]:
+        """The states of its producers, as far as the log is applied."""
+        return self.table.states
+
+    def producer(self, pid: int) -> ProducerState | None:
+        """Return a producer's state, unpacked; None: nothing is known of it."""
+        return self.table.producer(pid)
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that is not applied."""
+        return self.table.next_offset
+
+    @property
+    def hole_ms(self) -> int:
+        """When it was found that earlier history is missing (see `PartitionRows`)."""
+        return self.table.hole_ms
+
     def is_flying(self, pid: int) -> bool:
         """Whether batches of a PID are in flight."""
         return pid in self._flying
 
     def forget(self, pid: int) -> None:
         """Let go of a producer whose lease has ended."""
-        self.producers.pop(pid, None)
+        self.table.states.pop(pid, None)
         self._failed.forget(pid)
         self._appends.forget(pid)
 
     def rows(self) -> PartitionRows:
         """What a snapshot holds of this partition, as of now."""
-        return super().rows()._replace(next_offset=self._appends.applied)
+        return self.table.rows()._replace(next_offset=self._appends.applied)
 
     def settle(self) -> bool:
         """Put an end to doubts that can be ended by now; False: there are none."""
@@ -484,13 +507,13 @@ class Partition(ProducerTable):
         start, found = max(start, log.start_offset), False
         if start >= end:
             return found
-        now_ms, before = self._clock_ms(), set(self.producers)
+        now_ms, before = self._clock_ms(), set(self.table.states)
         try:
             async for batches in log.batches_from(start, end):
-                self.replay(batches, now_ms)
+                self.table.replay(batches, now_ms)
                 found = found or any(is_marker_of(each.header, marker) for each in batches)
         finally:  # also of what was read before it failed
-            self._leases.restore(self.producers.keys() - before, self)
+            self._leases.restore(self.table.states.keys() - before, self)
             self._catch_up_pushed()
         return found
 
@@ -502,7 +525,7 @@ class Partition(ProducerTable):
         other server has stored.
         """
         for pid in self._flying:
-            rules, state = rules_of(pid), self.producers.get(pid)
+            rules, state = rules_of(pid), self.table.states.get(pid)
             if rules and state is not None and is_newer(rules, state, self._pushed[pid]):
                 self._pushed[pid] = state
 
@@ -512,8 +535,8 @@ class Partition(ProducerTable):
 
     def note_leases(self) -> None:
         """Tell the leases which PIDs have state here, after a restore and the replay."""
-        self._appends.begin(self.next_offset)
-        self._leases.restore(self.producers, self)
+        self._appends.begin(self.table.next_offset)
+        self._leases.restore(self.table.states, self)
 
     async def delete_records(self, before: int) -> int:
         """Delete all records before an offset, durably. What is known of producers stays.
@@ -543,7 +566,7 @@ class Partition(ProducerTable):
     @property
     def readable_end(self) -> int:
         """The first offset that consumers may not read yet."""
-        return min(self.next_offset, self.log.end_offset)
+        return min(self.table.next_offset, self.log.end_offset)
 
     @property
     def incomplete(self) -> str:
@@ -581,7 +604,7 @@ class Partition(ProducerTable):
     @property
     def behind(self) -> int:
         """See `replay.Replayed`."""
-        return max(self.log.end_offset - self.next_offset, 0)
+        return max(self.log.end_offset - self.table.next_offset, 0)
 
     def watch(self, event: asyncio.Event) -> None:
         """Have an event set whenever records were acknowledged."""

@@ -30,7 +30,7 @@ class ProducerTable:
         self.name: Final = name
         self.topic_id: Final = topic.topic_id
         self.names: Final = names
-        self.producers: dict[int, Packed] = {}
+        self.states: dict[int, Packed] = {}
         #: The first offset that is not applied.
         self.next_offset = next_offset
         #: When it was found that earlier history is missing (see `PartitionRows`).
@@ -38,9 +38,9 @@ class ProducerTable:
 
     # ------------------------------------------------------------------ from a snapshot, and on
 
-    def restore(self, producers: dict[int, Packed], next_offset: int, hole_ms: int) -> None:
+    def restore(self, states: dict[int, Packed], next_offset: int, hole_ms: int) -> None:
         """Begin with what a snapshot says; `replay` goes on from there."""
-        self.producers = producers
+        self.states = states
         self.next_offset = next_offset
         self.hole_ms = hole_ms
 
@@ -52,16 +52,16 @@ class ProducerTable:
             rules = rules_of(found.pid) if found is not None else None
             if found is not None and rules is not None:
                 pid, batch = found
-                state, offset = self.producers.get(pid), header.base_offset
+                state, offset = self.states.get(pid), header.base_offset
                 # What is read again may be applied already.
                 if state is None or offset_of(rules, state) < offset:
-                    self.producers[pid] = fold_packed(rules, state, batch, offset, now_ms)
+                    self.states[pid] = fold_packed(rules, state, batch, offset, now_ms)
             self.next_offset = max(self.next_offset, header.last_offset + 1)
 
     def rows(self) -> PartitionRows:
         """What a snapshot holds of this partition, as of now."""
         return PartitionRows(
-            self.name, self.topic_id, self.next_offset, self.hole_ms, dict(self.producers)
+            self.name, self.topic_id, self.next_offset, self.hole_ms, dict(self.states)
         )
 
     # ------------------------------------------------------------------ to look at
@@ -71,17 +71,17 @@ class ProducerTable:
 
         They may change while the caller takes its time.
         """
-        for pid, packed in list(self.producers.items()):
+        for pid, packed in list(self.states.items()):
             rules = rules_of(pid)
             if rules is not None:
                 yield pid, unpack(rules, packed)
 
     def producer(self, pid: int) -> ProducerState | None:
         """What is known of a producer, for a person to look at."""
-        packed, rules = self.producers.get(pid), rules_of(pid)
+        packed, rules = self.states.get(pid), rules_of(pid)
         return None if packed is None or rules is None else unpack(rules, packed)
 
     def some_producers(self, limit: int) -> list[tuple[int, ProducerState]]:
         """Some of the producers that are known, as many as are asked for."""
-        states = ((pid, self.producer(pid)) for pid in islice(self.producers, limit))
+        states = ((pid, self.producer(pid)) for pid in islice(self.states, limit))
         return [(pid, state) for pid, state in states if state is not None]

@@ -181,7 +181,7 @@ def begin(partition: Partition, rows: PartitionRows | None, now_ms: int) -> None
         rows: None: there are none.
         now_ms: the time, in ms since 1970.
     """
-    begin_at(partition, partition.log.kept_offset, rows, now_ms)
+    begin_at(partition.table, partition.log.kept_offset, rows, now_ms)
 
 
 def begin_at(known: ProducerTable, start: int, rows: PartitionRows | None, now_ms: int) -> None:
@@ -205,11 +205,11 @@ def begin_at(known: ProducerTable, start: int, rows: PartitionRows | None, now_m
 
 def catch_up(partition: Partition, now_ms: int) -> None:
     """Replay what a partition's log holds behind what is applied. Blocks."""
-    log = partition.log
-    if partition.next_offset >= log.end_offset:
+    log, table = partition.log, partition.table
+    if table.next_offset >= log.end_offset:
         return
     try:
-        partition.replay(log.read_batches(partition.next_offset), now_ms)
+        table.replay(log.read_batches(table.next_offset), now_ms)
     except LogError as error:
         reason = f"the log could not be read again: {reason_for_clients(error)}"
-        log.stop_short(reason, partition.next_offset, str(error))
+        log.stop_short(reason, table.next_offset, str(error))

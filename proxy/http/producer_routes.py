@@ -100,7 +100,7 @@ def _rows(
 ) -> Iterator[ProducerRow]:
     for place in places:
         if pids is None:
-            found = place.some_producers(limit)
+            found = place.table.some_producers(limit)
         else:
             states = ((pid, place.producer(pid)) for pid in pids)
             found = [(pid, state) for pid, state in states if state is not None]

@@ -75,7 +75,7 @@ def known(door: Http) -> dict[str, ProducerState]:
     assert partition is not None
     return {
         partition.names.name(pid) or str(pid): state._replace(arrival_ms=0)
-        for pid, state in partition.described_producers()
+        for pid, state in partition.table.described_producers()
     }
 
 

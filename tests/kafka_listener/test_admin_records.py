@@ -9,6 +9,7 @@ import pytest
 
 from pidlease.core.state import ProducerState
 from pidlease.engine.partition import Partition
+from pidlease.engine.producer_table import ProducerTable
 from pidlease.storage.topics.topic_store import Topic
 from tests.kafka_listener.admin_requests import (
     DELETE_RECORDS,
@@ -157,9 +158,9 @@ async def test_a_partition_that_is_named_often_is_told_once(
     def described() -> Iterator[tuple[int, ProducerState]]:
         nonlocal copies
         copies += 1
-        return Partition.described_producers(partition)
+        return ProducerTable.described_producers(partition.table)
 
-    monkeypatch.setattr(partition, "described_producers", described)
+    monkeypatch.setattr(partition.table, "described_producers", described)
     topics = [{"name": name, "partition_indexes": [0, 9, 0] * 1000} for name in ("t", "u", "t")]
     body = await client.call(DESCRIBE_PRODUCERS, 0, topics=topics)
     found = [(topic.name, [(part.partition_index, int(part.error_code))
@@ -186,9 +187,9 @@ async def test_more_producers_than_an_answer_may_hold(
         def described() -> Iterator[tuple[int, ProducerState]]:
             nonlocal copies
             copies += 1
-            return Partition.described_producers(last)
+            return ProducerTable.described_producers(last.table)
 
-        monkeypatch.setattr(last, "described_producers", described)
+        monkeypatch.setattr(last.table, "described_producers", described)
         body = await client.call(DESCRIBE_PRODUCERS, 0, **producer_question({"t": range(4)}))
         *parts, beyond = body.topics[0].partitions
         assert (int(beyond.error_code), copies) == (_REQUEST, 0), "not even looked at"

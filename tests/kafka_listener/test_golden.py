@@ -101,7 +101,7 @@ def _compare(step: str, answer: Answer, verdict: GoldenVerdict, offset: int) -> 
 def _look_inside(step: str, server: Server, pid: int, wanted: GoldenState | None) -> None:
     partition = server.engine.partition("t", 0)
     assert partition is not None
-    state = dict(partition.described_producers()).get(pid)
+    state = dict(partition.table.described_producers()).get(pid)
     if wanted is None or state is None:
         assert wanted is None, (step, state)
         assert state is None, (step, state)

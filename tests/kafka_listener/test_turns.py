@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from pidlease.engine.partition import Partition
+from pidlease.engine.producer_table import ProducerTable
 from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.admin.delete_topics_api import DeletingApi
 from tests.kafka_listener.admin_requests import (
@@ -208,9 +209,9 @@ async def test_producers_of_many_partitions_are_told_in_turns(
         each.producers.update({pid + number: state for number in range(150)})
     async with _beating() as beats:
         told = beats.noting(lambda found: found)
-        described = Partition.described_producers
+        described = ProducerTable.described_producers
         monkeypatch.setattr(
-            Partition, "described_producers", lambda self: map(told, described(self))
+            ProducerTable, "described_producers", lambda self: map(told, described(self))
         )
         asked = producer_question({"t": range(60)})
         body = await client.call(DESCRIBE_PRODUCERS, 0, **asked)

@@ -21,7 +21,6 @@ from tests.mutants.mutant import (
 _JUDGE: Final = "pidlease/core/judge.py"
 _APPENDS: Final = "pidlease/engine/appenders/group_appender.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
-_KNOWN: Final = "pidlease/engine/producer_table.py"
 _RECOVERY: Final = "pidlease/engine/recovery.py"
 _LEASING: Final = "pidlease/engine/leases/leases.py"
 _ADMITS: Final = (
@@ -81,29 +80,29 @@ ENGINE: Final = (
     Mutant(
         "replay skipped",
         _RECOVERY,
-        "        partition.replay(log.read_batches(partition.next_offset), now_ms)",
-        "        partition.next_offset = log.end_offset",
+        "        table.replay(log.read_batches(table.next_offset), now_ms)",
+        "        table.next_offset = log.end_offset",
         (RECOVERY,),
     ),
     Mutant(
         "replay skipped (whole lives)",
         _RECOVERY,
-        "        partition.replay(log.read_batches(partition.next_offset), now_ms)",
-        "        partition.next_offset = log.end_offset",
+        "        table.replay(log.read_batches(table.next_offset), now_ms)",
+        "        table.next_offset = log.end_offset",
         (SIM,),
     ),
     Mutant(
         "snapshot holds what is not durable",
-        _KNOWN,
-        "self.hole_ms, dict(self.producers)\n",
-        "self.hole_ms, self.producers | self._pushed\n",
+        _PARTITION,
+        "._replace(next_offset=self._appends.applied)\n",
+        "._replace(producers=self.producers | self._pushed)\n",
         (PARTITION,),
     ),
     Mutant(
         "snapshot's vector runs ahead of its state",
-        _KNOWN,
-        "            self.name, self.topic_id, self.next_offset, self.hole_ms,",
-        "            self.name, self.topic_id, self.next_offset + self.in_flight, self.hole_ms,",
+        _PARTITION,
+        "._replace(next_offset=self._appends.applied)\n",
+        "._replace(next_offset=self._appends.applied + self.in_flight)\n",
         (PARTITION,),
     ),
     Mutant(

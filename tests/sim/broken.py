@@ -13,6 +13,7 @@ from pidlease.core.state import Batch
 from pidlease.engine import partition as partition_module
 from pidlease.engine.appenders.failed_batches import FailedFirsts
 from pidlease.engine.partition import Partition
+from pidlease.engine.producer_table import ProducerTable
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.segments import segment as segment_module
 from pidlease.log.segments.segment import ActiveSegment
@@ -79,11 +80,11 @@ BROKEN_FILES: Final[dict[str, Wrap]] = {
 
 
 def skip_replay(patch: pytest.MonkeyPatch) -> None:
-    def replay(self: Partition, headers: Iterable[BatchHeader], _now_ms: int) -> None:
+    def replay(self: ProducerTable, headers: Iterable[BatchHeader], _now_ms: int) -> None:
         for header in headers:
             self.next_offset = header.last_offset + 1
 
-    patch.setattr(Partition, "replay", replay)
+    patch.setattr(ProducerTable, "replay", replay)
 
 
 def keep_torn_tails(patch: pytest.MonkeyPatch) -> None:

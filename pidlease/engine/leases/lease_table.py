@@ -18,7 +18,9 @@ _NONE: Final = -2
 class LeasedPartition(Protocol):
     """What the leases ask of a partition."""
 
-    producers: dict[int, Packed]
+    @property
+    def producers(self) -> dict[int, Packed]:
+        """The states of its producers, by PID."""
 
     def is_flying(self, pid: int) -> bool:
         """Whether batches of a PID are in flight."""

@@ -103,7 +103,7 @@ async def _producers(partition: Partition, rows: Rows) -> _Producers | None:
     found: list[bytes] = []
     data: list[bytes] = []
     count = 0
-    for pid, state in partition.described_producers():
+    for pid, state in partition.table.described_producers():
         if is_stand_in(pid):
             continue  # who has a producer id of its own has no PID
         if rows.full:

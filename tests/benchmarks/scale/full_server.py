@@ -76,8 +76,8 @@ def fill(engine: Engine, producers: int, partitions_each: int) -> None:
             of_partition[(n * partitions_each + each) % len(partitions)].append(pid)
     now_ms = wall_clock_ms()
     for partition, pids in zip(partitions, of_partition, strict=True):
-        partition.replay(_headers(pids), now_ms)
-        partition.next_offset = partition.log.end_offset
+        partition.table.replay(_headers(pids), now_ms)
+        partition.table.next_offset = partition.log.end_offset
         partition.note_leases()
 
 

@@ -445,10 +445,10 @@ class World:
         around = PartitionContext(leases, Counts(), lambda: self.now_ms, appends=self._lanes)
         self.partition = Partition(TopicPartition("t", 0), Topic("t", "i", 1, {}), self.log, around)
         if self._rows is None:
-            self.partition.restore({}, 0, -1)
+            self.partition.table.restore({}, 0, -1)
         else:
-            self.partition.restore(dict(self._rows.producers), self._rows.next_offset, -1)
-        self.partition.replay(self.log.read_batches(self.partition.next_offset), self.now_ms)
+            self.partition.table.restore(dict(self._rows.producers), self._rows.next_offset, -1)
+        self.partition.table.replay(self.log.read_batches(self.partition.next_offset), self.now_ms)
         self.partition.note_leases()
 
     def _lanes(self, log: PartitionLog, partition: Appending) -> Appender:

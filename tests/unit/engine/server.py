@@ -97,6 +97,6 @@ class Server:
 def known(server: Server) -> list[dict[int, ProducerState]]:
     """What is known of all producers; arrival times are those of the start after a replay."""
     return [
-        {pid: state._replace(arrival_ms=0) for pid, state in partition.described_producers()}
+        {pid: state._replace(arrival_ms=0) for pid, state in partition.table.described_producers()}
         for partition in server.engine.partitions()
     ]

@@ -11,7 +11,7 @@ from pidlease.core.packed import judge_packed, unpack
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import Batch
 from pidlease.engine.append_outcome import Status
-from pidlease.engine.partition import Partition
+from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import SnapshotStore
@@ -146,7 +146,7 @@ async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later() -
     again = await server.kill()
     if again.partition().log.stopped:
         pytest.skip("the partition says that it is damaged, which is as good")
-    assert dict(again.partition().described_producers())[pid].high == 5
+    assert dict(again.partition().table.described_producers())[pid].high == 5
     await again.fill(other, 0, 6)
     # Once a bug: now the log has grown past the snapshot's vector, with other batches.
     before = known(again)
@@ -251,7 +251,7 @@ async def test_a_snapshot_of_another_topic_of_the_same_name_is_not_used() -> Non
     assert again.partition().producers == {}
     assert (await again.send(pid, 0)).status is APPENDED
     third = await again.kill()
-    assert dict(third.partition().described_producers())[pid].high == 0
+    assert dict(third.partition().table.described_producers())[pid].high == 0
 
 
 async def test_progress_is_told() -> None:
@@ -268,18 +268,18 @@ async def test_what_is_left_is_told_while_it_is_read(monkeypatch: pytest.MonkeyP
     pid = server.lease()
     await server.fill(pid, 0, 5)
     told: list[tuple[int, int]] = []
-    seen, replay = ReplayProgress(), Partition.replay
+    seen, replay = ReplayProgress(), ProducerTable.replay
 
-    def slowly(partition: Partition, batches: Iterable[LoggedBatch], now_ms: int) -> None:
+    def slowly(table: ProducerTable, batches: Iterable[LoggedBatch], now_ms: int) -> None:
         def each() -> Iterator[LoggedBatch]:
             for batch in batches:
                 told.append((seen.done, seen.offsets_left))
                 yield batch
 
-        replay(partition, each(), now_ms)
+        replay(table, each(), now_ms)
 
     monkeypatch.setattr("pidlease.engine.engine.ReplayProgress", lambda: seen)
-    monkeypatch.setattr(Partition, "replay", slowly)
+    monkeypatch.setattr(ProducerTable, "replay", slowly)
     await server.kill()
     assert [left for _, left in told] == [5, 4, 3, 2, 1]
     assert (seen.done, seen.offsets_left) == (2, 0)
