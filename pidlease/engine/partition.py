@@ -8,9 +8,8 @@ this runs on the event loop; only the append itself is elsewhere (`appends.py`).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -54,6 +53,32 @@ _OWNER_UNKNOWN: Final = Outcome(
 )
 
 _log = structlog.get_logger(__name__)
+
+
+class AlreadyRead(NamedTuple):
+    """What was read for a batch before it is validated.
+
+    Attributes:
+        log: the log, up to its end.
+        pid_blocks: the PID blocks of other servers, from the coordinator.
+    """
+
+    log: bool = False
+    pid_blocks: bool = False
+
+
+_NOTHING_READ: Final = AlreadyRead()
+_PID_BLOCKS_READ: Final = AlreadyRead(pid_blocks=True)
+
+
+class _Submitted(NamedTuple):
+    """A batch as a listener submits it (see `Partition.produce`)."""
+
+    pid: int
+    header: BatchHeader
+    data: bytearray | memoryview
+    batch: Batch
+    done: Done
 
 
 class Partition:
@@ -111,27 +136,24 @@ class Partition:
 
     # ------------------------------------------------------------------ judging
 
-    def produce(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915 - the hot path, in one piece
+    def produce(  # noqa: C901, PLR0912, PLR0915 - the hot path, in one piece
         self,
         pid: int,
         header: BatchHeader,
         data: bytearray | memoryview,
         batch: Batch,
         done: Done,
-        *,
-        sure: bool = False,
-        looked: bool = False,
+        read: AlreadyRead = _NOTHING_READ,
     ) -> None:
-        """Judge a batch, and append it if it is admitted.
+        """Validate a batch, and append it if it is admitted.
 
         Parameters:
-            pid: the producer id, or what stands for one of policy epoch; 0 or below: none.
+            pid: the producer id, or the number of an id of policy epoch; 0 or below: none.
             header: the batch's header, checked; under the writer where the policy is not kafka.
-            data: the batch, of which the log writes over offset and leader epoch.
+            data: the batch; the log overwrites its offset and its leader epoch.
             batch: its identity.
-            done: told the outcome.
-            sure: whether the log was read again before.
-            looked: whether the coordinator was asked before which PIDs other servers leased.
+            done: called with the outcome.
+            read: what was read for the batch when it was validated before.
         """
         if self.log.stopped:
             reason = self.log.stopped
@@ -150,34 +172,24 @@ class Partition:
         if rules is None:
             done(self._outcome(None, Outcome(Status.MALFORMED, reason=no_policy(pid))))
             return
-        if self._lookup is not None and not looked and self._lookup.holds(pid):
-            self._look_up(rules, pid, header, data, batch, done)
+        if self._lookup is not None and not read.pid_blocks and self._lookup.holds(pid):
+            self._look_up(rules, _Submitted(pid, header, data, batch, done))
             return
-        again = None
-        if self._shared and not sure:
-            told = partial(self._told, pid, done) if rules.holes else done
-            again = partial(self.produce, pid, header, data, batch, told, sure=True, looked=looked)
+        if self._shared and not read.log:
             reading = self._appends.reading_for(pid, flying=pid in self._flying)
             if reading is not None:
-                self._park(reading, pid, batch, again, done)
+                submitted = _Submitted(pid, header, data, batch, done)
+                self._wait_for(reading, rules, submitted, read._replace(log=True))
                 return
         state = self._pushed.get(pid) or self.table.states.get(pid)
         verdict = self._judge(rules, pid, state, batch)
         if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):
             done(self._outcome(rules.policy, behind_failed(self._failed.first(pid))))
         elif verdict.kind is not Kind.ADMIT:
-            if verdict.kind is Kind.UNKNOWN and not looked and self._leases.unsure(pid):
-                self._look_up(rules, pid, header, data, batch, done)
-                return
-            if verdict.kind in _HEARSAY and again is not None:
-                reading = self._appends.reading_before_refusal(pid)
-                if reading is not None:
-                    self._park(reading, pid, batch, again, done)
+            if verdict.kind in _HEARSAY:
+                submitted = _Submitted(pid, header, data, batch, done)
+                if self._puts_off(rules, verdict.kind, submitted, read):
                     return
-            if verdict.kind in _HEARSAY and not self._knows_all_of(pid):
-                self._note_failed(rules, pid, batch)
-                done(self._outcome(rules.policy, _OWNER_UNKNOWN))
-                return
             self._refuse(pid, rules, batch, verdict, done)
         elif state is None and not self._leases.adopt(pid, self):
             self._no_slot(pid, rules, Pending(pid, batch, NewBatch(data, header), done))
@@ -192,21 +204,47 @@ class Partition:
                 self._failed.forget(pid)
             self._appends.push(pending)
 
-    def _look_up(
-        self, rules: Rules, pid: int, header: BatchHeader, data: bytearray | memoryview,
-        batch: Batch, done: Done,
-    ) -> None:  # fmt: skip
-        """Have the coordinator asked before a batch is judged, or those in front of it are."""
+    def _puts_off(self, rules: Rules, kind: Kind, submitted: _Submitted, read: AlreadyRead) -> bool:
+        """Put off a refusal until everything is read that could contradict it.
+
+        Returns:
+            Whether the batch waits, or was answered with a retriable error.
+        """
+        pid = submitted.pid
+        if kind is Kind.UNKNOWN and not read.pid_blocks and self._leases.unsure(pid):
+            self._look_up(rules, submitted)
+            return True
+        if self._shared and not read.log:
+            reading = self._appends.reading_before_refusal(pid)
+            if reading is not None:
+                self._wait_for(reading, rules, submitted, read._replace(log=True))
+                return True
+        if not self._knows_all_of(pid):
+            self._note_failed(rules, pid, submitted.batch)
+            submitted.done(self._outcome(rules.policy, _OWNER_UNKNOWN))
+            return True
+        return False
+
+    def _look_up(self, rules: Rules, submitted: _Submitted) -> None:
+        """Ask the coordinator for PID blocks before a batch, or one before it, is validated."""
         if self._lookup is None:
             self._lookup = BlockLookup(self._leases)
-        told = partial(self._told, pid, done) if rules.holes else done
-        again = partial(self.produce, pid, header, data, batch, told, looked=True)
-        self._park(self._lookup, pid, batch, again, done)
+        self._wait_for(self._lookup, rules, submitted, _PID_BLOCKS_READ)
 
-    def _park(
-        self, reading: ParkedBatches, pid: int, batch: Batch, again: Callable[[], None], done: Done
+    def _wait_for(
+        self, reading: ParkedBatches, rules: Rules, submitted: _Submitted, read: AlreadyRead
     ) -> None:
-        """Have something read before a batch is judged."""
+        """Validate a batch again after something was read.
+
+        Parameters:
+            reading: what the batch waits for.
+            rules: of its policy.
+            submitted: the batch.
+            read: all that will have been read for it then.
+        """
+        pid, _, _, batch, done = submitted
+        told = partial(self._told, pid, done) if rules.holes else done
+        again = partial(self.produce, *submitted._replace(done=told), read)
         reading.park(pid, Parked(again, partial(self._give_up, pid, batch, done)))
 
     def _give_up(self, pid: int, batch: Batch, done: Done, outcome: Outcome) -> None:

@@ -43,8 +43,8 @@ SHARING: Final = (
     Mutant(
         "batches pass one that waits for the look",
         _PARTITION,
-        "not looked and self._lookup.holds(pid)",
-        "not looked and self._lookup is None",
+        "not read.pid_blocks and self._lookup.holds(pid)",
+        "not read.pid_blocks and self._lookup is None",
         (_LOOKS,),
     ),
     Mutant(

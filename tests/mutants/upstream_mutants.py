@@ -201,8 +201,8 @@ UPSTREAM: Final = (
     Mutant(
         "what is known here is all there is",
         _PARTITION,
-        "            if verdict.kind in _HEARSAY and again is not None:\n",
-        "            if verdict.kind in _HEARSAY and again is None:\n",
+        "not read.log:\n            reading = self._appends.reading_before_refusal(pid)\n",
+        "read.log:\n            reading = self._appends.reading_before_refusal(pid)\n",
         (_SIM,),
     ),
     Mutant(
