@@ -47,14 +47,14 @@ DAMAGE: Final = (
     ),
     Mutant(
         "damage in an older segment does not end the log",
-        "pidlease/log/segments/segmented_log.py",
+        "pidlease/log/segments/embedded_log.py",
         "            self.view = self.view.up_to(offset)\n",
         "",
         (_STOPPED,),
     ),
     Mutant(
         "what was acknowledged beyond the damage is forgotten",
-        "pidlease/log/segments/segmented_log.py",
+        "pidlease/log/segments/embedded_log.py",
         "            self._promised_end = max(recovery_offset, self._deleted_to, end + 1)\n",
         "",
         (_STOPPED,),

@@ -19,7 +19,7 @@ from tests.mutants.mutant import (
 )
 
 _SEGMENT: Final = "pidlease/log/segments/segment.py"
-_EMBEDDED: Final = "pidlease/log/segments/segmented_log.py"
+_EMBEDDED: Final = "pidlease/log/segments/embedded_log.py"
 _SNAPSHOTS: Final = "pidlease/storage/snapshots.py"
 _SEQUENCE: Final = "pidlease/coordination/file/file_sequence.py"
 _FILES: Final = "pidlease/storage/files.py"

@@ -1,26 +1,256 @@
-"""The embedded log as the engine sees it: a partition's segments, served on the event loop."""
+"""The embedded log: one partition's folder of segments in Kafka's own format."""
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
+
+import structlog
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.timed_offset import TimedOffset
+from pidlease.kafka.records.record_batch import place
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
 from pidlease.log.ports import AppendDone, NewBatch
-from pidlease.log.segments.segmented_log import SegmentedLog
+from pidlease.log.segments.durable_mark import DurableMark
+from pidlease.log.segments.log_start import LOG_START_NAME, read_log_start, write_log_start
+from pidlease.log.segments.log_view import LogView
+from pidlease.log.segments.open_logs import OpenLogs
+from pidlease.log.segments.retention import is_past, removable
+from pidlease.log.segments.segment import (
+    LOG_SUFFIX,
+    SUFFIXES,
+    ActiveSegment,
+    Placed,
+    SegmentFiles,
+    base_offset_of,
+)
+from pidlease.storage.errors import (
+    AppendFailedError,
+    DamagedLogError,
+    LogStoppedError,
+    OffsetRangeError,
+    reason_for_clients,
+)
+from pidlease.storage.files import Files, make_durable_folder, remove_tree, sweep_asides
+from pidlease.storage.io_pool import IoPool
 
-#: What is written on the event loop at most; a page cache takes it in some tens of microseconds.
+#: Offsets in the index files count from the segment's base in 31 bits.
+_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+#: The largest append on the event loop; a page cache takes it in some tens of microseconds.
 _INLINE_BYTES_MAX: Final = 128 << 10
-#: A write that took longer than this says that the disk is busy,
+#: A write that took longer than this shows that the disk is busy,
 _INLINE_SECONDS_MAX: Final = 0.02
 #: and that for so long nothing should be written on the event loop.
 _CALM_SECONDS: Final = 1.0
 
+_log = structlog.get_logger(__name__)
 
-class EmbeddedPartitionLog(SegmentedLog):
-    """See `ports.PartitionLog`. What blocks is done in the pool's threads, or is short."""
+
+class EmbeddedPartitionLog:
+    """One partition's segments.
+
+    The methods named `*_blocking`, and those under "blocking", run in threads. The others run on
+    the event loop; they are short, or wait for a thread of the pool. A lock lets one append, flush
+    or removal run at a time. Reads run beside them, and see what was acknowledged when they began.
+
+    Parameters:
+        files: the file system.
+        folder: the partition's folder.
+        config: the topic's settings.
+        pool: the threads for blocking work.
+        open_logs: told when this one holds files open.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        config: LogConfig,
+        pool: IoPool,
+        open_logs: OpenLogs | None = None,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._pool = pool
+        self._open_logs = open_logs if open_logs is not None else OpenLogs(1)
+        self._holds_files = False
+        self._deleted_to = 0
+        #: Above the end where acknowledged records cannot be read.
+        self._promised_end = 0
+        #: See `open_logs.OpenLog`.
+        self.recent = False
+        self._lock = threading.Lock()
+        self._flushed = threading.Condition(self._lock)
+        #: The segment that is being fsynced beside appends.
+        self._flushing: ActiveSegment | None = None
+        self._sealed: tuple[SegmentFiles, ...] = ()
+        self._active = ActiveSegment(SegmentFiles(files, folder, 0))
+        self._mark = DurableMark(files, folder)
+        self.view = LogView((self._active.names,), 0, 0)
+        self._unflushed = False
+        self._has_tail = False
+        #: An fsync failed: what was acknowledged may not be there after a crash.
+        self._in_doubt = False
+        self.config = config
+        self.stopped = ""
+        self.closed = False
+        self.cut_bytes = 0
+
+    # ------------------------------------------------------------------ life cycle, blocking
+
+    def open(self, recovery_offset: int, *, clean: bool) -> None:
+        """Find the segments and the end of the log; a torn tail is cut off.
+
+        Damage does not raise: the partition is stopped at the last intact batch.
+
+        Parameters:
+            recovery_offset: up to here the log is known to be durable and was intact.
+            clean: the log was closed properly.
+        """
+        try:
+            self._open(recovery_offset, clean=clean)
+            self._active.fsync_indexes()
+        finally:
+            self._close_files()
+
+    def _open(self, recovery_offset: int, *, clean: bool) -> None:
+        make_durable_folder(self._files, self._folder)
+        bases = self._tidy()
+        segments = [SegmentFiles(self._files, self._folder, base) for base in bases]
+        if not clean:
+            # A crash may have come between making a file and the fsync of its name.
+            self._files.fsync_folder(self._folder)
+        if not segments:
+            self._active.create()
+            self._publish()
+            return
+        self._sealed = tuple(segments[:-1])
+        self._active = ActiveSegment(segments[-1])
+        durable = self._mark.read()
+        recovery_offset = max(recovery_offset, durable)
+        start_known = False
+        try:
+            # First: what was deleted is not to be seen again because something else is damaged.
+            self._deleted_to = read_log_start(self._files, self._folder)
+            start_known = True
+            self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
+            self._check_complete(durable)
+            self._check_start()
+        except DamagedLogError as error:
+            end = self._active.next_offset
+            self._promised_end = max(recovery_offset, self._deleted_to, end + 1)
+            if not start_known:
+                self._deleted_to = end  # any of it may have been deleted: none of it is read
+            self.stop(reason_for_clients(error), str(error))
+        if self.cut_bytes:
+            _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
+                         end_offset=self._active.next_offset)  # fmt: skip
+        self._publish()
+
+    def _check_complete(self, durable: int) -> None:
+        end = self._active.next_offset
+        if end < durable:
+            path = self._active.names.path(LOG_SUFFIX)
+            reason = f"it ends at offset {end}, and was durable up to {durable}"
+            raise DamagedLogError(path, self._active.size, reason)
+
+    def _check_start(self) -> None:
+        end = self._active.next_offset
+        if self._deleted_to > end:
+            reason = f"the log starts at offset {self._deleted_to}, and ends at {end}"
+            raise DamagedLogError(self._folder / LOG_START_NAME, 0, reason)
+
+    def _tidy(self) -> list[int]:
+        """Remove what an interrupted removal left, and name the segments there are."""
+        sweep_asides(self._files, self._folder)
+        names = self._files.list(self._folder)
+        bases = [base for name in names if (base := base_offset_of(name)) is not None]
+        stems = {f"{base:020d}" for base in bases}
+        for name in names:
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix in SUFFIXES and stem not in stems:
+                self._files.remove(self._folder / name)
+        return bases
+
+    def close(self) -> None:
+        """Make everything durable and let go of the files."""
+        with self._lock:
+            self._wait_for_flush()
+            if not self.stopped:
+                self._cut_tail()
+                self._active.seal()
+                self.stopped = "the log is closed"
+                self.closed = True
+            elif self._unflushed and not self._in_doubt:
+                with suppress(LogStoppedError):  # it has been told
+                    self._flush_locked()
+            self._close_files()
+
+    def let_go(self) -> bool:
+        """See `open_logs.OpenLog`."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self.closed:
+                return True  # its files are gone, and another log may have their names
+            if self._flushing is not None:
+                return False
+            if self._unflushed and not self._in_doubt:
+                # The kernel tells a failed write to who has the file open; so not before.
+                self._flush_locked()
+            self._cut_tail()
+            self._active.fsync_indexes()
+            self._close_files()
+            return True
+        finally:
+            self._lock.release()
+
+    def delete(self) -> None:
+        """Take no appends any more, and remove all files. Blocks.
+
+        Raises:
+            OSError: some are still there.
+        """
+        with self._lock:
+            self._wait_for_flush()
+            self.stopped = "the topic was deleted"
+            self.closed = True
+            self._unflushed = self._has_tail = False
+            self._close_files()
+            self._open_logs.forget(self)
+            if self._files.exists(self._folder):
+                remove_tree(self._files, self._folder)
+
+    def _close_files(self) -> None:
+        self._active.close()
+        self._mark.close()
+        self._holds_files = False
+
+    # ------------------------------------------------------------------ appending
+
+    @property
+    def start_offset(self) -> int:
+        """See `PartitionLog`."""
+        return self.view.start_offset
+
+    @property
+    def kept_offset(self) -> int:
+        """See `PartitionLog`."""
+        return self.view.kept_offset
+
+    @property
+    def end_offset(self) -> int:
+        """See `PartitionLog`."""
+        return self.view.end_offset
+
+    @property
+    def promised_end(self) -> int:
+        """See `PartitionLog`."""
+        return max(self._promised_end, self.view.end_offset)
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """See `PartitionLog`.
@@ -66,6 +296,150 @@ class EmbeddedPartitionLog(SegmentedLog):
         self._pool.deliver(done, result)
         return True
 
+    def append_blocking(self, batches: Sequence[NewBatch]) -> list[int]:
+        """Append the batches; their base offsets.
+
+        Raises:
+            AppendFailedError: nothing of them is in the log.
+            LogStoppedError: the partition takes no appends, or does not from now on.
+        """
+        with self._lock:
+            return self._append_locked(batches, self.config)
+
+    def _append_locked(
+        self, batches: Sequence[NewBatch], config: LogConfig, *, undo: bool = True
+    ) -> list[int]:
+        if self.stopped:
+            raise LogStoppedError(self.stopped)
+        self.recent = self._holds_files
+        if not self._holds_files:
+            self._holds_files = True
+            self._open_logs.note(self)
+        placed, offsets = self._place(batches)
+        fsync = config.fsync is FsyncPolicy.BATCH
+        try:
+            self._cut_tail()
+            if self._is_full(placed, config.segment_bytes):
+                self._roll()
+            self._active.write(placed, fsync=fsync)
+        except OSError as error:
+            if not undo:
+                self._has_tail = True
+                raise
+            self._undo(error, fsync=fsync)
+        if fsync:
+            self._unflushed = False
+            self._mark.write(self._active.next_offset)
+        else:
+            self._unflushed = True
+        self._publish()
+        return offsets
+
+    def _cut_tail(self) -> None:
+        """Cut what a failed write may have left that was not undone at once."""
+        if self._has_tail:
+            self._cut()
+
+    def _cut(self) -> None:
+        try:
+            self._active.cut()
+        except OSError as error:
+            if self._unflushed or self._flushing is not None:
+                self._fsync_failed(error)  # it is the first to hear of pages that were acknowledged
+            raise
+        self._has_tail = False
+
+    def _place(self, batches: Sequence[NewBatch]) -> tuple[list[Placed], list[int]]:
+        offset = self._active.next_offset
+        placed: list[Placed] = []
+        offsets: list[int] = []
+        for data, header in batches:
+            place(data, offset)
+            placed.append(Placed(data, header, offset))
+            offsets.append(offset)
+            offset += header.records
+        return placed, offsets
+
+    def _is_full(self, placed: list[Placed], segment_bytes: int) -> bool:
+        if not self._active.size:
+            return False
+        grown = self._active.size + sum(batch.header.size for batch in placed)
+        last = placed[-1].base_offset + placed[-1].header.records
+        relative = last - self._active.names.base_offset
+        return grown > segment_bytes or relative > _RELATIVE_OFFSET_MAX
+
+    def _roll(self) -> None:
+        """Seal the last segment durably, then begin a new one. So only the last can be torn."""
+        self._cut_tail()
+        old = self._active
+        try:
+            old.seal()
+        except OSError as error:
+            if self._unflushed or self._flushing is not None:
+                # Acknowledged pages may be gone: the kernel drops what it could not write.
+                self._fsync_failed(error)
+            raise
+        self._unflushed = False
+        new = ActiveSegment(SegmentFiles(self._files, self._folder, old.next_offset))
+        try:
+            new.create()
+        except OSError as error:
+            self._drop(new, error)
+            raise
+        self._active = new
+        self._sealed = (*self._sealed, old.names)
+        if self._flushing is not old:
+            old.close()
+
+    def _drop(self, new: ActiveSegment, error: OSError) -> None:
+        """Leave nothing of a segment that could not be begun: it would hide the one before."""
+        new.close()
+        path = new.names.path(LOG_SUFFIX)
+        try:
+            if self._files.exists(path):
+                self._files.remove(path)
+                self._files.fsync_folder(self._folder)
+        except OSError as second:
+            first, last = reason_for_clients(error), reason_for_clients(second)
+            self.stop(f"a new segment failed ({first}), and could not be removed ({last})",
+                      f"{error}; {second}")  # fmt: skip
+
+    def _undo(self, error: OSError, *, fsync: bool) -> None:
+        if fsync and not self.stopped and (self._unflushed or self._flushing is not None):
+            # It may tell of pages that were acknowledged before, by another policy.
+            self._fsync_failed(error)
+        if self.stopped:
+            raise LogStoppedError(self.stopped) from error
+        try:
+            self._cut()
+        except OSError as second:
+            if not self.stopped:
+                first, last = reason_for_clients(error), reason_for_clients(second)
+                self.stop(f"append failed ({first}), and it could not be undone ({last})",
+                          f"{error}; {second}")  # fmt: skip
+            raise LogStoppedError(self.stopped) from error
+        raise AppendFailedError(f"append failed: {reason_for_clients(error)}") from error
+
+    def stop(self, reason: str, detail: str = "") -> None:
+        """See `PartitionLog`."""
+        self.stopped = reason
+        _log.error("partition stopped: it takes no appends until it has been looked at",
+                   log=self._folder.name, reason=reason, detail=detail)  # fmt: skip
+
+    def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
+        """See `PartitionLog`."""
+        with self._lock:
+            self.stop(reason, detail)
+            self._promised_end = max(self._promised_end, self.view.end_offset, offset + 1)
+            self.view = self.view.up_to(offset)
+
+    def _publish(self) -> None:
+        """Let readers see what is acknowledged, as one picture that never changes."""
+        segments = self.view.segments
+        if segments[-1] is not self._active.names or len(segments) != len(self._sealed) + 1:
+            segments = (*self._sealed, self._active.names)
+        self.view = LogView(segments, self._active.next_offset, self._active.size, self._deleted_to)
+
     # ------------------------------------------------------------------ keeping
 
     async def flush(self) -> None:
@@ -76,13 +450,108 @@ class EmbeddedPartitionLog(SegmentedLog):
         if busy or self._unflushed or self._flushing is not None or self._in_doubt:
             await self._pool.run(self.flush_blocking)
 
+    def flush_blocking(self) -> None:
+        """See `PartitionLog.flush`. Appends go on meanwhile: an fsync may be long (KAFKA-9693)."""
+        with self._lock:
+            self._wait_for_flush()
+            if self._in_doubt:
+                raise LogStoppedError(self.stopped)
+            if not self._unflushed:
+                return
+            segment, end, log = self._active, self._active.next_offset, self._active.log
+            self._flushing, self._unflushed = segment, False
+        error: OSError | None = None
+        try:
+            log.fsync()
+        except OSError as caught:
+            error = caught
+        finally:
+            with self._lock:
+                self._flushing = None
+                if segment is not self._active:
+                    segment.close()  # a roll left it open
+                if error is not None:
+                    self._fsync_failed(error)
+                elif not self._in_doubt:
+                    # Else somebody's fsync beside it has heard of lost pages, which is told once.
+                    self._mark.write(end)
+                in_doubt = self._in_doubt
+                self._flushed.notify_all()
+        if in_doubt:
+            raise LogStoppedError(self.stopped) from error
+
+    def _wait_for_flush(self) -> None:
+        while self._flushing is not None:
+            self._flushed.wait()
+
+    def _fsync_failed(self, error: OSError) -> None:
+        # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
+        self._in_doubt = True
+        reason = reason_for_clients(error)
+        self.stop(f"fsync of acknowledged records failed ({reason})", str(error))
+
+    def _flush_locked(self) -> None:
+        try:
+            self._active.log.fsync()
+        except OSError as error:
+            self._fsync_failed(error)
+            raise LogStoppedError(self.stopped) from error
+        self._unflushed = False
+        self._mark.write(self._active.next_offset)
+
     async def delete_records(self, before: int) -> None:
         """See `PartitionLog`."""
         await self._pool.run(partial(self.delete_records_blocking, before))
 
+    def delete_records_blocking(self, before: int) -> None:
+        """See `PartitionLog.delete_records`."""
+        with self._lock:
+            self._wait_for_flush()  # before the checks: it lets others in
+            if self.stopped:
+                raise LogStoppedError(self.stopped)
+            if not 0 <= before <= self.view.end_offset:
+                raise OffsetRangeError(before, self.view.start_offset, self.view.end_offset)
+            if before <= self.view.start_offset:
+                return
+            if self._unflushed:
+                # A power cut may not leave a log that ends before it starts.
+                self._flush_locked()
+            write_log_start(self._files, self._folder, before)
+            self._deleted_to = before
+            self._publish()
+
     async def retain(self, limit_offset: int, now_ms: int) -> int:
         """See `PartitionLog`."""
         return await self._pool.run(partial(self.retain_blocking, limit_offset, now_ms))
+
+    def retain_blocking(self, limit_offset: int, now_ms: int) -> int:
+        """See `PartitionLog.retain`."""
+        with self._lock:
+            if self.stopped:
+                return 0
+            try:
+                return self._retain(limit_offset, now_ms)
+            finally:
+                if not self._holds_files:
+                    self._close_files()  # a roll opens some
+
+    def _retain(self, limit_offset: int, now_ms: int) -> int:
+        past = is_past(self.config, self._active.indexer.max_timestamp, now_ms)
+        if self._active.size and (past or self._deleted_to >= self._active.next_offset):
+            self._roll()
+        removed = 0
+        limits = (limit_offset, self._deleted_to)
+        for segment in removable(self._sealed, self._active, self.config, limits, now_ms):
+            segment.remove()
+            self._sealed = self._sealed[1:]
+            self._publish()
+            segment.remove_indexes()
+            removed += 1
+        return removed
+
+    def size_bytes(self) -> int:
+        """Length of all segments."""
+        return sum(segment.log_size() for segment in self._sealed) + self.view.last_size
 
     # ------------------------------------------------------------------ reading
 
