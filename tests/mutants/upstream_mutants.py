@@ -405,10 +405,10 @@ UPSTREAM: Final = (
         "a leader that cannot be reached is asked again and again",
         _KAFKA_LOG,
         "            self._upstream.stale()\n            self._tell_again(reason)\n"
-        "            await asyncio.sleep(rest)\n            rest *= 2\n"
+        "            await asyncio.sleep(_BACKOFF.seconds(attempt))\n"
         '        raise KafkaUnreadableError(f"{self._place} cannot be read',
         "            self._tell_again(reason)\n"
-        "            await asyncio.sleep(rest)\n            rest *= 2\n"
+        "            await asyncio.sleep(_BACKOFF.seconds(attempt))\n"
         '        raise KafkaUnreadableError(f"{self._place} cannot be read',
         (_READ,),
     ),

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from pidlease.core.backoff import Backoff
 from pidlease.engine.appenders.catch_up import Takeable
 from pidlease.engine.appenders.writer_appender import WriterAppender
 from pidlease.kafka.records.writer_batch import Writer
@@ -15,9 +16,10 @@ from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 
-#: Between two looks for the marker, which comes after the answer that it will, in seconds.
-_REST_SECONDS: Final = 0.005
-_REST_SECONDS_MAX: Final = 0.5
+#: Between two looks for the marker, which comes after the answer that it will.
+_BACKOFF: Final = Backoff(0.005, 0.5)
+#: Between two looks whether batches of the former writer are still in flight.
+_LANDING_POLL_SECONDS: Final = 0.005
 #: How often it is looked for; some ten seconds.
 _LOOKS_MAX: Final = 30
 
@@ -77,7 +79,7 @@ class WriterTakeover:
             await self._own(log)
             lane.fenced = False  # one took it that did not know yet that we own it
         while lane.landing:  # a wait for some answers
-            await self._rest(_REST_SECONDS)
+            await self._rest(_LANDING_POLL_SECONDS)
         await self._take(log, lane)
 
     async def _own(self, log: ForwardingLog) -> None:
@@ -94,8 +96,7 @@ class WriterTakeover:
         partition = self._partition
         at = partition.applied_offset
         writer = await log.take(lane.doubt_ms)
-        rest = _REST_SECONDS
-        for _ in range(_LOOKS_MAX):
+        for look in range(1, _LOOKS_MAX + 1):
             now_ms = self._clock_ms()
             end = await log.look()
             marked = await partition.read_on(log, at, end, writer)
@@ -104,6 +105,5 @@ class WriterTakeover:
                 partition.caught_up(end, now_ms)
                 lane.begin(writer)
                 return
-            await self._rest(rest)
-            rest = min(rest * 2, _REST_SECONDS_MAX)
+            await self._rest(_BACKOFF.seconds(look))
         raise LogError(f"the marker of {writer} does not come into {self.name}")

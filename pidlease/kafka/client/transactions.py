@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.broker_connection import version_for
 from pidlease.kafka.client.cluster import Cluster
@@ -52,8 +53,7 @@ _VERSIONS: Final = {
 _TRANSACTION: Final = datetime.timedelta(seconds=15)
 #: How long it is tried at most, in seconds; a shorter time for an answer holds here, too.
 _SECONDS: Final = 20.0
-_REST_SECONDS: Final = 0.02
-_REST_SECONDS_MAX: Final = 1.0
+_BACKOFF: Final = Backoff(0.02, 1.0)
 #: Answers after which it is tried again,
 _BUSY: Final = frozenset(
     (ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress,
@@ -143,7 +143,7 @@ class Fencing:
         """
         who = f"the writer of {place} ({self._id(place)})"
         latest = time.monotonic() + min(_SECONDS, self._cluster.config.request_seconds)
-        rest = _REST_SECONDS
+        failures = 0
         while True:
             try:
                 answer = await self._once(place, api_key, values)
@@ -163,8 +163,8 @@ class Fencing:
                     raise UpstreamRefusedError(f"{who}: {reason}", code.value)
             if time.monotonic() >= latest:
                 raise UpstreamAwayError(f"{who}: {reason}")
-            await asyncio.sleep(rest)
-            rest = min(rest * 2, _REST_SECONDS_MAX)
+            failures += 1
+            await asyncio.sleep(_BACKOFF.seconds(failures))
 
     async def _once(self, place: TopicPartition, api_key: int, values: dict[str, object]) -> Any:  # noqa: ANN401
         try:

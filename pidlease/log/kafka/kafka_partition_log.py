@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.backoff import Backoff
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
@@ -53,9 +54,9 @@ _log = structlog.get_logger(__name__)
 _READ_BYTES: Final = 8 << 20
 #: How long a fetch of what is there may wait; there is nothing to wait for.
 _NO_WAIT_MS: Final = 0
-#: A partition that cannot be read is tried again: so often, so many seconds later each time.
+#: A partition that cannot be read is tried again: so often, and with these delays.
 _TRIES: Final = 6
-_FIRST_REST_SECONDS: Final = 0.1
+_BACKOFF: Final = Backoff(0.1, 3.2)
 #: Where it ends before what is known to be in it, it is looked at again.
 _CUT_RESTS_SECONDS: Final = (0.2, 0.8, 2.0)
 _OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.value
@@ -309,9 +310,8 @@ class KafkaPartitionLog:
             OffsetRangeError: Kafka does not have it.
             KafkaUnreadableError: Kafka cannot be read now.
         """
-        rest = _FIRST_REST_SECONDS
         reason = ""
-        for _ in range(_TRIES):
+        for attempt in range(1, _TRIES + 1):
             try:
                 found = await self._upstream.fetch(self._place, offset, bytes_max)
             except UpstreamError as error:
@@ -324,22 +324,19 @@ class KafkaPartitionLog:
                 reason = f"Kafka answers {name_of(found.code)}"
             self._upstream.stale()
             self._tell_again(reason)
-            await asyncio.sleep(rest)
-            rest *= 2
+            await asyncio.sleep(_BACKOFF.seconds(attempt))
         raise KafkaUnreadableError(f"{self._place} cannot be read at {offset}: {reason}")
 
     async def _try(self, ask: Callable[[], Awaitable[Result]]) -> Result:
-        rest = _FIRST_REST_SECONDS
         reason = ""
-        for _ in range(_TRIES):
+        for attempt in range(1, _TRIES + 1):
             try:
                 return await ask()
             except UpstreamError as error:
                 reason = str(error)
             self._upstream.stale()
             self._tell_again(reason)
-            await asyncio.sleep(rest)
-            rest *= 2
+            await asyncio.sleep(_BACKOFF.seconds(attempt))
         raise KafkaUnreadableError(f"{self._place} cannot be asked: {reason}")
 
     def _tell_again(self, reason: str) -> None:

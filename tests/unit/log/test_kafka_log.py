@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.codec.fetch_client import Fetched
 from pidlease.kafka.codec.produce_client import Batch, Row
@@ -73,7 +74,7 @@ def at(offset: int, records: int) -> bytes:
 
 @pytest.fixture
 def no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_REST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_BACKOFF", Backoff(0.0, 0.0))
 
 
 @pytest.mark.usefixtures("no_rests")
