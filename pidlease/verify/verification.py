@@ -14,8 +14,7 @@ from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.topics.policy_settings import policy_in_force
-from pidlease.storage.topics.topic_settings import check_settings, check_shared
+from pidlease.storage.topics.topic_settings import check_settings, check_shared, policy_in_force
 from pidlease.storage.topics.topic_store import (
     DEFAULTS_NAME,
     DOOMED_SUFFIX,

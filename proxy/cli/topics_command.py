@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, TopicsAnswer
-from pidlease.storage.topics.policy_settings import DEDUPLICATION, INITIAL, POLICIES
+from pidlease.storage.topics.topic_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.cli.console import WRONG, cannot_look, plain_table, print_json, stderr, stdout
 from proxy.cli.http_client import URL, RefusedError, UnreachableError, ask

@@ -24,8 +24,8 @@ from pidlease.http_api.topic_messages import (
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import reason_for_clients
-from pidlease.storage.topics.setting_values import SettingError
 from pidlease.storage.topics.topic_settings import (
+    SettingError,
     change_of_own,
     change_of_shared,
     settings_in_force,

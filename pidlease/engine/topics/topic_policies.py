@@ -12,8 +12,7 @@ from pidlease.core.topic_policy import TopicPolicy
 from pidlease.engine.partition import Partition
 from pidlease.log.ports import LogStore
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topics.policy_settings import policy_in_force
-from pidlease.storage.topics.topic_settings import SettingsChange
+from pidlease.storage.topics.topic_settings import SettingsChange, policy_in_force
 from pidlease.storage.topics.topic_store import Topic
 
 #: Partitions, and topics, that are told of a change before others get their turn.

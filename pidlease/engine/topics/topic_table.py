@@ -19,8 +19,7 @@ from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
-from pidlease.storage.topics.setting_values import SettingError
-from pidlease.storage.topics.topic_settings import SettingsChange
+from pidlease.storage.topics.topic_settings import SettingError, SettingsChange
 from pidlease.storage.topics.topic_store import Topic
 
 #: Partitions that are opened at once, for a topic of many.

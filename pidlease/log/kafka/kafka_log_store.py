@@ -20,8 +20,7 @@ from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
 from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topics.setting_values import SettingError
-from pidlease.storage.topics.topic_settings import SHARED_SETTINGS, check_shared
+from pidlease.storage.topics.topic_settings import SHARED_SETTINGS, SettingError, check_shared
 from pidlease.storage.topics.topic_store import Topic
 
 Result = TypeVar("Result")

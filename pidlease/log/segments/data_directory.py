@@ -31,8 +31,7 @@ from pidlease.storage.files import (
     write_aside,
 )
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topics.setting_values import SettingError
-from pidlease.storage.topics.topic_settings import check_shared, config_of, plain
+from pidlease.storage.topics.topic_settings import SettingError, check_shared, config_of, plain
 from pidlease.storage.topics.topic_store import DEFAULTS_NAME, Topic, TopicInDoubtError, TopicStore
 
 FORMAT_VERSION: Final = 1

@@ -5,21 +5,33 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
-from pidlease.storage.topics.policy_settings import (
-    POLICIES,
-    POLICY_DEFAULTS,
-    plain_policies,
-    policy_in_force,
-)
-from pidlease.storage.topics.setting_values import SettingError, short, short_name
+from pidlease.core.pid import Policy
+from pidlease.core.rules import RULES
+from pidlease.core.topic_policy import NO_PID, TopicPolicy
 from pidlease.storage.topics.topic_store import Topic
 
 #: What is set for all topics, or of a topic's own, in terms of what was set before.
 SettingsChange = Callable[[dict[str, str]], dict[str, str]]
+
+DEDUPLICATION: Final = "pidlease.deduplication"
+POLICIES: Final = "pidlease.policies"
+INITIAL: Final = "pidlease.initial"
+
+#: The numbers of the policies by the names that stand in a list, in the order of a plain one.
+_POLICY_NUMBERS: Final[Mapping[str, int]] = {
+    "none": NO_PID,
+    **{Policy(policy).name.lower(): int(policy) for policy in RULES},
+}
+#: What each is where nobody sets it.
+POLICY_DEFAULTS: Final[Mapping[str, str]] = {
+    DEDUPLICATION: "on",
+    POLICIES: ",".join(_POLICY_NUMBERS),
+    INITIAL: "policy",
+}
 
 #: What can be set for all topics while the server runs.
 SHARED_SETTINGS: Final = tuple(POLICY_DEFAULTS)
@@ -38,6 +50,30 @@ _NUMBERS: Final = ("segment.bytes", "retention.ms", "retention.bytes")
 _VALUE_MAX: Final = 1000
 #: ASCII digits, no more of them than a long has: Python takes much else for a whole number.
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+#: How much of a name or a value is told back.
+_SHOWN: Final = 50
+
+
+class SettingError(ValueError):
+    """A setting that is not known, or whose value makes no sense; the message names it.
+
+    Attributes:
+        setting: its name.
+    """
+
+    def __init__(self, setting: str, message: str) -> None:
+        super().__init__(message)
+        self.setting: Final = setting
+
+
+def short(value: str) -> str:
+    """A value as it is told: quoted, and only its beginning where it is long."""
+    return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
+
+
+def short_name(name: str) -> str:
+    """A name as it is told."""
+    return name[:_SHOWN]
 
 
 # ---------------------------------------------------------------------- what values say
@@ -111,6 +147,67 @@ def _fsync(own: Mapping[str, str], default: FsyncPolicy) -> FsyncPolicy:
     except ValueError:
         known = ", ".join(each.value for each in FsyncPolicy)
         raise SettingError(name, f"{name} is one of {known}, not {short(value)}") from None
+
+
+# ---------------------------------------------------------------------- policies
+
+
+def policy_in_force(own: Mapping[str, str], shared: Mapping[str, str]) -> TopicPolicy:
+    """What a topic takes.
+
+    Parameters:
+        own: its own settings, by name; others than these three may be among them.
+        shared: those of all topics that have none of their own.
+
+    Raises:
+        SettingError: a value makes no sense.
+    """
+    texts = (own.get(name, shared.get(name, default)) for name, default in POLICY_DEFAULTS.items())
+    return _policy(*texts)
+
+
+@lru_cache(maxsize=1024)
+def _policy(deduplication: str, policies: str, initial: str) -> TopicPolicy:
+    """One for all topics that say the same: there may be many thousands."""
+    return TopicPolicy(
+        deduplication=_one_of(DEDUPLICATION, deduplication, ("on", "off")) == "on",
+        allowed=frozenset(_POLICY_NUMBERS[name] for name in _names(policies)),
+        starts_at_zero=_one_of(INITIAL, initial, ("policy", "zero")) == "zero",
+    )
+
+
+def _one_of(name: str, value: str, known: tuple[str, str]) -> str:
+    if value not in known:
+        raise SettingError(name, f"{name} is {' or '.join(known)}, not {short(value)}")
+    return value
+
+
+def plain_policies(value: str) -> str:
+    """A list of policies in its plainest form: each once, in one order, without blanks.
+
+    Raises:
+        SettingError: it names one that is not known, or none at all.
+    """
+    names = frozenset(_names(value))
+    return ",".join(name for name in _POLICY_NUMBERS if name in names)
+
+
+def _names(value: str) -> list[str]:
+    """The names in a list of policies.
+
+    Blanks around commas do not count, as in Kafka's lists (ConfigDef.parseType).
+
+    Raises:
+        SettingError: see `plain_policies`.
+    """
+    names = [name.strip() for name in value.split(",")] if value.strip() else []
+    for name in names:
+        if name not in _POLICY_NUMBERS:
+            known = ", ".join(_POLICY_NUMBERS)
+            raise SettingError(POLICIES, f"{POLICIES} is a list of {known}, not {short(value)}")
+    if not names:
+        raise SettingError(POLICIES, f"{POLICIES} names one policy at least")
+    return names
 
 
 # ---------------------------------------------------------------------- changing them

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from pidlease.core.log_config import LogConfig
 from pidlease.kafka.codec.metadata import NODE_ID
-from pidlease.storage.topics.policy_settings import (
+from pidlease.storage.topics.topic_settings import (
     DEDUPLICATION,
     INITIAL,
     POLICIES,
     POLICY_DEFAULTS,
+    plain_setting,
 )
-from pidlease.storage.topics.topic_settings import plain_setting
 from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 
 

@@ -16,9 +16,12 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.topics.topic_policies import TopicPolicies
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.topics.policy_settings import policy_in_force
-from pidlease.storage.topics.setting_values import SettingError
-from pidlease.storage.topics.topic_settings import change_of_own, change_of_shared
+from pidlease.storage.topics.topic_settings import (
+    SettingError,
+    change_of_own,
+    change_of_shared,
+    policy_in_force,
+)
 from pidlease.storage.topics.topic_store import Topic, TopicStore
 from tests.sim.files import SimFiles
 from tests.sim.gate import SimulatedCrash

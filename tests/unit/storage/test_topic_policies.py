@@ -5,17 +5,19 @@ import pytest
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy
 from pidlease.core.topic_policy import NO_PID, TopicPolicy
-from pidlease.storage.topics.policy_settings import POLICY_DEFAULTS, plain_policies, policy_in_force
-from pidlease.storage.topics.setting_values import SettingError
 from pidlease.storage.topics.topic_settings import (
+    POLICY_DEFAULTS,
     SHARED_SETTINGS,
     TOPIC_SETTINGS,
+    SettingError,
     SettingSource,
     change_of_own,
     change_of_shared,
     check_settings,
     check_shared,
+    plain_policies,
     plain_setting,
+    policy_in_force,
     settings_in_force,
 )
 
