@@ -18,8 +18,8 @@ from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import (
     Manifest,
+    PartitionOffset,
     PartitionRows,
-    Place,
     Snapshot,
     SnapshotError,
     SnapshotStore,
@@ -98,7 +98,7 @@ class Recovery:
         return found
 
     async def _open(
-        self, topics: list[Topic], durable: Mapping[TopicPartition, Place]
+        self, topics: list[Topic], durable: Mapping[TopicPartition, PartitionOffset]
     ) -> list[Partition]:
         async def open_one(topic: Topic, number: int) -> Partition:
             name = TopicPartition(topic.name, number)

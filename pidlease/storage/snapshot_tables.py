@@ -137,7 +137,7 @@ class PartitionRows(NamedTuple):
     producers: Mapping[int, Packed]
 
 
-class Place(NamedTuple):
+class PartitionOffset(NamedTuple):
     """See `PartitionRows`."""
 
     topic_id: str
@@ -227,7 +227,7 @@ class _SameSize:
 
 def producer_batches(
     partitions: Iterable[PartitionRows],
-    places: dict[TopicPartition, Place],
+    places: dict[TopicPartition, PartitionOffset],
     names: ProducerNames,
 ) -> Iterator[pa.RecordBatch]:
     """Rows in chunks, so that a million of them never stand in memory twice.
@@ -240,7 +240,7 @@ def producer_batches(
     """
     groups: dict[int, _SameSize] = {}
     for partition, topic_id, next_offset, hole_ms, known in partitions:
-        places[partition] = Place(topic_id, next_offset, hole_ms)
+        places[partition] = PartitionOffset(topic_id, next_offset, hole_ms)
         ids = _producer_ids(known, names)
         producers = _identified(known, ids)
         sizes = set(map(len, producers.values()))

@@ -37,8 +37,8 @@ from pidlease.storage.snapshot_tables import (
     PRODUCERS_SCHEMA,
     LeaseRow,
     LeaseRows,
+    PartitionOffset,
     PartitionRows,
-    Place,
     SnapshotError,
     lease_batches,
     producer_batches,
@@ -50,8 +50,8 @@ __all__ = [
     "LeaseRow",
     "LeaseRows",
     "Manifest",
+    "PartitionOffset",
     "PartitionRows",
-    "Place",
     "Snapshot",
     "SnapshotError",
     "SnapshotStore",
@@ -88,7 +88,7 @@ class Manifest:
 
     number: int
     created_ms: int
-    places: dict[TopicPartition, Place]
+    places: dict[TopicPartition, PartitionOffset]
     rows: dict[str, int]
     checksums: dict[str, tuple[int, int]]
     crc_rule: int = _CRC_RULE
@@ -171,7 +171,7 @@ class SnapshotStore:
         content: tuple[Iterable[PartitionRows], Iterable[LeaseRow]],
     ) -> Manifest:
         partitions, leases = content
-        places: dict[TopicPartition, Place] = {}
+        places: dict[TopicPartition, PartitionOffset] = {}
         sums: dict[str, tuple[int, int]] = {}
         rows: dict[str, int] = {}
         rows[_PRODUCERS], sums[_PRODUCERS] = self._write_table(
@@ -354,7 +354,7 @@ def _decode_manifest(content: bytes) -> Manifest:
     if body["format"] > FORMAT_VERSION:
         raise ValueError(f"format {body['format']} is newer than {FORMAT_VERSION}")
     places = {
-        TopicPartition(topic, int(number)): Place(
+        TopicPartition(topic, int(number)): PartitionOffset(
             entry["topic_id"], part["next_offset"], part["hole_ms"]
         )
         for topic, entry in body["topics"].items()

@@ -10,7 +10,7 @@ from pidlease.core.rules import rules_of
 from pidlease.core.state import ProducerState
 from pidlease.storage.snapshots import (
     LeaseRow,
-    Place,
+    PartitionOffset,
     Snapshot,
     SnapshotError,
     SnapshotStore,
@@ -42,7 +42,7 @@ class Snapshots:
         durable: places in the newest offset vector; what lies before them cannot be torn.
     """
 
-    durable: dict[TopicPartition, Place] = field(default_factory=dict)
+    durable: dict[TopicPartition, PartitionOffset] = field(default_factory=dict)
     _loaded: list[_Loaded] = field(default_factory=list)
 
     def read(self, looking: Looking, folder: Path) -> None:

@@ -20,7 +20,7 @@ from pidlease.spark.rebuild.snapshot_rebuild import PlacedPartition, Rebuilt, To
 from pidlease.spark.source.source_columns import schema_of
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
-from pidlease.storage.snapshots import Place, SnapshotStore, TopicPartition
+from pidlease.storage.snapshots import PartitionOffset, SnapshotStore, TopicPartition
 from pidlease.storage.topics.topic_store import Topic, TopicStore
 from pidlease.verify.read_only_files import ReadOnlyFiles
 
@@ -85,7 +85,7 @@ def _plan(
         for number in range(topic.partitions):
             bases = directory.segments(topic.name, number)
             kept, end = min(bases, default=0), directory.span(topic.name, number).end
-            place = Place(topic.topic_id, max(end, kept), _hole_ms(topic, kept, now_ms))
+            place = PartitionOffset(topic.topic_id, max(end, kept), _hole_ms(topic, kept, now_ms))
             placed.append(PlacedPartition(TopicPartition(topic.name, number), place))
             # From what is on the disk, deleted by order or not: so does a replay.
             ends = [*bases[1:], end]

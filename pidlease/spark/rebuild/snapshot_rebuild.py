@@ -18,8 +18,8 @@ from pidlease.spark.rebuild.log_fold import fold_sends
 from pidlease.storage.snapshots import (
     LeaseRows,
     Manifest,
+    PartitionOffset,
     PartitionRows,
-    Place,
     SnapshotStore,
     TopicPartition,
 )
@@ -34,7 +34,7 @@ class PlacedPartition(NamedTuple):
     """A partition, and its place in the offset vector."""
 
     name: TopicPartition
-    place: Place
+    place: PartitionOffset
 
 
 @dataclass(frozen=True, slots=True)
