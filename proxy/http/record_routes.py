@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import find_partition
 from pidlease.engine.partition import Partition
+from pidlease.engine.partition_lookup import find_partition
 from pidlease.http_api.record_messages import IN_DIGITS, AppendAnswer, ReadQuery, RecordsAnswer
 from proxy.http.errors import ready_engine
 from proxy.http.record_openapi import append_description

@@ -139,7 +139,7 @@ class Leases:
 
     def expire_ms(self, pid: int) -> int:
         """When the lease of a PID ends, in ms since 1970: not before that, and perhaps later."""
-        granted_ms, first_ms = self._table.get(pid) or (-1, -1)
+        _, granted_ms, first_ms = self._table.get(pid) or (pid, -1, -1)
         begun_ms = max(granted_ms, first_ms)
         return (begun_ms if begun_ms >= 0 else self.blocks.ages.taken_ms(pid)) + self.lease_ms
 
@@ -233,7 +233,7 @@ class Leases:
         return len(gone)
 
     def _stays_until_ms(self, pid: int) -> int | None:
-        granted_ms, first_ms = self._table.get(pid) or (-1, -1)
+        _, granted_ms, first_ms = self._table.get(pid) or (pid, -1, -1)
         partitions = self._table.partitions(pid)
         now_ms = self._clock_ms()
         if any(partition.is_flying(pid) for partition in partitions):
