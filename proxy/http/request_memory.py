@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from proxy.http.record_refusals import BodyTooLongError, BodyTooSlowError, NoRoomError
+from proxy.http.record_responses import BodyTooLongError, BodyTooSlowError, NoRoomError
 
 #: What a request takes beside what it brings: its headers, its task, who waits for what.
 _REQUEST_BYTES: Final = 8 << 10
