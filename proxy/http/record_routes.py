@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+from pidlease.core.byte_budget import ByteBudget
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
@@ -27,7 +28,7 @@ from proxy.http.errors import ready_engine
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, appended
 from proxy.http.request_batch import BatchMaker, by_headers
-from proxy.http.request_memory import HeldResponse, Room, read_body
+from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 
 _PATH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
 _THIS: Final = re.compile("/v1/topics/[^/]*/partitions/[^/]*/records/?")
@@ -66,8 +67,8 @@ class RecordRoutes:
         self._engine = engine
         self._bytes_max: Final = limits.batch_bytes_max
         self._maker: Final = BatchMaker(limits.batch_bytes_max)
-        self._append_room: Final = Room(limits.memory_bytes_max)
-        self._read_room: Final = Room(limits.memory_bytes_max)
+        self._append_memory: Final = ByteBudget(limits.memory_bytes_max)
+        self._read_memory: Final = ByteBudget(limits.memory_bytes_max)
         self._reads: Final = Reads()
         self._service: AppendService | None = None
         self.router: Final = APIRouter(tags=["records"])
@@ -93,7 +94,7 @@ class RecordRoutes:
         await self._partition(topic, partition)
         named = by_headers(request.headers)
         way = self._maker.way_of(request)
-        with self._append_room.hold() as held:
+        with HeldBytes(self._append_memory) as held:
             body = await read_body(request, self._bytes_max, held)
             pool = self._ready().engine.pool
             batch = await self._maker.make(way, body, named, pool)
@@ -115,7 +116,7 @@ class RecordRoutes:
     ) -> Response:
         """Read records from an offset on; the reader keeps its own place."""
         place = await self._partition(topic, partition)
-        held = self._read_room.hold()
+        held = HeldBytes(self._read_memory)
         try:
             page = await self._reads.page(request, place, query, self._ready().engine.pool)
             content = _content(place, page)
