@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -10,7 +9,8 @@ from typing import Any, Final, NamedTuple, Self
 import httpx
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
-from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
+from pidlease.core.lease import NO_PID, Lease, LeaseWanted
+from pidlease.http_api.lease_messages import LEASES_MAX
 
 _TOO_MANY: Final = 429
 _SERVER_ERRORS: Final = range(500, 600)
@@ -18,59 +18,8 @@ _SERVER_ERRORS: Final = range(500, 600)
 _DATE_STEP_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseWanted:
-    """What is asked for.
-
-    Attributes:
-        pid: -1: a new one, or the name's; or one that was leased.
-        name: of the producer; None: it has none, or the PID says it.
-        policy: strict or monotonic.
-        renew: the name's lease is about to end: lease a new PID.
-        generation: with name, pid and renew: renew only if they are still what the name was
-            granted last; -1: take the name over from whoever has it.
-    """
-
-    topic: str
-    partition: int
-    pid: int = NO_PID
-    name: str | None = None
-    policy: str = "strict"
-    renew: bool = False
-    generation: int = -1
-
-    def body(self) -> dict[str, Any]:
-        """As it is asked for: what is left out has the meaning of its default."""
-        body: dict[str, Any] = {"topic": self.topic, "partition": self.partition, "pid": self.pid}
-        if self.name is not None:
-            body |= {"name": self.name, "policy": self.policy, "renew": self.renew}
-        if self.generation >= 0:
-            body["generation"] = self.generation
-        return body
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A lease on a partition.
-
-    Attributes:
-        generation: the one to use.
-        sequence_number: where the range of the first batch begins.
-        resume_at: the number of the first record; beyond sequence_number only where the name has
-            got a new PID since.
-        expire_ms: when it ends, in ms since 1970 by the server's clock; -1: not known.
-        ends_at: the same by this process's monotonic clock, in seconds; infinite: not known.
-    """
-
-    topic: str
-    partition: int
-    pid: int
-    generation: int
-    sequence_number: int
-    resume_at: int
-    expire_ms: int
-    ends_at: float
-    name: str | None = None
+#: The answer to a request for one lease.
+Answer = Lease | LeaseRefusedError | LeaseUnavailableError
 
 
 class LeaseClient:
@@ -148,9 +97,7 @@ class LeaseClient:
             return answer
         raise answer
 
-    async def lease_pids(
-        self, wanted: Sequence[LeaseWanted]
-    ) -> list[Lease | LeaseRefusedError | LeaseUnavailableError]:
+    async def lease_pids(self, wanted: Sequence[LeaseWanted]) -> list[Answer]:
         """Several leases at once; each is granted or refused for itself.
 
         Parameters:
@@ -174,9 +121,6 @@ class LeaseClient:
             raise LeaseUnavailableError(text) from None
 
 
-_Answer = Lease | LeaseRefusedError | LeaseUnavailableError
-
-
 class _Moment(NamedTuple):
     """The same moment, in seconds, by this process's monotonic clock and by the machine's."""
 
@@ -184,7 +128,7 @@ class _Moment(NamedTuple):
     wall: float
 
 
-def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[_Answer]:
+def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[Answer]:
     """What an answer says, for as many as were asked for.
 
     Parameters:
@@ -213,7 +157,7 @@ def _refusal(
     return LeaseRefusedError(text, status, field)
 
 
-def _lease(row: dict[str, Any], asked: float, server_ms: float) -> _Answer:
+def _lease(row: dict[str, Any], asked: float, server_ms: float) -> Answer:
     if row.get("error"):
         return _refusal(row["error"], row["status"])
     expire_ms = row["expire_ms"]

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
-from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
+from pidlease.client.lease_client import Answer, LeaseClient
 from pidlease.client.partition_queue import Host, PartitionQueue
-from pidlease.http_api.lease_messages import NO_PID
+from pidlease.core.lease import NO_PID, LeaseWanted
 
 _log = logging.getLogger(__name__)
 
 TAKEN: Final = 409
 GONE: Final = 410
 NOT_FOUND: Final = 404
-
-Answer = Lease | LeaseRefusedError | LeaseUnavailableError
 
 
 class Held(NamedTuple):

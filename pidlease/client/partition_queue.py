@@ -18,7 +18,7 @@ from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerErr
 from pidlease.client.in_flight_batches import Flight
 from pidlease.client.record_accumulator import Batch, Futures, Headers, Repeat, Sent, Span, tell
 from pidlease.client.sequence_numbers import Ids, Numbers
-from pidlease.http_api.lease_messages import NO_PID
+from pidlease.core.lease import NO_PID
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task

@@ -20,12 +20,13 @@ from pidlease.client.errors import (
     OutcomeUnknownError,
     SessionEndedError,
 )
-from pidlease.client.lease_client import Lease, LeaseClient
-from pidlease.client.lease_requests import GONE, NOT_FOUND, Answer, Asking, Held, TakenError
+from pidlease.client.lease_client import Answer, LeaseClient
+from pidlease.client.lease_requests import GONE, NOT_FOUND, Asking, Held, TakenError
 from pidlease.client.partition_queue import Host, PartitionQueue
 from pidlease.client.sequence_numbers import Numbers
 from pidlease.client.settings import Settings
-from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
+from pidlease.core.lease import NO_PID, Lease
+from pidlease.http_api.lease_messages import LEASES_MAX
 
 _FOREVER: Final = float("inf")
 #: A lease that ends within this time, in seconds, has hardly any left.

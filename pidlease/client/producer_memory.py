@@ -2,35 +2,34 @@
 
 import asyncio
 from collections import deque
-from typing import Final
+
+from typing_extensions import override
+
+from pidlease.core.byte_budget import ByteBudget
 
 
-class Memory:
-    """Bytes of records that were not answered yet.
+class Memory(ByteBudget):
+    """Bytes of records that are not acknowledged yet.
 
     Parameters:
         limit: from here on, `send` waits.
-
-    Attributes:
-        used: now.
     """
 
-    __slots__ = ("_released", "_waiting", "limit", "used")
+    __slots__ = ("_released", "_waiting")
 
     def __init__(self, limit: int) -> None:
-        self.limit: Final = limit
-        self.used = 0
+        super().__init__(limit)
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._released: asyncio.Future[None] | None = None
 
     @property
     def full(self) -> bool:
         """Whether the next record has to wait; those before it go first."""
-        return self.used >= self.limit or bool(self._waiting)
+        return self.exhausted or bool(self._waiting)
 
     async def room(self) -> None:
         """Wait for room, in the order of asking. The caller takes it before anybody else runs."""
-        while self.used >= self.limit or self._waiting:
+        while self.full:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -40,14 +39,14 @@ class Memory:
                     self._waiting.remove(turn)
                 self.wake()  # the turn was given to somebody who left
                 raise
-            if self.used < self.limit:
+            if not self.exhausted:
                 # Who is next goes on when this one has taken its part.
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
 
-    def release(self, count: int) -> None:
-        """Give back what a batch took."""
-        self.used -= count
+    @override
+    def release(self, size: int) -> None:
+        super().release(size)
         self.wake()
         if self._released is not None:
             self._released.set_result(None)
@@ -62,7 +61,7 @@ class Memory:
 
     def wake(self) -> None:
         """Let the next one go on, if there is room."""
-        while self._waiting and self.used < self.limit:
+        while self._waiting and not self.exhausted:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)

@@ -1,6 +1,7 @@
-"""One call for many callers, whose answer is never older than the question."""
+"""One call for many callers, whose result is never older than the request."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
@@ -8,16 +9,19 @@ Result = TypeVar("Result")
 
 
 class SharedCall(Generic[Result]):
-    """Calls a function once for all who ask before the call begins; one call runs at a time.
+    """Calls a function once for all callers that come before the call begins.
 
-    A caller never gets the result of a call that began before it asked.
+    One call runs at a time. A caller never gets the result of a call that began before it came.
 
     Parameters:
         call: the function.
+        rest_seconds: the least time between two calls, to gather callers meanwhile.
     """
 
-    def __init__(self, call: Callable[[], Awaitable[Result]]) -> None:
+    def __init__(self, call: Callable[[], Awaitable[Result]], *, rest_seconds: float = 0.0) -> None:
         self._call: Final = call
+        self._rest_seconds: Final = rest_seconds
+        self._rests_until = 0.0
         self._running: asyncio.Task[Result] | None = None
         self._next: asyncio.Task[Result] | None = None
 
@@ -30,5 +34,12 @@ class SharedCall(Generic[Result]):
     async def _run(self, previous: asyncio.Task[Result] | None) -> Result:
         if previous is not None:
             await asyncio.wait({previous})
+        rest = self._rests_until - time.monotonic()
+        if rest > 0:
+            await asyncio.sleep(rest)
+        # From here on callers wait for the call after this one.
         self._running, self._next = self._next, None
-        return await self._call()
+        try:
+            return await self._call()
+        finally:
+            self._rests_until = time.monotonic() + self._rest_seconds

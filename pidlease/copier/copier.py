@@ -18,7 +18,6 @@ from pidlease.client.errors import (
     LeaseUnavailableError,
     ProducerError,
 )
-from pidlease.client.lease_client import Lease
 from pidlease.client.lease_requests import GONE
 from pidlease.client.producer_memory import Memory
 from pidlease.copier.checkpoint_commits import CheckpointCommits
@@ -37,6 +36,7 @@ from pidlease.copier.group_membership import (
 from pidlease.copier.partition_copy import PartitionCopy
 from pidlease.copier.settings import CopySettings
 from pidlease.copier.source_fetcher import SourceFetcher
+from pidlease.core.lease import Lease
 
 _log = logging.getLogger(__name__)
 

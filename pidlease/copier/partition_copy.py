@@ -15,7 +15,6 @@ from typing import Final, Protocol
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
-from pidlease.client.lease_client import Lease
 from pidlease.client.producer_memory import Memory
 from pidlease.client.record_accumulator import Sent
 from pidlease.copier.batch_translator import BatchTranslator
@@ -30,6 +29,7 @@ from pidlease.copier.fetched_chunk import Chunk
 from pidlease.copier.group_membership import ReplacedError, Saved
 from pidlease.copier.resume_check import ResumeCheck, generation_of
 from pidlease.copier.settings import CopySettings
+from pidlease.core.lease import Lease
 
 _log = logging.getLogger(__name__)
 

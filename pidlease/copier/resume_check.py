@@ -5,12 +5,12 @@ from typing import Final
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.lease_client import Lease
 from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Asked
 from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
 from pidlease.copier.errors import CheckpointError, CopyError
 from pidlease.copier.group_membership import Saved
 from pidlease.copier.settings import CopySettings
+from pidlease.core.lease import Lease
 
 _log = logging.getLogger(__name__)
 

@@ -51,6 +51,15 @@ def policy_of(pid: int) -> Policy | None:
     return _POLICIES.get(pid >> POLICY_SHIFT) if pid & N_MASK else None
 
 
+def policy_named(name: str) -> Policy:
+    """Return the policy of a name, in lower case as users write it.
+
+    Raises:
+        KeyError: no policy has the name.
+    """
+    return Policy[name.upper()]
+
+
 def number_of(pid: int) -> int:
     """The number that a PID has in the global sequence."""
     return pid & N_MASK

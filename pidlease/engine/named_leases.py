@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -28,7 +28,8 @@ from pidlease.coordination.name_bindings import (
     NamesError,
 )
 from pidlease.core.judge import Age
-from pidlease.core.pid import Policy, policy_of
+from pidlease.core.lease import LeaseWanted
+from pidlease.core.pid import Policy, policy_named, policy_of
 from pidlease.engine.append_outcome import FENCED_FOR_EVER
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
@@ -70,46 +71,6 @@ class NameTakenError(Exception):
 
 class NameBusyError(Exception):
     """A name cannot be granted now; try again."""
-
-
-class Held(NamedTuple):
-    """What a producer was granted before."""
-
-    pid: int
-    generation: int
-
-
-class NameGrant(NamedTuple):
-    """What was granted to a name.
-
-    Attributes:
-        pid: its PID.
-        generation: the one to use.
-        former: the PID before it, whose numbering goes on; -1: none.
-    """
-
-    pid: int
-    generation: int
-    former: int
-
-
-class Wanted(NamedTuple):
-    """What is to be granted.
-
-    Attributes:
-        name: the name, checked.
-        policy: what its PID is judged by.
-        renew: whether the lease is about to end: a fresh PID, unless the last one has come that
-            way and the one before it still lasts.
-        held: what the caller was granted before; None: it takes the name over from whoever has it.
-        places: the partitions that it is for.
-    """
-
-    name: str
-    policy: Policy
-    renew: bool = False
-    held: Held | None = None
-    places: Sequence[Partition] = ()
 
 
 class NamedLeases:
@@ -166,12 +127,20 @@ class NamedLeases:
 
     # ------------------------------------------------------------------ granting
 
-    async def grant(self, wanted: Wanted, lease: LeaseFresh) -> NameGrant:
+    async def grant(
+        self, name: str, wanted: LeaseWanted, partitions: Sequence[Partition], lease: LeaseFresh
+    ) -> Binding:
         """Grant a lease to a name. Nothing of its PID is in flight when this returns.
 
         Parameters:
-            wanted: what is to be granted.
+            name: the name, checked.
+            wanted: the request, as every partition of it has it. With `renew`: a fresh PID, unless
+                the last one came that way and the one before it still lasts.
+            partitions: the partitions that it is for.
             lease: leases a fresh PID, for a name that has none.
+
+        Returns:
+            The name's new binding.
 
         Raises:
             NameTakenError: the name is not the caller's any more.
@@ -181,13 +150,13 @@ class NamedLeases:
             NamesError: the binding cannot be changed now, or it is not known whether it was.
             NoPidError: there is no PID to be had.
         """
-        async with self._alone(wanted.name):
-            binding = await self._raise(wanted, lease)
-            self._note(wanted.name, binding)
+        async with self._alone(name):
+            binding = await self._raise(name, wanted, partitions, lease)
+            self._note(name, binding)
             await self._landed(binding)
             if binding.pid not in self._leases:
                 raise NameBusyError("its lease has ended meanwhile; try again")
-            return NameGrant(binding.pid, binding.generation, binding.former)
+            return binding
 
     async def release(self, name: str) -> None:
         """Let go of a name: who writes under it is fenced, and who asks for it is new.
@@ -217,8 +186,10 @@ class NamedLeases:
         binding = await self._pool.run(lambda: self._bindings.get(name))
         return None if binding is None or binding.generation == RELEASED else binding
 
-    async def _raise(self, wanted: Wanted, lease: LeaseFresh) -> Binding:
-        name, policy, _, held, _ = wanted
+    async def _raise(
+        self, name: str, wanted: LeaseWanted, partitions: Sequence[Partition], lease: LeaseFresh
+    ) -> Binding:
+        held = (wanted.pid, wanted.generation) if wanted.pid >= 0 else None
         for _ in range(_ATTEMPTS_MAX):
             bound = await self._pool.run(lambda: self._bindings.get(name))
             if held is not None and (bound is None or held != bound[:2]):
@@ -227,25 +198,27 @@ class NamedLeases:
                 raise NameTakenError(f"another one was granted the name {name!r} since")
             last = bound if bound is not None and self._lasts(bound) else None
             if last is not None and last.generation != RELEASED:
-                _check_policy(name, last.pid, policy)
-            if last is not None and self._goes_on(last, wanted):
+                _check_policy(name, last.pid, wanted.policy)
+            if last is not None and self._goes_on(last, wanted, partitions):
                 new = last._replace(generation=last.generation + 1)
             else:
-                new = await self._fresh(bound, wanted, lease)
+                new = await self._fresh(name, bound, wanted, lease)
             if await self._change(name, bound, new):
                 self._spare.pop(name, None)
                 return new
         raise NameBusyError(f"the name {name!r} is being granted to others; try again")
 
-    def _goes_on(self, binding: Binding, wanted: Wanted) -> bool:
+    def _goes_on(
+        self, binding: Binding, wanted: LeaseWanted, partitions: Sequence[Partition]
+    ) -> bool:
         """Whether a name keeps its PID, whose lease has not ended."""
         if binding.generation == RELEASED or (wanted.renew and not self._is_fresh(binding)):
             return False
         # Where history is missing since it was leased, it could not begin; another one can.
-        return wanted.policy is not Policy.STRICT or all(
-            place.producer(binding.pid) is not None
-            or self._leases.age(binding.pid, place.hole_ms) is Age.YOUNG
-            for place in wanted.places
+        return policy_named(wanted.policy) is not Policy.STRICT or all(
+            each.producer(binding.pid) is not None
+            or self._leases.age(binding.pid, each.hole_ms) is Age.YOUNG
+            for each in partitions
         )
 
     def _is_fresh(self, binding: Binding) -> bool:
@@ -254,21 +227,24 @@ class NamedLeases:
         recent = binding.granted_ms + half_ms > self._leases.now_ms()
         return recent and binding.former in self._leases
 
-    async def _fresh(self, bound: Binding | None, wanted: Wanted, lease: LeaseFresh) -> Binding:
+    async def _fresh(
+        self, name: str, bound: Binding | None, wanted: LeaseWanted, lease: LeaseFresh
+    ) -> Binding:
         """A binding to a fresh PID; the one before is remembered as long as it lasts."""
-        pid = self._spare.pop(wanted.name, -1)
-        if pid not in self._leases or policy_of(pid) is not wanted.policy:
-            pid = await lease(wanted.policy)
+        policy = policy_named(wanted.policy)
+        pid = self._spare.pop(name, -1)
+        if pid not in self._leases or policy_of(pid) is not policy:
+            pid = await lease(policy)
         while len(self._spare) >= _SPARE_MAX:
             self._spare.pop(next(iter(self._spare)))
         # Should the change fail, or not be known, the next try for this name takes the same one.
-        self._spare[wanted.name] = pid
+        self._spare[name] = pid
         generation = self._random.randrange(GENERATION_START_MAX)
         former = -1
         if bound is not None and bound.generation != RELEASED:
             # A name's generations rise whatever PID it has, by one for who renews what it holds and
             # by two for who takes over: so a renewal that is asked for again can be told.
-            generation = bound.generation + (2 if wanted.held is None else 1)
+            generation = bound.generation + (2 if wanted.pid < 0 else 1)
             # One that never wrote may be gone while the one before it has the numbers.
             former = next((p for p in (bound.pid, bound.former) if p in self._leases), -1)
         return Binding(pid, generation, former, self._leases.now_ms())
@@ -335,18 +311,17 @@ class NamedLeases:
                 self._locks[name] = (lock, waiting - 1)
 
 
-def _was_answered(held: Held, bound: Binding) -> bool:
+def _was_answered(held: tuple[int, int], bound: Binding) -> bool:
     """Whether a renewal was granted already, and its answer lost: nothing has come behind it.
 
     Whoever takes a name over raises its generation first.
     """
-    return (bound.former, bound.generation) == (held.pid, held.generation + 1)
+    pid, generation = held
+    return (bound.former, bound.generation) == (pid, generation + 1)
 
 
-def _check_policy(name: str, pid: int, policy: Policy) -> None:
+def _check_policy(name: str, pid: int, policy: str) -> None:
     known = policy_of(pid)
-    if known is not policy:
+    if known is not policy_named(policy):
         other = known.name.lower() if known is not None else "no policy"
-        raise NameConflictError(
-            f"the name {name!r} has a PID of policy {other}, not {policy.name.lower()}"
-        )
+        raise NameConflictError(f"the name {name!r} has a PID of policy {other}, not {policy}")

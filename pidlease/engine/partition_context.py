@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pidlease.core.producer_names import ProducerNames
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
 from pidlease.engine.event_log import EventLog
-from pidlease.engine.leases.lease_book import LeaseBook
+from pidlease.engine.leases.leases import Leases
 from pidlease.engine.topic_counts import Counts
 
 
@@ -24,7 +24,7 @@ class PartitionContext:
         events: where refused batches are told.
     """
 
-    leases: LeaseBook
+    leases: Leases
     counts: Counts
     clock_ms: Callable[[], int]
     judging: bool = True

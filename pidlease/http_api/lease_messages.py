@@ -4,8 +4,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: What a lease asks for that has no PID yet.
-NO_PID: Final = -1
+from pidlease.core.lease import NO_PID
+
 #: Leases that one request may ask for.
 LEASES_MAX: Final = 1000
 _INT32_MAX: Final = 2**31 - 1

@@ -19,6 +19,10 @@ from pidlease.kafka.records.identity_header import HEADER_KEY
 
 #: Records in one request.
 RECORDS_MAX: Final = 10_000
+#: The headers that identify a producer of policy epoch, and number its requests.
+PRODUCER_ID: Final = "Producer-Id"
+PRODUCER_EPOCH: Final = "Producer-Epoch"
+PRODUCER_SEQ: Final = "Producer-Seq"
 #: Producer-Epoch and Producer-Seq: numbers survive JSON up to here.
 NUMBER_MAX: Final = 2**53 - 1
 #: What one answer to a read holds of records, beyond the first one: unless it is asked for less,

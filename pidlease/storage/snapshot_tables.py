@@ -80,7 +80,13 @@ class SnapshotError(Exception):
 
 
 class LeaseRow(NamedTuple):
-    """A lease: its PID, when it was granted, and its first message (ms; -1: none yet)."""
+    """What the lease table and a snapshot keep of a lease. Times in ms since 1970.
+
+    Attributes:
+        granted_ms: when the lease was granted; -1 if it was not kept since then (only the log, or
+            an old client, knows of it), so that its state may have expired.
+        first_ms: the PID's first message; -1: none yet.
+    """
 
     pid: int
     granted_ms: int

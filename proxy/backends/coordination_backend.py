@@ -11,7 +11,6 @@ from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.file.file_topic_book import FileTopicBook
 from pidlease.coordination.file.file_writer_ids import FileWriterIds
 from pidlease.coordination.name_bindings import BindingConflictError, NameBindings
-from pidlease.coordination.ownership import Ownership
 from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK, Coordination, SequenceError
 from pidlease.coordination.topic_book import TopicBook
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
@@ -104,7 +103,7 @@ class Coordinator:
     def _file_writers(self) -> FileWriterIds:
         return FileWriterIds(self._files, self._path.with_name("writers"))
 
-    def ownership(self, cluster: str, folder: str) -> Ownership | None:
+    def ownership(self, cluster: str, folder: str) -> ZooKeeperOwnership | None:
         """This server's part in who serves a cluster; None: there are no others.
 
         Parameters:

@@ -8,9 +8,9 @@ from typing import Final
 
 import structlog
 
-from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
+from pidlease.coordination.zookeeper.zookeeper_ownership import OwnershipError, ZooKeeperOwnership
 from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, Appending
 from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.engine import Engine, wall_clock_ms
@@ -82,7 +82,7 @@ class KafkaBackend:
         self._versions: dict[int, tuple[int, int]] = {}
         self._changed: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._ownership: Ownership | None = None
+        self._ownership: ZooKeeperOwnership | None = None
         #: See `Backend`.
         self.lost = asyncio.Event()
         self.standing_by = False
@@ -121,7 +121,7 @@ class KafkaBackend:
         self.snapshots = SnapshotStore(self._files, folder.snapshots)
         return coordinator, folder
 
-    async def _become_owner(self, ownership: Ownership) -> None:
+    async def _become_owner(self, ownership: ZooKeeperOwnership) -> None:
         """Wait until no other server serves this cluster."""
         told = ""
         while True:
@@ -137,7 +137,7 @@ class KafkaBackend:
                 told = owner
             await asyncio.sleep(_STAND_BY_SECONDS)
 
-    async def _is_owner(self, ownership: Ownership) -> bool:
+    async def _is_owner(self, ownership: ZooKeeperOwnership) -> bool:
         """Whether this server is the owner still.
 
         Raises:
@@ -151,7 +151,7 @@ class KafkaBackend:
             self.lost.set()
         return owned
 
-    async def _watch(self, ownership: Ownership) -> None:
+    async def _watch(self, ownership: ZooKeeperOwnership) -> None:
         """Notice that another server took this one's place; ZooKeeper away, Kafka tells of it."""
         while not self.lost.is_set():
             await asyncio.sleep(_STAND_BY_SECONDS)

@@ -13,7 +13,6 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import (
     BadNameError,
     NameNeededError,
-    UnknownPartitionError,
     UnknownPidError,
     WrongPolicyError,
 )
@@ -24,6 +23,7 @@ from pidlease.engine.named_leases import (
     NameTakenError,
     UnknownNameError,
 )
+from pidlease.engine.partition_lookup import UnknownPartitionError
 from pidlease.engine.topics.topic_table import AwaitedTopicError, UnknownTopicError
 from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.storage.errors import LogStoppedError

@@ -6,9 +6,9 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from pidlease.core.pid import Policy
+from pidlease.core.lease import Lease, LeaseWanted
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import Ask, LeaseService
+from pidlease.engine.lease_service import LeaseService
 from pidlease.http_api.lease_messages import (
     LeaseAnswer,
     LeaseBatchAnswer,
@@ -29,26 +29,23 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
     """
     router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
-    def service(asks: list[Ask]) -> LeaseService:
-        return LeaseService(ready_engine(engine), asks)
-
     @router.post("")
     async def lease(request: LeaseRequest) -> LeaseAnswer:
-        """Lease a PID for a partition, or ask where one that was leased goes on."""
-        ask = _ask(request)
-        return await _lease(service([ask]), ask)
+        """Lease a PID for a partition, or ask where a leased one continues."""
+        wanted = LeaseWanted(**request.model_dump())
+        return _answer(await LeaseService(ready_engine(engine), [wanted]).lease(wanted))
 
     @router.post("/batch")
     async def lease_batch(request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Several leases at once. Each is granted or refused for itself; the status is 200."""
-        asks = [_ask(each) for each in request.leases]
-        leases = service(asks)
+        batch = [LeaseWanted(**each.model_dump()) for each in request.leases]
+        service = LeaseService(ready_engine(engine), batch)
         answers = []
-        for number, each in enumerate(asks):
+        for number, each in enumerate(batch):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
-                answers.append(await _lease(leases, each))
+                answers.append(_answer(await service.lease(each)))
             except REFUSALS as error:
                 status, _ = status_of(error)
                 answers.append(
@@ -64,28 +61,14 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
     return router
 
 
-def _ask(request: LeaseRequest) -> Ask:
-    return Ask(
-        request.topic,
-        request.partition,
-        request.pid,
-        request.generation,
-        request.name or "",
-        request.assign_name,
-        Policy[request.policy.upper()],
-        request.renew,
-    )
-
-
-async def _lease(service: LeaseService, ask: Ask) -> LeaseAnswer:
-    granted = await service.lease(ask)
+def _answer(lease: Lease) -> LeaseAnswer:
     return LeaseAnswer(
-        topic=ask.topic,
-        partition=ask.partition,
-        pid=granted.pid,
-        generation=granted.generation,
-        sequence_number=granted.sequence_number,
-        expire_ms=granted.expire_ms,
-        resume_at=granted.resume_at,
-        name=granted.name,
+        topic=lease.topic,
+        partition=lease.partition,
+        pid=lease.pid,
+        generation=lease.generation,
+        sequence_number=lease.sequence_number,
+        expire_ms=lease.expire_ms,
+        resume_at=lease.resume_at,
+        name=lease.name or "",
     )

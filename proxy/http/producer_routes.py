@@ -6,12 +6,13 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
+from pidlease.core.lease import NO_PID
 from pidlease.core.pid import policy_of
 from pidlease.core.state import ProducerState
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import find_partition, find_topic
 from pidlease.engine.partition import Partition
-from pidlease.http_api.lease_messages import NO_PID, ProducerRow, ProducersAnswer, StoppedPartition
+from pidlease.engine.partition_lookup import find_partition, find_topic
+from pidlease.http_api.lease_messages import ProducerRow, ProducersAnswer, StoppedPartition
 from proxy.http.errors import ready_engine
 
 #: Producers in one answer, unless it is asked for fewer.

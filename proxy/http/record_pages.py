@@ -4,15 +4,23 @@ Kafka clients compress their batches, and what a small one unpacks to is bounded
 is unpacked up to a limit, and one that goes beyond is told, with where to go on without it.
 """
 
+import asyncio
 import json
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+import structlog
 from aiokafka.record.default_records import DefaultRecordBatch
+from starlette.requests import Request
 
 from pidlease.core.buffer import Buffer
-from pidlease.http_api.record_messages import RECORD_OVERHEAD_BYTES, content_in_json
+from pidlease.engine.engine import UnknownTopicError
+from pidlease.engine.partition import Partition
+from pidlease.engine.topic_counts import count_read
+from pidlease.http_api.record_messages import RECORD_OVERHEAD_BYTES, ReadQuery, content_in_json
 from pidlease.kafka.records import first_record
 from pidlease.kafka.records.identity_header import HEADER_KEY, IdentityError
 from pidlease.kafka.records.record_batch import (
@@ -26,6 +34,10 @@ from pidlease.kafka.records.record_batch import (
     check_intact,
     read_header,
 )
+from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
+from pidlease.storage.io_pool import IoPool
+from proxy.http.record_responses import UnreadableError
 
 #: What a batch may unpack to.
 UNPACKED_MAX: Final = 16 << 20
@@ -35,6 +47,13 @@ _FIRST_TRY: Final = 256 << 10
 #: Behind each batch: the parser, which is in C, reads a number on beyond the end of what is broken.
 _PADDING: Final = bytes(32)
 
+#: Reads that are under way at once: what they take beside their answers comes that often.
+_AT_ONCE: Final = 2
+#: What is told on the event loop: a millisecond at most.
+_INLINE_BYTES: Final = 32 << 10
+_INLINE_RECORDS: Final = 100
+
+_log = structlog.get_logger(__name__)
 _OURS: Final = HEADER_KEY.decode()
 _ATTRIBUTES: Final = struct.Struct(">h")
 _LENGTH: Final = struct.Struct(">i")
@@ -42,23 +61,6 @@ _LENGTH: Final = struct.Struct(">i")
 _encode: Final[Callable[[object], str]] = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":")
 ).encode
-
-
-class UnreadableError(Exception):
-    """What stands at an offset cannot be told as records.
-
-    Attributes:
-        offset: from here on.
-        next_offset: behind it.
-    """
-
-    def __init__(self, offset: int, next_offset: int, reason: str) -> None:
-        super().__init__(
-            f"offsets {offset} to {next_offset - 1} cannot be told: {reason};"
-            f" go on at {next_offset}"
-        )
-        self.offset = offset
-        self.next_offset = next_offset
 
 
 class Page(NamedTuple):
@@ -187,3 +189,109 @@ def _told(offset: int, record: Any) -> tuple[str, int]:  # noqa: ANN401 - aiokaf
         "headers": headers,
     }
     return _encode(told), size
+
+
+class Reads:
+    """Reads of all partitions."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Event] = set()
+        self._closing = False
+        self._reading: Final = asyncio.Semaphore(_AT_ONCE)
+
+    def close(self) -> None:
+        """Let all reads end with what there is."""
+        self._closing = True
+        for event in self._waiting:
+            event.set()
+
+    async def page(
+        self, request: Request, partition: Partition, query: ReadQuery, pool: IoPool
+    ) -> Page:
+        """Read a page; where there is nothing yet, wait for it.
+
+        Parameters:
+            request: where it came from; who goes away is not waited for.
+            partition: the partition.
+            query: what is asked for.
+            pool: the threads for what takes long.
+
+        Raises:
+            UnknownTopicError: the topic was deleted meanwhile.
+            OffsetRangeError: the log does not have the offset.
+            UnreadableError: what stands there cannot be told.
+            LogStoppedError: the partition is stopped, and what is asked for cannot be read.
+            LogError: the log cannot be read.
+        """
+        offset = partition.log.start_offset if query.offset is None else query.offset
+        if offset >= partition.readable_end and partition.incomplete:
+            raise partition.stopped_error()
+        if offset == partition.readable_end and query.wait_ms and not self._closing:
+            await self._wait(request, partition, offset, query.wait_ms / 1000)
+        _check_there(partition)
+        if offset == partition.readable_end:
+            return Page(b"", offset)
+        async with self._reading:
+            try:
+                data = await partition.log.read(offset, query.max_bytes)
+            except OffsetRangeError:
+                if partition.incomplete:
+                    raise partition.stopped_error() from None
+                raise
+            except OSError as error:
+                LINES.write(_log, "error", "a log cannot be read", kind_of(error),
+                            partition=str(partition.name), error=str(error))  # fmt: skip
+                raise LogError(reason_for_clients(error)) from error
+            _check_there(partition)
+            await count_read(partition.counts, data)
+            tell = partial(page_of, data, offset, query.max_bytes)
+            return tell() if _is_small(data) else await pool.run(tell)
+
+    async def _wait(
+        self, request: Request, partition: Partition, offset: int, seconds: float
+    ) -> None:
+        """Return when there is something behind an offset, or the time is up."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        partition.watch(event)
+        left = asyncio.create_task(_disconnected(request, event))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while offset == partition.readable_end and not self._is_over(partition, left):
+                        await event.wait()
+                        event.clear()
+        finally:
+            left.cancel()
+            partition.unwatch(event)
+            self._waiting.discard(event)
+
+    def _is_over(self, partition: Partition, left: asyncio.Task[None]) -> bool:
+        return self._closing or partition.gone or left.done()
+
+
+def _check_there(partition: Partition) -> None:
+    if partition.gone:
+        raise UnknownTopicError(f"there is no topic {partition.name.topic}")
+
+
+async def _disconnected(request: Request, event: asyncio.Event) -> None:
+    """Return when the client has gone away, and wake up who waits for it."""
+    try:
+        while (await request.receive())["type"] == "http.request":
+            pass  # the rest of a body that nobody asked for
+    finally:
+        event.set()
+
+
+def _is_small(data: bytes) -> bool:
+    if len(data) > _INLINE_BYTES:
+        return False
+    at = records = 0
+    while at + HEADER_BYTES <= len(data):
+        header = read_header(data, at)
+        records += header.records
+        if header.is_compressed or records > _INLINE_RECORDS:
+            return False
+        at += header.size
+    return True

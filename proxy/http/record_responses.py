@@ -1,7 +1,15 @@
-"""What is answered where records are appended and read."""
+"""Why requests for records are refused, before the log is asked.
+
+RefusedError
+|-- ProducerFieldError          what the request says of its producer makes no sense
+|-- WrongTypeError    a body of a kind that is not taken
+|-- BodyTooLongError  a body, or the batch made of it, is longer than a batch may be
+|-- BodyTooSlowError  a body did not go on coming
+`-- NoRoomError       what is in flight takes all the memory there is for it
+"""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -12,6 +20,9 @@ from starlette.responses import Response
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.http_api.record_messages import (
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    PRODUCER_SEQ,
     AppendAnswer,
     ConflictAnswer,
     OutOfRangeAnswer,
@@ -25,9 +36,76 @@ from pidlease.storage.errors import (
     reason_for_clients,
 )
 from proxy.http.errors import refusal
-from proxy.http.record_pages import UnreadableError
-from proxy.http.record_refusals import RefusedError
-from proxy.http.request_producer import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
+
+
+class RefusedError(Exception):
+    """A request that is refused.
+
+    Attributes:
+        status: the HTTP status.
+        field: the part of the request that it is about; None: about no part.
+    """
+
+    status: ClassVar[int]
+    field: str | None = None
+
+
+class ProducerFieldError(RefusedError):
+    """What a request says of its producer makes no sense."""
+
+    status = 400
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(f"{field}: {text}")
+        self.field = field
+
+
+class WrongTypeError(RefusedError):
+    """A body of a kind that is not taken."""
+
+    status = 415
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(f"{field}: {text}")
+        self.field = field
+
+
+class BodyTooLongError(RefusedError):
+    """A body, or the batch made of it, is longer than a batch may be."""
+
+    status = 413
+    field = "body"
+
+
+class BodyTooSlowError(RefusedError):
+    """A body did not go on coming."""
+
+    status = 408
+    field = "body"
+
+
+class NoRoomError(RefusedError):
+    """What is in flight takes all the memory there is for it."""
+
+    status = 503
+
+
+class UnreadableError(Exception):
+    """What stands at an offset cannot be told as records.
+
+    Attributes:
+        offset: from here on.
+        next_offset: behind it.
+    """
+
+    def __init__(self, offset: int, next_offset: int, reason: str) -> None:
+        super().__init__(
+            f"offsets {offset} to {next_offset - 1} cannot be told: {reason};"
+            f" go on at {next_offset}"
+        )
+        self.offset = offset
+        self.next_offset = next_offset
+
 
 #: What the routes may answer beside 200, for the OpenAPI description.
 APPEND_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {

@@ -1,29 +1,38 @@
 """/v1/topics/{topic}/partitions/{partition}/records: appending records, and reading them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+from pidlease.core.byte_budget import ByteBudget
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import find_partition
 from pidlease.engine.partition import Partition
-from pidlease.http_api.record_messages import IN_DIGITS, AppendAnswer, ReadQuery, RecordsAnswer
+from pidlease.engine.partition_lookup import find_partition
+from pidlease.http_api.record_messages import (
+    IN_DIGITS,
+    NUMBER_MAX,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    PRODUCER_SEQ,
+    AppendAnswer,
+    AppendRequest,
+    ReadQuery,
+    RecordsAnswer,
+)
 from proxy.http.errors import ready_engine
-from proxy.http.record_openapi import append_description
-from proxy.http.record_pages import Page
-from proxy.http.record_reads import Reads
+from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, appended
-from proxy.http.request_batch import BatchMaker
-from proxy.http.request_memory import HeldResponse, Room, read_body
-from proxy.http.request_producer import by_headers
+from proxy.http.request_batch import BatchMaker, by_headers
+from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 
 _PATH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
 _THIS: Final = re.compile("/v1/topics/[^/]*/partitions/[^/]*/records/?")
+_NUMBER: Final = {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX}
 _Topic = Annotated[str, Path(min_length=1, max_length=249)]
 _Number = Annotated[int, Path(ge=0, le=2**31 - 1), IN_DIGITS]
 
@@ -58,8 +67,8 @@ class RecordRoutes:
         self._engine = engine
         self._bytes_max: Final = limits.batch_bytes_max
         self._maker: Final = BatchMaker(limits.batch_bytes_max)
-        self._append_room: Final = Room(limits.memory_bytes_max)
-        self._read_room: Final = Room(limits.memory_bytes_max)
+        self._append_memory: Final = ByteBudget(limits.memory_bytes_max)
+        self._read_memory: Final = ByteBudget(limits.memory_bytes_max)
         self._reads: Final = Reads()
         self._service: AppendService | None = None
         self.router: Final = APIRouter(tags=["records"])
@@ -85,7 +94,7 @@ class RecordRoutes:
         await self._partition(topic, partition)
         named = by_headers(request.headers)
         way = self._maker.way_of(request)
-        with self._append_room.hold() as held:
+        with HeldBytes(self._append_memory) as held:
             body = await read_body(request, self._bytes_max, held)
             pool = self._ready().engine.pool
             batch = await self._maker.make(way, body, named, pool)
@@ -107,7 +116,7 @@ class RecordRoutes:
     ) -> Response:
         """Read records from an offset on; the reader keeps its own place."""
         place = await self._partition(topic, partition)
-        held = self._read_room.hold()
+        held = HeldBytes(self._read_memory)
         try:
             page = await self._reads.page(request, place, query, self._ready().engine.pool)
             content = _content(place, page)
@@ -133,3 +142,40 @@ def _content(place: Partition, page: Page) -> bytes:
     end = max(place.known_end, page.next_offset)
     numbers = f'"next_offset":{page.next_offset},"log_start":{start},"log_end":{end}'
     return b"".join((b'{"records":[', page.records, b"],", numbers.encode(), b"}"))
+
+
+def append_description() -> dict[str, Any]:
+    """The headers and the body of an append."""
+    schema = AppendRequest.model_json_schema()
+    kinds = schema.pop("$defs", {})
+    return {
+        "parameters": [
+            _header(PRODUCER_ID, {"type": "string"}, "1 to 256 bytes of UTF-8, all visible"),
+            _header(PRODUCER_EPOCH, _NUMBER, "higher each time the producer begins anew"),
+            _header(PRODUCER_SEQ, _NUMBER, "counts requests, from 0 in each epoch"),
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": _inlined(schema, kinds)},
+                "application/octet-stream": {
+                    "schema": {"type": "string", "format": "binary"},
+                },
+            },
+        },
+    }
+
+
+def _header(name: str, schema: Mapping[str, Any], text: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "schema": schema, "description": text}
+
+
+def _inlined(schema: Any, kinds: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """A JSON schema whose definitions stand where they are used."""
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            return _inlined(kinds[schema["$ref"].rpartition("/")[2]], kinds)
+        return {key: _inlined(value, kinds) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [_inlined(each, kinds) for each in schema]
+    return schema

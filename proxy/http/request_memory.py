@@ -8,7 +8,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from proxy.http.record_refusals import BodyTooLongError, BodyTooSlowError, NoRoomError
+from pidlease.core.byte_budget import ByteBudget
+from proxy.http.record_responses import BodyTooLongError, BodyTooSlowError, NoRoomError
 
 #: What a request takes beside what it brings: its headers, its task, who waits for what.
 _REQUEST_BYTES: Final = 8 << 10
@@ -18,53 +19,36 @@ _IDLE_SECONDS: Final = 30.0
 _PART_BYTES: Final = 64 << 10
 
 
-class Room:
-    """Bytes that requests in flight may hold together.
+class HeldBytes:
+    """What one request holds of a budget; as a context manager, until its end.
 
-    One is let in whatever its size when nothing else is there; so a limit below the largest
-    request slows down, but never locks up.
+    No request waits for memory: it is free, or the request is refused.
 
     Parameters:
-        limit: in bytes.
+        budget: the bytes that all requests may hold together.
+
+    Raises:
+        NoRoomError: no memory is free.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit: Final = limit
-        self.used = 0
-
-    def hold(self) -> "Held":
-        """The part of one request. Nobody waits for room: there is some, or there is none.
-
-        Raises:
-            NoRoomError: there is none.
-        """
-        held = Held(self)
-        held.more(_REQUEST_BYTES)
-        return held
-
-
-class Held:
-    """What one request holds of a room; as a context manager, until its end."""
-
-    def __init__(self, room: Room) -> None:
-        self._room: Final = room
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget: Final = budget
         self.size = 0
+        self.more(_REQUEST_BYTES)
 
     def more(self, size: int) -> None:
         """Hold more.
 
         Raises:
-            NoRoomError: there is no room for it.
+            NoRoomError: not enough memory is free.
         """
-        room = self._room
-        if room.used > self.size and room.used + size > room.limit:
+        if not self._budget.reserve(size, own=self.size):
             raise NoRoomError("too much is in flight; try again")
-        room.used += size
         self.size += size
 
     def release(self) -> None:
         """Hold nothing any more."""
-        self._room.used -= self.size
+        self._budget.release(self.size)
         self.size = 0
 
     def __enter__(self) -> Self:
@@ -79,7 +63,7 @@ class Held:
         self.release()
 
 
-async def read_body(request: Request, limit: int, held: Held) -> bytearray:
+async def read_body(request: Request, limit: int, held: HeldBytes) -> bytearray:
     """Read a request's body, no further than a limit.
 
     Parameters:
@@ -124,7 +108,7 @@ class HeldResponse(Response):
         held: what counts it.
     """
 
-    def __init__(self, content: bytes, held: Held) -> None:
+    def __init__(self, content: bytes, held: HeldBytes) -> None:
         super().__init__(content, media_type="application/json")
         self._held: Final = held
 

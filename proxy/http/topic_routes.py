@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI, Path, Query, Request
 from fastapi.responses import JSONResponse
 
 from pidlease.engine.engine import Engine
-from pidlease.engine.lease_service import find_topic, topic_of
+from pidlease.engine.partition_lookup import find_topic, topic_of
 from pidlease.http_api.topic_messages import (
     TOPICS_MAX,
     SettingRow,

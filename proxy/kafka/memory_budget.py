@@ -4,6 +4,10 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from typing_extensions import override
+
+from pidlease.core.byte_budget import ByteBudget
+
 
 class Waiter(Protocol):
     """Who can be told that there is memory again."""
@@ -23,34 +27,18 @@ class _Freed:
         self.event.set()
 
 
-class MemoryBudget:
-    """Bytes that requests in flight, and answers being made, may hold.
-
-    One request is let in whatever its size when nothing else is there; so a limit below the
-    largest request slows down, but never locks up.
+class MemoryBudget(ByteBudget):
+    """Bytes that requests in flight, and responses being made, may hold.
 
     Parameters:
         limit: in bytes.
     """
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
+        super().__init__(limit)
         #: Of it, what is held for requests that are still arriving.
         self.arriving = 0
         self._waiting: deque[Waiter] = deque()
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether nothing more should be taken in."""
-        return self.used >= self.limit
-
-    def reserve(self, size: int) -> bool:
-        """Take `size` bytes if they are there."""
-        if self.used and self.used + size > self.limit:
-            return False
-        self.used += size
-        return True
 
     def begin(self, size: int) -> bool:
         """Take `size` bytes for a request that has begun to arrive, if they are there.
@@ -70,10 +58,6 @@ class MemoryBudget:
         self.arriving -= size
         self._tell()
 
-    def add(self, size: int) -> None:
-        """Take `size` bytes that are in memory already."""
-        self.used += size
-
     def wait(self, waiter: Waiter) -> None:
         """Have somebody told when there is memory again; each call tells once."""
         self._waiting.append(waiter)
@@ -91,9 +75,9 @@ class MemoryBudget:
         self.wait(waiter)
         await asyncio.wait_for(waiter.event.wait(), seconds)
 
+    @override
     def release(self, size: int) -> None:
-        """Give `size` bytes back."""
-        self.used -= size
+        super().release(size)
         self._tell()
 
     def _tell(self) -> None:

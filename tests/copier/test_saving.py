@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pytest
 from aiokafka.structs import TopicPartition
 
-from pidlease.client.lease_client import Lease
 from pidlease.copier import checkpoint_commits as saving
 from pidlease.copier.checkpoint_commits import CheckpointCommits
 from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.group_membership import Saved, UnavailableError
 from pidlease.copier.resume_check import generation_of
+from pidlease.core.lease import Lease
 
 PLACE = TopicPartition("t", 0)
 

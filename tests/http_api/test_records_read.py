@@ -18,9 +18,9 @@ from pidlease.http_api.record_messages import READ_BYTES_MAX, RecordsAnswer
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
 from pidlease.kafka.records.record_batch import HEADER_BYTES
 from proxy.http import record_pages as records_pages
-from proxy.http import record_reads as records_reading
 from proxy.http import request_memory as records_room
-from proxy.http.record_pages import UNPACKED_MAX, Page, UnreadableError, page_of
+from proxy.http.record_pages import UNPACKED_MAX, Page, page_of
+from proxy.http.record_responses import UnreadableError
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.appending import Answer, Door, door, listening, path_of, producer, values
 from tests.kafka_listener.batches import NOW_MS, batch, changed
@@ -401,7 +401,7 @@ async def test_large_pages_are_made_in_a_thread_few_at_a_time(
         finally:
             at_once -= 1
 
-    monkeypatch.setattr(records_reading, "page_of", counted)
+    monkeypatch.setattr(records_pages, "page_of", counted)
     async with door(tmp_path) as here:
         await produced(here, batch([b"x" * 100] * 5000, codec=4))
         pages = await asyncio.gather(*(here.records() for _ in range(10)))

@@ -40,7 +40,7 @@ DAMAGE: Final = (
     ),
     Mutant(
         "an http read at the damage is an empty page",
-        "proxy/http/record_reads.py",
+        "proxy/http/record_pages.py",
         "        if offset >= partition.readable_end and partition.incomplete:\n",
         "        if offset < 0:\n",
         (_STOPPED,),

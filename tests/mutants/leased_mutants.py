@@ -165,7 +165,7 @@ LEASED: Final = (
     Mutant(
         "a failed grant takes another PID each time",
         _NAMING,
-        "        self._spare[wanted.name] = pid\n",
+        "        self._spare[name] = pid\n",
         "",
         (NAMING,),
     ),

@@ -25,12 +25,16 @@ SHARING: Final = (
         (_LAGGING,),
     ),
     Mutant(
-        "a look that is under way serves those who come meanwhile",
-        _BLOCKS,
-        "                waiting, self._waiting = self._waiting, []\n"
-        "                error = await self._look_once()\n",
-        "                error = await self._look_once()\n"
-        "                waiting, self._waiting = self._waiting, []\n",
+        "a look that has begun serves those who come meanwhile",
+        "pidlease/coordination/shared_call.py",
+        "        self._running, self._next = self._next, None\n"
+        "        try:\n"
+        "            return await self._call()\n"
+        "        finally:\n",
+        "        try:\n"
+        "            return await self._call()\n"
+        "        finally:\n"
+        "            self._running, self._next = self._next, None\n",
         (_LOOKS,),
     ),
     Mutant(

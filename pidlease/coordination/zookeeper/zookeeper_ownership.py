@@ -1,10 +1,10 @@
-"""Ownership by an ephemeral node of ZooKeeper's (see `ownership`).
+"""Ownership of a Kafka cluster: one of several servers serves it, the others stand by.
 
 /owners/<cluster>/owner   {"server": "host:pid", "folder": "..."}
 
-The node goes with the session of who made it. A server whose session has ended makes it again, if
-nobody had it meanwhile: each child that comes or goes raises the version that the folder keeps of
-its children (cversion).
+The node is ephemeral: it ends with the session that made it. A server whose session has ended makes
+it again, unless another server had it meanwhile: each child that comes or goes raises the version
+that the folder keeps of its children (cversion).
 """
 
 import json
@@ -13,22 +13,25 @@ from typing import Any, Final
 
 from kazoo.exceptions import KazooException, NodeExistsError
 
-from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 #: The end of our session removes the node, and we make it again.
 _OWN_CHANGES: Final = 2
 
 
+class OwnershipError(Exception):
+    """Whether this server is the owner is not known now; try again."""
+
+
 class ZooKeeperOwnership:
-    """See the module's text, and `ownership.Ownership`.
+    """One server's claim to a Kafka cluster. The methods block, and are called in threads.
 
     Parameters:
         zookeeper: the connection.
         cluster: what is owned.
-        server: who we are, for a person.
-        folder: identifies our data directory, which one process has at a time: a node that was
-            made for it is that of a process that is gone.
+        server: this server's name, for the operator.
+        folder: identifies the data directory, which one process has at a time: an existing node
+            with it was made by a process that has ended.
     """
 
     def __init__(self, zookeeper: ZooKeeper, cluster: str, server: str, folder: str) -> None:
@@ -41,29 +44,40 @@ class ZooKeeperOwnership:
         self._lock = threading.Lock()
 
     def claim(self) -> str:
-        """See `Ownership`."""
+        """Become the owner, unless there is one.
+
+        Returns:
+            The owner's name; empty: this server.
+
+        Raises:
+            OwnershipError: the owner is not known now.
+        """
         try:
             self._prepare()
             if not self._make():
                 found = self._owner()
                 if found is None:
-                    return "somebody who has just gone"
+                    return "a server that has just gone"
                 session, fields, version = found
                 if session != self._zookeeper.session() and fields.get("folder") != self._folder:
                     return str(fields.get("server"))
                 if session != self._zookeeper.session():
                     self._zookeeper.call(lambda client: client.delete_async(self._node, version))
                     if not self._make():
-                        return "somebody else"
+                        return "another server"
             self._changes = self._count_changes()
         except (ZooKeeperError, KazooException, ValueError) as error:
             raise OwnershipError(f"{type(error).__name__}: {error}") from error
         return ""
 
     def still(self) -> bool:
-        """See `Ownership`."""
+        """Whether this server has been the owner without a break since `claim`.
+
+        Raises:
+            OwnershipError: the owner is not known now.
+        """
         try:
-            with self._lock:  # who asks at once is not to be told of one another
+            with self._lock:  # two checks at once would count each other's changes
                 return self._is_still()
         except (ZooKeeperError, KazooException, ValueError) as error:
             raise OwnershipError(f"{type(error).__name__}: {error}") from error

@@ -12,7 +12,7 @@ from typing import Final
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.appenders.catch_up import ParkedBatches
-from pidlease.engine.leases.lease_book import LeaseBook
+from pidlease.engine.leases.leases import Leases
 
 _UNKNOWN_YET: Final = Outcome(
     Status.FAILED,
@@ -27,7 +27,7 @@ class BlockLookup(ParkedBatches):
         leases: know the PID blocks.
     """
 
-    def __init__(self, leases: LeaseBook) -> None:
+    def __init__(self, leases: Leases) -> None:
         super().__init__()
         self._leases: Final = leases
 

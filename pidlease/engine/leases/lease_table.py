@@ -6,10 +6,11 @@ of one block, without a key for each. A block goes when the last of its PIDs has
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from pidlease.core.packed import Packed
 from pidlease.core.pid import BLOCK_SIZE, N_MASK, POLICY_SHIFT, number_of
+from pidlease.storage.snapshots import LeaseRow
 
 #: A place in a block that holds no lease. (-1 is a lease that was not kept since its grant.)
 _NONE: Final = -2
@@ -27,19 +28,6 @@ class LeasedPartition(Protocol):
 
     def forget(self, pid: int) -> None:
         """Let go of a producer whose lease has ended."""
-
-
-class Lease(NamedTuple):
-    """What is known of a PID across partitions. Times in ms since 1970.
-
-    Attributes:
-        granted_ms: when it was granted; -1 where the lease was not kept since then (only the log,
-            or an old client, knows of it), so that its state may have expired.
-        first_ms: its first message; -1 before that.
-    """
-
-    granted_ms: int
-    first_ms: int
 
 
 class _Block:
@@ -68,13 +56,13 @@ class LeaseTable:
     def __contains__(self, pid: int) -> bool:
         return self.get(pid) is not None
 
-    def get(self, pid: int) -> Lease | None:
+    def get(self, pid: int) -> LeaseRow | None:
         """The lease of a PID, if there is one."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
         if block is None or block.granted_ms[place] == _NONE:
             return None
-        return Lease(block.granted_ms[place], block.first_ms[place])
+        return LeaseRow(pid, block.granted_ms[place], block.first_ms[place])
 
     def is_other(self, pid: int) -> bool:
         """Whether the number of a PID is that of a lease of another policy."""

@@ -74,8 +74,9 @@ class Leases:
         self.blocks: Final = PidBlocks(sequence, pool, clock_ms, lease_ms)
         self._clock_ms = clock_ms
         self._names = ProducerNames() if names is None else names
-        #: See `surroundings.LeaseBook`.
+        #: Of PIDs that a name is bound to, the last generation granted: lower ones are fenced.
         self.fences: dict[int, int] = {}
+        #: The PID that the name of a PID had before.
         self.formers: dict[int, int] = {}
         #: Called with each PID whose lease has ended.
         self.on_ended: Final[list[Callable[[int], None]]] = []
@@ -139,16 +140,16 @@ class Leases:
 
     def expire_ms(self, pid: int) -> int:
         """When the lease of a PID ends, in ms since 1970: not before that, and perhaps later."""
-        granted_ms, first_ms = self._table.get(pid) or (-1, -1)
+        _, granted_ms, first_ms = self._table.get(pid) or (pid, -1, -1)
         begun_ms = max(granted_ms, first_ms)
         return (begun_ms if begun_ms >= 0 else self.blocks.ages.taken_ms(pid)) + self.lease_ms
 
     def age(self, pid: int, hole_ms: int) -> Age:
-        """See `surroundings.LeaseBook`.
+        """Return how old the PID's block is; blocks taken before `hole_ms` count as old.
 
-        A lease that is kept here since it was granted is as good as a young block: its state has
-        never expired. So a PID that was leased late from its block, or is in long use, may still
-        begin on another partition.
+        A lease that is kept here since its grant is as good as a young block: its state has never
+        expired. So a PID that was leased late from its block, or is in long use, may still begin on
+        another partition.
         """
         lease = self._table.get(pid)
         if self._table.is_other(pid):
@@ -163,11 +164,15 @@ class Leases:
         return self.blocks.ages.age(pid, young_after_ms)
 
     def unsure(self, pid: int) -> bool:
-        """See `surroundings.LeaseBook`."""
+        """Whether another server may have leased a PID."""
         return self.blocks.unsure(pid)
 
     async def look(self) -> None:
-        """See `surroundings.LeaseBook`."""
+        """Learn which PIDs other servers have leased, by a read that begins after this call.
+
+        Raises:
+            SequenceError: the coordinator cannot be read now.
+        """
         await self.blocks.look()
 
     def now_ms(self) -> int:
@@ -190,7 +195,7 @@ class Leases:
             self._table.put(pid, granted_ms, lease.first_ms)
 
     def adopt(self, pid: int, partition: LeasedPartition) -> bool:
-        """See `surroundings.LeaseBook`."""
+        """Note that a PID writes to a partition for the first time; False: no slot is free."""
         now_ms = self._clock_ms()
         lease = self._table.get(pid)
         if lease is None:
@@ -233,7 +238,7 @@ class Leases:
         return len(gone)
 
     def _stays_until_ms(self, pid: int) -> int | None:
-        granted_ms, first_ms = self._table.get(pid) or (-1, -1)
+        _, granted_ms, first_ms = self._table.get(pid) or (pid, -1, -1)
         partitions = self._table.partitions(pid)
         now_ms = self._clock_ms()
         if any(partition.is_flying(pid) for partition in partitions):
@@ -291,7 +296,10 @@ class Leases:
                 self.ring.restore(pid, max(granted_ms, first_ms) + self.lease_ms)
 
     def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:
-        """See `surroundings.LeaseBook`. A PID that only the log knows has its full lease again."""
+        """Note that the log holds batches of PIDs on a partition.
+
+        A PID that only the log knows has its full lease again.
+        """
         now_ms = self._clock_ms()
         # Every entry has its full lease again: while the server was away, nobody could write.
         for pid in self._table.restore(pids, partition, now_ms):

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from pidlease.coordination.pid_sequence import PidSequence, SequenceError
+from pidlease.coordination.shared_call import SharedCall
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.pid import number_of
 from pidlease.observability.repeated_lines import LINES, kind_of
@@ -17,7 +18,7 @@ from pidlease.storage.io_pool import IoPool
 
 #: The next block is taken when this much of the current one is left.
 _PREFETCH_AT: Final = 50
-#: Between two looks at the coordinator, in seconds: many batches are served by one.
+#: The least time between two reads of the coordinator's blocks.
 _LOOK_REST_SECONDS: Final = 0.02
 #: Blocks from which on it is worth it to merge those that are older than a lease.
 _MERGE_LEAST: Final = 200
@@ -53,9 +54,8 @@ class PidBlocks:
         #: Up to this number each block that any server ever took is on record here, as of the last
         #: look. Blocks of this server lie beyond it, and between them those that others took since.
         self._known_end = 1
-        #: Who waits for a look that has not begun.
-        self._waiting: list[asyncio.Future[SequenceError | None]] = []
-        self._looking: asyncio.Task[None] | None = None
+        #: Many batches wait for one look.
+        self._look: Final = SharedCall(self._look_once, rest_seconds=_LOOK_REST_SECONDS)
         self.prefetch_seconds = 0.0
         self.prefetch_error = ""
         self.prefetch_failures = 0
@@ -151,42 +151,32 @@ class PidBlocks:
     # ------------------------------------------------------------------ other servers' blocks
 
     def unsure(self, pid: int) -> bool:
-        """See `surroundings.LeaseBook`."""
+        """Whether another server may have leased a PID, of whose block nothing is known here.
+
+        What is decided by that waits for `look`.
+        """
         beyond = self._sequence.shared and number_of(pid) >= self._known_end
         return beyond and self.ages.taken_ms(pid) < 0
 
     async def look(self) -> None:
-        """See `surroundings.LeaseBook`."""
-        looked: asyncio.Future[SequenceError | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(looked)
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
-        error = await looked
+        """Learn which PIDs other servers have leased, by a read that begins after this call.
+
+        Raises:
+            SequenceError: the coordinator cannot be read now.
+        """
+        error = await self._look()
         if error is not None:
             raise SequenceError(str(error)) from error
 
-    async def _look(self) -> None:
-        """Look at the coordinator, as long as somebody waits for that; once for all who wait."""
-        try:
-            while self._waiting:
-                waiting, self._waiting = self._waiting, []
-                error = await self._look_once()
-                for each in waiting:
-                    if not each.done():  # who asked may have gone away
-                        each.set_result(error)
-                await asyncio.sleep(_LOOK_REST_SECONDS)
-        finally:
-            self._looking = None
-
     async def _look_once(self) -> SequenceError | None:
-        """Take note of the blocks that other servers took; why they cannot be read, if so."""
+        """Read the blocks that other servers took; return the error if they cannot be read."""
         try:
             found = await self._pool.run(partial(self._sequence.blocks, self._known_end))
         except SequenceError as error:
             LINES.write(_log, "error", "blocks of other servers cannot be read",
                         error=str(error))  # fmt: skip
             return error
-        except Exception as error:  # noqa: BLE001 - a bug is not to leave them waiting
+        except Exception as error:  # noqa: BLE001 - a bug must not kill the task that callers share
             LINES.write(_log, "error", "blocks of other servers cannot be read", kind_of(error),
                         error, error=repr(error))  # fmt: skip
             return SequenceError(f"{type(error).__name__}: {error}")

@@ -10,6 +10,7 @@ from pidlease.core.timed_offset import TimedOffset
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.leases.lease_table import LeasedPartition
+from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.topic_counts import Counts
@@ -97,8 +98,8 @@ class FakeLog:
 
 
 @dataclass
-class FakeLeases:
-    """See `surroundings.LeaseBook`."""
+class FakeLeases(Leases):
+    """The leases, as far as a partition uses them."""
 
     ages: dict[int, Age] = field(default_factory=dict)
     full: bool = False
@@ -129,7 +130,7 @@ class Bench:
 
     def __init__(self, leases: FakeLeases | None = None) -> None:
         self.log = FakeLog()
-        self.leases = leases or FakeLeases()
+        self.leases = FakeLeases() if leases is None else leases
         self.now_ms = 1000
         self.around = PartitionContext(self.leases, Counts(), lambda: self.now_ms)
         self.partition = Partition(

@@ -6,8 +6,8 @@ import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.ring import LeaseRing
-from pidlease.engine.leases.lease_table import Lease, LeaseTable
-from pidlease.storage.snapshots import LeaseRows
+from pidlease.engine.leases.lease_table import LeaseTable
+from pidlease.storage.snapshots import LeaseRow, LeaseRows
 from tests.unit.engine.test_leases import FakePartition
 
 
@@ -15,7 +15,7 @@ from tests.unit.engine.test_leases import FakePartition
 def test_the_table_is_a_dictionary(seed: int) -> None:
     random = Random(seed)
     table = LeaseTable()
-    times: dict[int, Lease] = {}
+    times: dict[int, LeaseRow] = {}
     where: dict[int, list[FakePartition]] = {}
     partitions = [FakePartition() for _ in range(4)]
     # Neighbours, the ends of blocks, and one of which nobody knows where it comes from.
@@ -25,8 +25,8 @@ def test_the_table_is_a_dictionary(seed: int) -> None:
         pid = random.choice(pids)
         match random.choice(["put", "pop", "add", "remove"]):
             case "put":
-                lease = Lease(random.choice([-1, 0, 7]), random.choice([-1, 0, 9]))
-                table.put(pid, *lease)
+                lease = LeaseRow(pid, random.choice([-1, 0, 7]), random.choice([-1, 0, 9]))
+                table.put(*lease)
                 times[pid] = lease
                 where.setdefault(pid, [])
             case "pop" if pid in times:
@@ -46,7 +46,7 @@ def test_the_table_is_a_dictionary(seed: int) -> None:
         assert all(list(table.partitions(pid)) == where[pid] for pid in times)
         rows = LeaseRows()
         table.tell(pids, rows.append)
-        assert list(rows) == [(pid, *times[pid]) for pid in pids if pid in times]
+        assert list(rows) == [times[pid] for pid in pids if pid in times]
     for pid in list(times):
         table.pop(pid)
     assert not table._blocks, "nothing is kept of what is gone"

@@ -1,6 +1,7 @@
 """Named leases over whole lives of a server: kills, leases that end, topics made again, others."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -11,13 +12,14 @@ from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.name_bindings import NamesError
 from pidlease.coordination.pid_sequence import Coordination, SequenceError
 from pidlease.core.blocks import PidBlock
+from pidlease.core.lease import Lease, LeaseWanted
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.batch_identity import identified as judged_by
 from pidlease.engine.engine import Engine, EngineConfig
-from pidlease.engine.lease_service import Ask, Granted, LeaseService, UnknownPidError
+from pidlease.engine.lease_service import LeaseService, UnknownPidError
 from pidlease.engine.named_leases import NameBusyError, NameConflictError
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
@@ -40,7 +42,7 @@ async def begin() -> Server:
 
 async def put(
     server: Server,
-    lease: Granted,
+    lease: Lease,
     first: int,
     last: int = -1,
     *,
@@ -68,10 +70,13 @@ async def request(server: Server, seq: int) -> Outcome:
 
 
 async def ask(
-    server: Server, partition: int = 0, *, renew: bool = False, policy: Policy = Policy.STRICT
-) -> Granted:
-    wanted = Ask("t", partition, name="n", renew=renew, policy=policy)
-    return await LeaseService(server.engine).lease(wanted)
+    server: Server, partition: int = 0, *, renew: bool = False, policy: str = "strict"
+) -> Lease:
+    return await lease_of(server, LeaseWanted("t", partition, name="n", renew=renew, policy=policy))
+
+
+async def lease_of(server: Server, wanted: LeaseWanted) -> Lease:
+    return await LeaseService(server.engine, [wanted]).lease(wanted)
 
 
 def end_leases(server: Server) -> None:
@@ -98,10 +103,10 @@ async def test_who_begins_again_after_its_lease_goes_on_over_a_kill() -> None:
 async def test_a_monotonic_zombie_does_not_come_in_when_its_state_has_ended() -> None:
     """Once a bug: of whom nothing is known could begin anywhere, and stored it all twice."""
     server = await begin()
-    first = await ask(server, policy=Policy.MONOTONIC)
+    first = await ask(server, policy="monotonic")
     assert (await put(server, first, 10)).status is STORED
     end_leases(server)
-    second = await ask(server, policy=Policy.MONOTONIC)
+    second = await ask(server, policy="monotonic")
     assert second.pid != first.pid
     assert (await put(server, second, 11)).status is STORED
     assert (await put(server, first, 11)).status is Status.UNKNOWN
@@ -111,9 +116,9 @@ async def test_a_monotonic_zombie_does_not_come_in_behind_a_kill() -> None:
     """Its PID was leased late from its block, and the kill came before the next snapshot."""
     server = await begin()
     server.now_ms += 2 * LEASE_MS
-    first = await ask(server, policy=Policy.MONOTONIC)
+    first = await ask(server, policy="monotonic")
     server = await server.kill()
-    second = await ask(server, policy=Policy.MONOTONIC)
+    second = await ask(server, policy="monotonic")
     assert second.pid == first.pid, "the binding says that it lasts"
     assert (await put(server, second, 1)).status is STORED
     assert (await put(server, first, 1)).status is FENCED
@@ -122,7 +127,7 @@ async def test_a_monotonic_zombie_does_not_come_in_behind_a_kill() -> None:
 async def test_a_monotonic_pid_without_a_name_is_nobody_s() -> None:
     server = await begin()
     pid = server.engine.leases.lease(Policy.MONOTONIC)
-    assert (await put(server, Granted(pid, 0, 0, 0), 5)).status is Status.UNKNOWN
+    assert (await put(server, Lease("t", 0, pid, 0, 0, 0, 0), 5)).status is Status.UNKNOWN
 
 
 # ---------------------------------------------------------------------- what a name keeps
@@ -177,10 +182,10 @@ async def test_a_renewal_lasts_over_a_kill() -> None:
 async def test_what_came_under_the_pid_before_is_a_duplicate() -> None:
     """Once a bug: sent again after a renewal by ids of one's own, it was stored again."""
     server = await begin()
-    first = await ask(server, policy=Policy.MONOTONIC)
+    first = await ask(server, policy="monotonic")
     assert (await put(server, first, 0, 9)).status is STORED
     server.now_ms += LEASE_MS * 9 // 10
-    second = await ask(server, renew=True, policy=Policy.MONOTONIC)
+    second = await ask(server, renew=True, policy="monotonic")
     assert (await put(server, second, 5, 9)).status is Status.DUPLICATE
     assert (await put(server, second, 10)).status is STORED
     assert (await put(server, second, 5, 9)).status is Status.DUPLICATE
@@ -229,7 +234,7 @@ async def test_a_conflict_takes_none() -> None:
     before = len(server.engine.leases.ring)
     for _ in range(20):
         with pytest.raises(NameConflictError):
-            await ask(server, renew=True, policy=Policy.MONOTONIC)
+            await ask(server, renew=True, policy="monotonic")
     assert len(server.engine.leases.ring) == before
 
 
@@ -244,7 +249,7 @@ async def test_a_refused_grant_is_refused_for_the_whole_request(
         raise NamesError("no space left")
 
     monkeypatch.setattr(FileNames, "change", fail)
-    asks = [Ask("t", each, name="n") for each in range(2)]
+    asks = [LeaseWanted("t", each, name="n") for each in range(2)]
     service = LeaseService(server.engine, asks)
     for each in asks:
         with pytest.raises(NamesError):
@@ -255,8 +260,8 @@ async def test_a_refused_grant_is_refused_for_the_whole_request(
 async def test_nothing_is_kept_of_names_that_are_gone() -> None:
     server = await begin()
     for number in range(50):
-        wanted = Ask("t", 0, name=f"n{number}")
-        await LeaseService(server.engine).lease(wanted)
+        wanted = LeaseWanted("t", 0, name=f"n{number}")
+        await lease_of(server, wanted)
     end_leases(server)
     for number in range(50):
         await server.engine.naming.release(f"n{number}")
@@ -270,7 +275,7 @@ async def test_an_invented_pid_does_not_move_the_sequence() -> None:
     """Once a bug, with deduplication off: every lease failed, for ever."""
     server = await begin()
     await server.engine.alter_topic("t", {"pidlease.deduplication": "off"})
-    invented = Granted(make_pid(Policy.STRICT, 2**48 - 5), 0, 0, 0)
+    invented = Lease("t", 0, make_pid(Policy.STRICT, 2**48 - 5), 0, 0, 0, 0)
     assert (await put(server, invented, 0)).status is Status.UNKNOWN
     server = await server.kill()
     assert server.lease() % (1 << 48) < 10_000
@@ -279,7 +284,7 @@ async def test_an_invented_pid_does_not_move_the_sequence() -> None:
 async def test_a_pid_of_another_policy_with_the_same_number() -> None:
     server = await begin()
     lease = await ask(server)
-    other = lease._replace(pid=make_pid(Policy.KAFKA, lease.pid % (1 << 48)), generation=0)
+    other = replace(lease, pid=make_pid(Policy.KAFKA, lease.pid % (1 << 48)), generation=0)
     assert (await put(server, other, 0)).status is Status.UNKNOWN
     assert (await put(server, lease, 0)).status is STORED
 
@@ -335,11 +340,11 @@ async def test_a_name_at_two_servers_is_one_pid() -> None:
 async def test_a_pid_that_another_server_leased_just_now_is_looked_up() -> None:
     shared = Shared()
     one, other = await shared.server(), await shared.server()
-    pid = (await LeaseService(other.engine).lease(Ask("t", 0))).pid
-    wanted = Ask("t", 0, pid)
-    assert (await LeaseService(one.engine).lease(wanted)).pid == pid
+    pid = (await lease_of(other, LeaseWanted("t", 0))).pid
+    wanted = LeaseWanted("t", 0, pid)
+    assert (await lease_of(one, wanted)).pid == pid
     with pytest.raises(UnknownPidError, match="never leased"):
-        await LeaseService(one.engine).lease(Ask("t", 0, make_pid(Policy.STRICT, 10**9)))
+        await lease_of(one, LeaseWanted("t", 0, make_pid(Policy.STRICT, 10**9)))
 
 
 async def test_a_pid_is_not_unknown_while_the_coordinator_is_away(
@@ -347,7 +352,7 @@ async def test_a_pid_is_not_unknown_while_the_coordinator_is_away(
 ) -> None:
     shared = Shared()
     one, other = await shared.server(), await shared.server()
-    pid = (await LeaseService(other.engine).lease(Ask("t", 0))).pid
+    pid = (await lease_of(other, LeaseWanted("t", 0))).pid
 
     def away(beyond: int = 0) -> list[PidBlock]:
         raise SequenceError(f"nobody answers beyond {beyond}")
@@ -355,5 +360,5 @@ async def test_a_pid_is_not_unknown_while_the_coordinator_is_away(
     with monkeypatch.context() as patch:
         patch.setattr(shared.sequence, "blocks", away)
         with pytest.raises(NameBusyError, match="cannot be looked up now"):
-            await LeaseService(one.engine).lease(Ask("t", 0, pid))
-    assert (await LeaseService(one.engine).lease(Ask("t", 0, pid))).pid == pid
+            await lease_of(one, LeaseWanted("t", 0, pid))
+    assert (await lease_of(one, LeaseWanted("t", 0, pid))).pid == pid

@@ -12,9 +12,10 @@ from math import inf
 from typing import Final, NamedTuple
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
-from pidlease.client.lease_client import Lease, LeaseClient, LeaseWanted
-from pidlease.client.lease_requests import TAKEN, Answer
-from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
+from pidlease.client.lease_client import Answer, LeaseClient
+from pidlease.client.lease_requests import TAKEN
+from pidlease.core.lease import NO_PID, Lease, LeaseWanted
+from pidlease.http_api.lease_messages import LEASES_MAX
 from pidlease.spark.errors import SinkError, SinkFencedError
 from pidlease.spark.sink.run_state import Place, Source
 

@@ -1,0 +1,69 @@
+"""A lease: the request for it, and the grant. Engine, client and Spark's sink share both."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: The PID of a request for a new one.
+NO_PID: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWanted:
+    """A request for a lease on one partition.
+
+    Attributes:
+        pid: -1: a new PID, or the name's; otherwise a leased one.
+        name: the producer's name; None: it has none, or the PID identifies it.
+        policy: strict or monotonic.
+        renew: the name's lease is about to end: lease a new PID.
+        generation: with name, pid and renew: renew only if the name was last granted this PID and
+            this generation; -1: take the name over from its current holder.
+        assign_name: the server gives the producer a name.
+    """
+
+    topic: str
+    partition: int
+    pid: int = NO_PID
+    name: str | None = None
+    policy: str = "strict"
+    renew: bool = False
+    generation: int = -1
+    assign_name: bool = False
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON of the request, without fields that have their defaults."""
+        body: dict[str, Any] = {"topic": self.topic, "partition": self.partition, "pid": self.pid}
+        if self.name is not None or self.assign_name:
+            body |= {"policy": self.policy, "renew": self.renew}
+        if self.name is not None:
+            body["name"] = self.name
+        if self.assign_name:
+            body["assign_name"] = True
+        if self.generation >= 0:
+            body["generation"] = self.generation
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A granted lease on one partition.
+
+    Attributes:
+        generation: the generation to use.
+        sequence_number: the first sequence number of the next batch.
+        resume_at: where the name's own numbering continues. Above `sequence_number` if the name
+            had another PID before and this one has no state on the partition.
+        expire_ms: when the lease ends, in ms since 1970 by the server's clock; -1: not known.
+        ends_at: the same by the client's monotonic clock, in seconds; infinite: not known.
+        name: the name that the PID is bound to.
+    """
+
+    topic: str
+    partition: int
+    pid: int
+    generation: int
+    sequence_number: int
+    resume_at: int
+    expire_ms: int
+    ends_at: float = float("inf")
+    name: str | None = None
