@@ -10,10 +10,10 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_API_VERSIONS, API_PRODUCE
 from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
 from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
-from pidlease.kafka.codec.client_messages import API_VERSIONS, PRODUCE
 from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
 from tests.kafka_backend.test_link import frame, read
@@ -51,14 +51,14 @@ class Broker:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writers.append(writer)
-        kind: Any = load_request_schema(PRODUCE, 8)
+        kind: Any = load_request_schema(API_PRODUCE, 8)
         while True:
             try:
                 asked = await read(reader)
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
-            if struct.unpack_from(">h", asked)[0] == API_VERSIONS:
-                writer.write(frame(asked[4:8] + struct.pack(">hihhhi", 0, 1, PRODUCE, 3, 8, 0)))
+            if struct.unpack_from(">h", asked)[0] == API_API_VERSIONS:
+                writer.write(frame(asked[4:8] + struct.pack(">hihhhi", 0, 1, API_PRODUCE, 3, 8, 0)))
                 continue
             at = entity_reader(kind.__header_schema__)(asked, 0)[1]
             self.asked.put_nowait((asked[4:8], entity_reader(kind)(asked, at)[0], writer))
