@@ -18,6 +18,7 @@ from pidlease.kafka.client.exchange import ask, ask_slowly, read
 from pidlease.kafka.client.settings import Address, UpstreamConfig
 from pidlease.kafka.client.topic_configs import Kept, compacted, kept_ms
 from pidlease.kafka.codec.messages import Request
+from pidlease.kafka.error_codes import TOPIC_ABSENT
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -42,8 +43,6 @@ _QUESTION_TOPICS_MAX: Final = 1000
 _QUESTION_SIZE_MAX: Final = 10_000
 #: Brokers that are asked besides the first whether it only lags behind.
 _QUESTION_OTHERS_MAX: Final = 2
-#: What Kafka says of topics that there are not, or that we may not see.
-_ABSENT: Final = frozenset((3, 17, 29))
 #: A topic of more partitions there cannot be; what claims to have one is not given the memory.
 _PARTITIONS_MAX: Final = 1 << 20
 _PORTS_MAX: Final = 1 << 16
@@ -333,7 +332,9 @@ class Cluster:
             # It has just started, and was not told anything yet (under ZooKeeper).
             link.close()
             raise UpstreamAwayError(f"{link} does not know of any broker yet")
-        there = {str(each.name) for each in answer.topics if each.error_code.value not in _ABSENT}
+        there = {
+            str(each.name) for each in answer.topics if each.error_code.value not in TOPIC_ABSENT
+        }
         return found, (topics or set()) - there
 
     async def _confirmed(self, first: BrokerConnection, found: View, missing: Set[str]) -> View:

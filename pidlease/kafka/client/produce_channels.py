@@ -27,13 +27,13 @@ from pidlease.kafka.codec.produce_client import (
     write_alone,
     write_produce,
 )
+from pidlease.kafka.error_codes import STALE_LEADER
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
 )
-from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.observability.repeated_lines import LINES, kind_of
 
 #: Connections to one broker.

@@ -28,6 +28,7 @@ from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
 from pidlease.kafka.client.exchange import ask
 from pidlease.kafka.codec.messages import Request
+from pidlease.kafka.error_codes import COORDINATOR_MOVED, TRANSACTION_BUSY
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -48,13 +49,6 @@ _TRANSACTION: Final = datetime.timedelta(seconds=15)
 _SECONDS: Final = 20.0
 _REST_SECONDS: Final = 0.02
 _REST_SECONDS_MAX: Final = 1.0
-#: Answers after which it is tried again,
-_BUSY: Final = frozenset(
-    (ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress,
-     ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted)
-)  # fmt: skip
-#: and after which the coordinator is asked for again first.
-_MOVED: Final = frozenset((ErrorCode.coordinator_not_available, ErrorCode.not_coordinator))
 
 _log = structlog.get_logger(__name__)
 
@@ -152,9 +146,9 @@ class Fencing:
                 if not code.value:
                     return answer
                 reason = f"Kafka answers {code.name.upper()} ({code.value})"
-                if code in _MOVED:
+                if code in COORDINATOR_MOVED:
                     self._coordinators.forget()
-                elif code not in _BUSY:
+                elif code not in TRANSACTION_BUSY:
                     raise UpstreamRefusedError(f"{who}: {reason}", code.value)
             if time.monotonic() >= latest:
                 raise UpstreamAwayError(f"{who}: {reason}")

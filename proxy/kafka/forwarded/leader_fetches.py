@@ -28,11 +28,10 @@ from pidlease.kafka.client.exchange import read
 from pidlease.kafka.codec.fetch_rows import FetchRow, Place, empty_row, read_rows, write_answer
 from pidlease.kafka.codec.messages import Request, read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.error_codes import HELD_BACK, STALE_LEADER
 from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
-from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
-from proxy.kafka.errors import HELD_BACK
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
 
 #: How much longer than it was told to wait a broker may take.

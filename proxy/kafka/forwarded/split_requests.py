@@ -24,8 +24,8 @@ from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.kafka.client.exchange import read
 from pidlease.kafka.codec.messages import Request, Response, read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.error_codes import STALE_LEADER
 from pidlease.kafka.errors import UpstreamNonsenseError
-from pidlease.kafka.produce_errors import STALE_LEADER
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
 
 #: Of requests about groups or transactional ids: which of the two, where they stand in the request,

@@ -3,13 +3,7 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pidlease.client import response_meaning
-from pidlease.copier import cluster_reader, group_membership
 from pidlease.kafka import error_codes as table
-from pidlease.kafka import produce_errors
-from pidlease.kafka.client import cluster, transactions
-from pidlease.log.kafka import kafka_writers
-from proxy.kafka import errors
 
 #: Written by hand, not by the table.
 _SETS = {
@@ -28,21 +22,6 @@ _SETS = {
     table.ErrorClass.TRANSACTION_BUSY: {3, 14, 51, 55},
     table.ErrorClass.NO_RIGHT: {29, 53},
 }  # fmt: skip
-#: The sets before there was a table.
-_BEFORE = {
-    table.ErrorClass.CONTENT: produce_errors.CONTENT,
-    table.ErrorClass.FENCED: produce_errors.FENCED,
-    table.ErrorClass.STALE_LEADER: produce_errors.STALE_LEADER,
-    table.ErrorClass.RESEND: response_meaning._RETRIABLE,
-    table.ErrorClass.REREAD: cluster_reader.RETRIABLE,
-    table.ErrorClass.HELD_BACK: errors.HELD_BACK,
-    table.ErrorClass.TOPIC_ABSENT: cluster._ABSENT,
-    table.ErrorClass.COORDINATOR_MOVED: group_membership._COORDINATOR_MOVED,
-    table.ErrorClass.GROUP_BUSY: group_membership._LATER,
-    table.ErrorClass.MEMBERSHIP_LOST: group_membership._REPLACED,
-    table.ErrorClass.TRANSACTION_BUSY: {code.value for code in transactions._BUSY},
-    table.ErrorClass.NO_RIGHT: kafka_writers._RIGHTS,
-}
 
 
 def test_the_codes_are_kafka_s() -> None:
@@ -54,8 +33,4 @@ def test_the_codes_are_kafka_s() -> None:
 
 @pytest.mark.parametrize("which", table.ErrorClass, ids=lambda which: which.name)
 def test_the_codes_of_a_class(which: table.ErrorClass) -> None:
-    assert getattr(table, str(which.name)) == _SETS[which] == _BEFORE[which]
-
-
-def test_the_coordinator_of_transactions_moves_like_that_of_groups() -> None:
-    assert {code.value for code in transactions._MOVED} == table.COORDINATOR_MOVED
+    assert getattr(table, str(which.name)) == _SETS[which]
