@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
@@ -85,6 +86,7 @@ class Known:
 
     def __init__(self, *brokers: Broker) -> None:
         self.brokers = brokers
+        self.refreshes = 0
         self.config = UpstreamConfig((), connect_seconds=_SECONDS, request_seconds=20.0)
         self.view = View()
         self.lead(1)
@@ -97,7 +99,7 @@ class Known:
         return LOOPBACK, self.brokers[broker - 1].port
 
     def stale(self) -> None:
-        """Nobody looks."""
+        self.refreshes += 1
 
 
 @asynccontextmanager
@@ -135,6 +137,16 @@ async def test_the_leader_gives_up_before_the_connection_does() -> None:
         assert body.timeout.total_seconds() == 0.8 * known.config.request_seconds
         answer(0)
         assert await within(sent) == Row(0, 7)
+
+
+@pytest.mark.parametrize(("code", "refreshes"), [(76, 0), (6, 1), (100, 1)])
+async def test_an_error_of_stale_metadata_refreshes_it(code: int, refreshes: int) -> None:
+    """A compression type that the broker lacks says nothing of the leader; an unknown id does."""
+    async with sending() as (channels, known, (broker,)):
+        sent = send(channels, 5, Batch(PLACE, b"x"))
+        (await broker.take())[1](code)
+        assert await within(sent) == Row(code, -1)
+        assert known.refreshes == refreshes
 
 
 async def test_producers_share_a_connection_one_behind_the_other() -> None:

@@ -20,6 +20,7 @@ _KAFKA_LOG: Final = "pidlease/log/kafka/kafka_partition_log.py"
 _LOOKED: Final = "tests/kafka_backend/test_cluster_looks.py"
 _READ: Final = "tests/unit/log/test_kafka_log.py"
 _CODES: Final = "pidlease/kafka/produce_errors.py"
+_CLASSES: Final = "pidlease/kafka/error_codes.py"
 _EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
 
 _FETCHING: Final = "proxy/kafka/forwarded/leader_fetches.py"
@@ -239,6 +240,20 @@ UPSTREAM: Final = (
         "            await self._check_owned()\n",
         "",
         ("tests/unit/engine/test_maintenance.py",),
+    ),
+    Mutant(
+        "a compression type that the broker lacks is a stale leader",
+        _CLASSES,
+        "    UNSUPPORTED_COMPRESSION_TYPE: _C.CONTENT,\n",
+        "    UNSUPPORTED_COMPRESSION_TYPE: _C.CONTENT | _C.STALE_LEADER,\n",
+        (_SENT,),
+    ),
+    Mutant(
+        "an unknown topic id is no stale metadata",
+        _CLASSES,
+        "    UNKNOWN_TOPIC_ID: _C.STALE_LEADER | ",
+        "    UNKNOWN_TOPIC_ID: ",
+        (_SENT, "tests/unit/kafka/test_error_codes.py"),
     ),
     Mutant(
         "a batch that timed out is certainly not stored",

@@ -3,6 +3,9 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
+from pidlease.client.produce_messages import PartAnswer
+from pidlease.client.record_accumulator import Span
+from pidlease.client.response_meaning import Kind, Meaning, meaning_of
 from pidlease.kafka import error_codes as table
 
 #: Written by hand, not by the table.
@@ -34,3 +37,16 @@ def test_the_codes_are_kafka_s() -> None:
 @pytest.mark.parametrize("which", table.ErrorClass, ids=lambda which: which.name)
 def test_the_codes_of_a_class(which: table.ErrorClass) -> None:
     assert getattr(table, str(which.name)) == _SETS[which]
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning"),
+    [
+        (table.UNSUPPORTED_COMPRESSION_TYPE, Meaning(Kind.REFUSED)),
+        (table.UNKNOWN_TOPIC_ID, Meaning(Kind.AGAIN, moved=True)),
+    ],
+)
+def test_the_client_refreshes_metadata_where_java_s_does(code: int, meaning: Meaning) -> None:
+    """UnknownTopicIdException is an InvalidMetadataException there; a codec's error is final."""
+    answer = PartAnswer("t", 0, code, -1, "")
+    assert meaning_of(answer, Span(1, 0, 0, 9, 0), behind=False) == meaning
