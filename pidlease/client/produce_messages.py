@@ -12,7 +12,8 @@ from typing import Final, NamedTuple, Self
 from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.api import RequestHeader_v1, ResponseHeader_v0
 
-API_KEY: Final = 0
+from pidlease.kafka.api import API_PRODUCE
+
 API_VERSION: Final = 8
 
 _FRONT: Final = struct.Struct(">hhi")  # no transactional id, acks, timeout
@@ -50,7 +51,7 @@ class PartAnswer(NamedTuple):
 class ProduceAnswer:
     """The answer to a request; `decode` is what aiokafka's connection calls."""
 
-    API_KEY: Final = API_KEY
+    API_KEY: Final = API_PRODUCE
     API_VERSION: Final = API_VERSION
 
     def __init__(self, parts: list[PartAnswer]) -> None:
@@ -103,7 +104,7 @@ class ProduceRequest:
         timeout_ms: how long the server may take.
     """
 
-    API_KEY: Final = API_KEY
+    API_KEY: Final = API_PRODUCE
     API_VERSION: Final = API_VERSION
     RESPONSE_TYPE: Final = ProduceAnswer
 
@@ -117,7 +118,7 @@ class ProduceRequest:
         Raises:
             IncompatibleBrokerVersion: the server does not take this version.
         """
-        low, high = versions.get(API_KEY, (0, -1))
+        low, high = versions.get(API_PRODUCE, (0, -1))
         if not low <= API_VERSION <= high:
             raise IncompatibleBrokerVersion(f"the server takes no Produce {API_VERSION}")
         return self

@@ -6,16 +6,15 @@ from typing import Final, NamedTuple
 
 from pidlease.client.produce_messages import PartAnswer
 from pidlease.client.record_accumulator import Span
-from pidlease.kafka.produce_errors import OUT_OF_ORDER_SEQUENCE_NUMBER, STALE_LEADER
-
-_DUPLICATE: Final = 46
-_FENCED: Final = 47
-_UNKNOWN_PID: Final = 59
-#: Not stored, or not known to be: the same batch comes again. Kafka's RetriableException, and -1,
-#: after which it is not known either.
-_RETRIABLE: Final = frozenset(
-    (-1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 56, 72, 74, 75, 78, 89, 100)
+from pidlease.kafka.error_codes import (
+    DUPLICATE_SEQUENCE_NUMBER,
+    INVALID_PRODUCER_EPOCH,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    RESEND,
+    STALE_LEADER,
+    UNKNOWN_PRODUCER_ID,
 )
+
 _EXPECTED: Final = re.compile(r"expected sequence (\d+)")
 #: What the server says of a duplicate that it tells with its offset.
 _SAID_DUPLICATE: Final = "duplicate"
@@ -62,15 +61,15 @@ def meaning_of(answer: PartAnswer, span: Span, *, behind: bool) -> Meaning:
     code = answer.code
     if code == 0:
         return _STORED if answer.message != _SAID_DUPLICATE else Meaning(Kind.DUPLICATE)
-    if code == _DUPLICATE:
+    if code == DUPLICATE_SEQUENCE_NUMBER:
         return Meaning(Kind.DUPLICATE)
-    if code in _RETRIABLE:
+    if code in RESEND:
         return Meaning(Kind.AGAIN, moved=code in STALE_LEADER)
     if code == OUT_OF_ORDER_SEQUENCE_NUMBER:
         return _out_of_order(answer, span, behind=behind)
-    if code == _FENCED:
+    if code == INVALID_PRODUCER_EPOCH:
         return Meaning(Kind.FENCED)
-    return Meaning(Kind.ENDED if code == _UNKNOWN_PID else Kind.REFUSED)
+    return Meaning(Kind.ENDED if code == UNKNOWN_PRODUCER_ID else Kind.REFUSED)
 
 
 def _out_of_order(answer: PartAnswer, span: Span, *, behind: bool) -> Meaning:

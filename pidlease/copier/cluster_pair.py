@@ -9,12 +9,13 @@ from typing import Any, Final, Protocol, TypeVar
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import KafkaError, for_code
 
 from pidlease.copier.cluster_reader import Asked
 from pidlease.copier.create_topics import CreateTopic, NewTopic
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class Cluster:
         node = self.client.get_random_node()
         response = await self.client.send(node, request)
         for _, code, message in response.topic_errors:
-            if code == TopicAlreadyExistsError.errno:
+            if code == TOPIC_ALREADY_EXISTS:
                 _log.info("%s: topic %s was made by somebody else", self.name, topic)
             elif code:
                 raise for_code(code)(message or "")

@@ -13,6 +13,7 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.copier.errors import CopyError
 from pidlease.copier.fetched_chunk import Chunk, chunk_of
+from pidlease.kafka.error_codes import REREAD
 
 _log = logging.getLogger(__name__)
 
@@ -20,9 +21,6 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
-OUT_OF_RANGE: Final = 1
-#: A leader that is not, a replica that is late, an epoch that is over: ask again.
-RETRIABLE: Final = frozenset((-1, 3, 5, 6, 7, 8, 9, 13, 56, 72, 74, 75, 78, 100))
 
 _NOBODY: Final = -1
 _REST_S: Final = 0.2
@@ -129,7 +127,7 @@ class Asked:
                 if not code:
                     return response
                 reason = for_code(code).__name__
-                if code not in RETRIABLE:
+                if code not in REREAD:
                     raise CopyError(f"{self.name}: {place.topic}-{place.partition}: {reason}")
             if loop.time() > give_up:
                 raise CopyError(f"{self.name} does not answer for {place.topic}-{place.partition}:"

@@ -8,20 +8,21 @@ from typing import Final, NamedTuple
 from aiokafka.protocol.admin import CreateTopicsRequest_v3, CreateTopicsResponse_v3
 from aiokafka.protocol.api import Request, RequestStruct, Response
 
-API_KEY: Final = 19
+from pidlease.kafka.api import API_CREATE_TOPICS
+
 _VERSION: Final = 4
 #: As the cluster does it.
 _DEFAULT_REPLICATION: Final = -1
 
 
 class _Answer(Response):  # type: ignore[misc]  # aiokafka is not typed
-    API_KEY = API_KEY
+    API_KEY = API_CREATE_TOPICS
     API_VERSION = _VERSION
     SCHEMA = CreateTopicsResponse_v3.SCHEMA
 
 
 class _Struct(RequestStruct):  # type: ignore[misc]  # aiokafka is not typed
-    API_KEY = API_KEY
+    API_KEY = API_CREATE_TOPICS
     API_VERSION = _VERSION
     RESPONSE_TYPE = _Answer
     SCHEMA = CreateTopicsRequest_v3.SCHEMA
@@ -42,7 +43,7 @@ class CreateTopic(Request[_Struct]):  # type: ignore[misc]  # aiokafka is not ty
         timeout_ms: how long the cluster may take.
     """
 
-    API_KEY = API_KEY
+    API_KEY = API_CREATE_TOPICS
 
     def __init__(self, topic: NewTopic, timeout_ms: int) -> None:
         self._topic: Final = topic

@@ -21,14 +21,15 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+from pidlease.kafka.error_codes import (
+    COORDINATOR_MOVED,
+    GROUP_BUSY,
+    MEMBERSHIP_LOST,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 
 _log = logging.getLogger(__name__)
 
-_NO_TOPIC: Final = 3
-_COORDINATOR_MOVED: Final = frozenset((15, 16))
-#: The coordinator loads, or the group changes: it is to be tried again.
-_LATER: Final = frozenset((-1, 7, 14, 27))
-_REPLACED: Final = frozenset((22, 25, 82))
 _NO_GENERATION: Final = -1
 _DEFAULT_RETENTION: Final = -1
 #: No record is ever taken by aiokafka, so it would seem idle for good.
@@ -170,7 +171,9 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
         ))  # fmt: skip
         for topic, parts in response.topics:
             for partition, code in parts:
-                if code == _NO_TOPIC:  # it is being deleted, and its offsets with it
+                if (
+                    code == UNKNOWN_TOPIC_OR_PARTITION
+                ):  # it is being deleted, and its offsets with it
                     _log.warning("%s-%s of the source is gone", topic, partition)
                 else:
                     self._check(code, f"{topic}-{partition}")
@@ -210,10 +213,10 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
         if not code:
             return
         text = f"group {self._settings.group}, {what}: {for_code(code).__name__}"
-        if code in _REPLACED:
+        if code in MEMBERSHIP_LOST:
             raise ReplacedError(text)
-        if code in _COORDINATOR_MOVED and self._coordinator is not None:
+        if code in COORDINATOR_MOVED and self._coordinator is not None:
             self._coordinator.coordinator_dead()
-        if code in _COORDINATOR_MOVED or code in _LATER:
+        if code in COORDINATOR_MOVED or code in GROUP_BUSY:
             raise UnavailableError(text)
         raise CopyError(text)

@@ -11,13 +11,12 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.client.background_tasks import BackgroundTasks
 from pidlease.copier.cluster_reader import (
-    OUT_OF_RANGE,
     READ_COMMITTED,
-    RETRIABLE,
     known_leader,
 )
 from pidlease.copier.errors import CopyError
 from pidlease.copier.fetched_chunk import Chunk, chunk_of
+from pidlease.kafka.error_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, REREAD
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +25,6 @@ _FETCH_BYTES: Final = 8 << 20
 _PART_BYTES: Final = 1 << 20
 #: Who has no leader, or one that does not answer, is tried again after this time.
 _REST_S: Final = 0.2
-#: A broker cannot read what it has: it may never be able to (KAFKA_STORAGE_ERROR).
-_STORAGE: Final = 56
 
 
 class Reading(Protocol):
@@ -152,14 +149,14 @@ class SourceFetcher:
                 reader, offset = asked.get(place, (None, 0))
                 if reader is None or self._readers.get(place) is not reader:
                     continue  # it is somebody else's by now
-                if code != _STORAGE:
+                if code != KAFKA_STORAGE_ERROR:
                     self._unread.pop(place, None)
                 if not code:
                     self._readers[place] = self._readers.pop(place)  # others have their turn
                     reader.came(offset, chunk_of(part, committed=True))
-                elif code == OUT_OF_RANGE:
+                elif code == OFFSET_OUT_OF_RANGE:
                     reader.out_of_range()
-                elif code in RETRIABLE and not (code == _STORAGE and self._is_over(place)):
+                elif code in REREAD and not (code == KAFKA_STORAGE_ERROR and self._is_over(place)):
                     moved = True
                     self._rest(place)
                 else:

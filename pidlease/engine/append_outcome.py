@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 from pidlease.coordination.name_bindings import RELEASED
 from pidlease.core.judge import Kind, Verdict
+from pidlease.kafka.error_codes import REQUEST_TIMED_OUT
 
-#: Kafka's REQUEST_TIMED_OUT: it may be in the log. Clients send it again, and count on that.
-UNKNOWN_OUTCOME: Final = 7
+#: It may be in the log. Clients send it again, and count on that.
+UNKNOWN_OUTCOME: Final = REQUEST_TIMED_OUT
 #: Fences every generation that a batch can have.
 FENCED_FOR_EVER: Final = RELEASED
 

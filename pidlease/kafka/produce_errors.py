@@ -13,6 +13,43 @@ import enum
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from pidlease.kafka.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    CORRUPT_MESSAGE,
+    DUPLICATE_SEQUENCE_NUMBER,
+    FENCED_LEADER_EPOCH,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    INVALID_REPLICATION_FACTOR,
+    INVALID_REQUEST,
+    INVALID_REQUIRED_ACKS,
+    INVALID_TIMESTAMP,
+    INVALID_TOPIC_EXCEPTION,
+    INVALID_TXN_STATE,
+    KAFKA_STORAGE_ERROR,
+    LEADER_NOT_AVAILABLE,
+    LISTENER_NOT_FOUND,
+    MESSAGE_TOO_LARGE,
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    POLICY_VIOLATION,
+    PRODUCER_FENCED,
+    RECORD_LIST_TOO_LARGE,
+    REQUEST_TIMED_OUT,
+    THROTTLING_QUOTA_EXCEEDED,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_PRODUCER_ID,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_COMPRESSION_TYPE,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT,
+)
+
 
 @enum.unique
 class Stored(enum.Enum):
@@ -33,100 +70,88 @@ class ProduceError(NamedTuple):
 
     Attributes:
         code: Kafka's number.
-        name: Kafka's name; empty for a code without a row.
         stored: whether the batch is in the log.
         reason: why, in terms of the broker.
     """
 
     code: int
-    name: str
     stored: Stored
     reason: str
 
-
-OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 
 _NO: Final = Stored.NO
 _MAYBE: Final = Stored.MAYBE
 _UNEXPECTED: Final = Stored.UNEXPECTED
 
 _ROWS: Final = (
-    ProduceError(-1, "UNKNOWN_SERVER_ERROR", _MAYBE,
+    ProduceError(UNKNOWN_SERVER_ERROR, _MAYBE,
                  "Any exception of the broker, also one after the write (an index that is full)."),
-    ProduceError(0, "NONE", _MAYBE, "Without an offset it does not say where the batch is."),
-    ProduceError(2, "CORRUPT_MESSAGE", _NO, "The CRC or the size is wrong: checked first."),
-    ProduceError(3, "UNKNOWN_TOPIC_OR_PARTITION", _MAYBE,
+    ProduceError(NONE, _MAYBE, "Without an offset it does not say where the batch is."),
+    ProduceError(CORRUPT_MESSAGE, _NO, "The CRC or the size is wrong: checked first."),
+    ProduceError(UNKNOWN_TOPIC_OR_PARTITION, _MAYBE,
                  "Before the append, and after it: DelayedProduce finds the replica removed, by a"
                  " deletion of the topic or, up to Kafka 2.3, by a reassignment."),
-    ProduceError(5, "LEADER_NOT_AVAILABLE", _UNEXPECTED, "An error of Metadata."),
-    ProduceError(6, "NOT_LEADER_OR_FOLLOWER", _MAYBE,
+    ProduceError(LEADER_NOT_AVAILABLE, _UNEXPECTED, "An error of Metadata."),
+    ProduceError(NOT_LEADER_OR_FOLLOWER, _MAYBE,
                  "Before the append, and after it: DelayedProduce finds that leadership moved."),
-    ProduceError(7, "REQUEST_TIMED_OUT", _MAYBE, "Appended; the other replicas were late."),
-    ProduceError(10, "MESSAGE_TOO_LARGE", _NO, "The size is checked before the append."),
-    ProduceError(17, "INVALID_TOPIC_EXCEPTION", _NO,
+    ProduceError(REQUEST_TIMED_OUT, _MAYBE, "Appended; the other replicas were late."),
+    ProduceError(MESSAGE_TOO_LARGE, _NO, "The size is checked before the append."),
+    ProduceError(INVALID_TOPIC_EXCEPTION, _NO,
                  "An internal topic: refused before the append."),
-    ProduceError(18, "RECORD_LIST_TOO_LARGE", _NO,
+    ProduceError(RECORD_LIST_TOO_LARGE, _NO,
                  "Larger than a segment: checked before the append."),
-    ProduceError(19, "NOT_ENOUGH_REPLICAS", _NO,
+    ProduceError(NOT_ENOUGH_REPLICAS, _NO,
                  "Too few replicas in sync: checked before the append."),
-    ProduceError(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", _MAYBE,
+    ProduceError(NOT_ENOUGH_REPLICAS_AFTER_APPEND, _MAYBE,
                  "Appended and replicated; then too few replicas were in sync."),
-    ProduceError(21, "INVALID_REQUIRED_ACKS", _UNEXPECTED, "Every request here has acks=all."),
-    ProduceError(29, "TOPIC_AUTHORIZATION_FAILED", _NO, "Checked before the append."),
-    ProduceError(31, "CLUSTER_AUTHORIZATION_FAILED", _NO,
+    ProduceError(INVALID_REQUIRED_ACKS, _UNEXPECTED, "Every request here has acks=all."),
+    ProduceError(TOPIC_AUTHORIZATION_FAILED, _NO, "Checked before the append."),
+    ProduceError(CLUSTER_AUTHORIZATION_FAILED, _NO,
                  "Up to Kafka 2.7: no IdempotentWrite right. Checked before the append."),
-    ProduceError(32, "INVALID_TIMESTAMP", _NO, "LogValidator: before the append."),
-    ProduceError(38, "INVALID_REPLICATION_FACTOR", _UNEXPECTED, "An error of CreateTopics."),
-    ProduceError(42, "INVALID_REQUEST", _UNEXPECTED,
+    ProduceError(INVALID_TIMESTAMP, _NO, "LogValidator: before the append."),
+    ProduceError(INVALID_REPLICATION_FACTOR, _UNEXPECTED, "An error of CreateTopics."),
+    ProduceError(INVALID_REQUEST, _UNEXPECTED,
                  "A malformed request ends the connection instead."),
-    ProduceError(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", _NO,
+    ProduceError(UNSUPPORTED_FOR_MESSAGE_FORMAT, _NO,
                  "The topic has a format without producer ids. LogValidator: before the append."),
-    ProduceError(44, "POLICY_VIOLATION", _UNEXPECTED, "An error of CreateTopics."),
-    ProduceError(45, "OUT_OF_ORDER_SEQUENCE_NUMBER", _MAYBE,
+    ProduceError(POLICY_VIOLATION, _UNEXPECTED, "An error of CreateTopics."),
+    ProduceError(OUT_OF_ORDER_SEQUENCE_NUMBER, _MAYBE,
                  "A sequence gap, or a duplicate older than the last five batches: that one is in"
                  " the log."),
-    ProduceError(46, "DUPLICATE_SEQUENCE_NUMBER", _MAYBE,
+    ProduceError(DUPLICATE_SEQUENCE_NUMBER, _MAYBE,
                  "Up to Kafka 1.0: the log already has these sequence numbers."),
-    ProduceError(47, "INVALID_PRODUCER_EPOCH", _MAYBE,
+    ProduceError(INVALID_PRODUCER_EPOCH, _MAYBE,
                  "This request appended nothing. The log has a newer epoch that is not known here:"
                  " read it."),
-    ProduceError(48, "INVALID_TXN_STATE", _MAYBE,
+    ProduceError(INVALID_TXN_STATE, _MAYBE,
                  "This request appended nothing. The log has a transaction of this producer id that"
                  " is not known here: read it."),
-    ProduceError(56, "KAFKA_STORAGE_ERROR", _MAYBE,
+    ProduceError(KAFKA_STORAGE_ERROR, _MAYBE,
                  "The disk failed before, during or after the append."),
-    ProduceError(59, "UNKNOWN_PRODUCER_ID", _MAYBE,
+    ProduceError(UNKNOWN_PRODUCER_ID, _MAYBE,
                  "Up to Kafka 2.4. This request appended nothing, but Kafka has forgotten what the"
                  " log held of the producer: read it."),
-    ProduceError(72, "LISTENER_NOT_FOUND", _UNEXPECTED, "An error of Metadata."),
-    ProduceError(74, "FENCED_LEADER_EPOCH", _UNEXPECTED, "Produce has no leader epoch."),
-    ProduceError(75, "UNKNOWN_LEADER_EPOCH", _UNEXPECTED, "Produce has no leader epoch."),
-    ProduceError(76, "UNSUPPORTED_COMPRESSION_TYPE", _NO,
+    ProduceError(LISTENER_NOT_FOUND, _UNEXPECTED, "An error of Metadata."),
+    ProduceError(FENCED_LEADER_EPOCH, _UNEXPECTED, "Produce has no leader epoch."),
+    ProduceError(UNKNOWN_LEADER_EPOCH, _UNEXPECTED, "Produce has no leader epoch."),
+    ProduceError(UNSUPPORTED_COMPRESSION_TYPE, _NO,
                  "zstd for a broker that lacks it: checked before the append."),
-    ProduceError(87, "INVALID_RECORD", _NO, "LogValidator: before the append."),
-    ProduceError(89, "THROTTLING_QUOTA_EXCEEDED", _UNEXPECTED,
+    ProduceError(INVALID_RECORD, _NO, "LogValidator: before the append."),
+    ProduceError(THROTTLING_QUOTA_EXCEEDED, _UNEXPECTED,
                  "An error of CreateTopics. Produce is throttled by a late answer."),
-    ProduceError(90, "PRODUCER_FENCED", _UNEXPECTED,
+    ProduceError(PRODUCER_FENCED, _UNEXPECTED,
                  "An error of transactions; Produce says INVALID_PRODUCER_EPOCH."),
-    ProduceError(100, "UNKNOWN_TOPIC_ID", _UNEXPECTED,
+    ProduceError(UNKNOWN_TOPIC_ID, _UNEXPECTED,
                  "Versions up to 12 name topics; only later ones have ids."),
 )  # fmt: skip
 
 #: Every error code that is known here, by its number.
 PRODUCE_ERRORS: Final[Mapping[int, ProduceError]] = {row.code: row for row in _ROWS}
 
-#: The cause is in the batch: other batches of the same producer may pass.
-CONTENT: Final = frozenset((2, 10, 18, 32, 76, 87))
-#: A newer epoch of the producer has fenced this one.
-FENCED: Final = frozenset((47, 90))
-#: Another broker may lead the partition: Kafka's InvalidMetadataException, of Produce, Fetch and
-#: ListOffsets, and UNKNOWN_LEADER_EPOCH.
-STALE_LEADER: Final = frozenset((3, 5, 6, 9, 56, 72, 74, 75, 100))
-
 
 def produce_error(code: int) -> ProduceError:
     """The row of an error code; one without a row is unexpected."""
     row = PRODUCE_ERRORS.get(code)
     if row is None:
-        return ProduceError(code, "", Stored.UNEXPECTED, "Not an error of Produce.")
+        return ProduceError(code, Stored.UNEXPECTED, "Not an error of Produce.")
     return row

@@ -28,6 +28,16 @@ from pidlease.http_api.record_messages import (
     OutOfRangeAnswer,
     UnreadableAnswer,
 )
+from pidlease.kafka.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    CONTENT,
+    INVALID_TOPIC_EXCEPTION,
+    MESSAGE_TOO_LARGE,
+    NO_RIGHT,
+    RECORD_LIST_TOO_LARGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT,
+)
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.errors import (
     DamagedLogError,
@@ -138,8 +148,16 @@ _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.NOT_OWNER: (421, False),
 }
 #: What Kafka itself refuses, where the log is Kafka's, by its codes; anything else: 503.
-_BY_KAFKA: Final[Mapping[int, int]] = {2: 400, 3: 404, 10: 413, 17: 404, 18: 413, 29: 403, 31: 403,
-                                       53: 403, 32: 400, 43: 400, 76: 400, 87: 400}  # fmt: skip
+_BY_KAFKA: Final[Mapping[int, int]] = {
+    **dict.fromkeys(CONTENT, 400),
+    MESSAGE_TOO_LARGE: 413,
+    RECORD_LIST_TOO_LARGE: 413,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT: 400,
+    UNKNOWN_TOPIC_OR_PARTITION: 404,
+    INVALID_TOPIC_EXCEPTION: 404,
+    CLUSTER_AUTHORIZATION_FAILED: 403,
+    **dict.fromkeys(NO_RIGHT, 403),
+}
 
 
 def appended(outcome: Outcome, identity: Identity | None) -> Response:

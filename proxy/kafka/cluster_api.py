@@ -4,13 +4,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.api import API_API_VERSIONS, API_DESCRIBE_CLUSTER
+from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import Response, read_request
 from proxy.kafka.listener_config import ClusterConfig
 
-_API_VERSIONS: Final = 18
-_DESCRIBE_CLUSTER: Final = 60
 _NO_OPERATIONS: Final = -(2**31)
 #: The type of the endpoints that there are (org.apache.kafka.clients.admin.EndpointType).
 _BROKERS: Final = 1
@@ -31,10 +30,10 @@ class ClusterApi:
 
     def api_versions(self, header: RequestHeader) -> bytes:
         """Answer ApiVersions (18); of an unknown version with error 35 in version 0 (KIP-511)."""
-        lowest, highest = self._versions[_API_VERSIONS]
+        lowest, highest = self._versions[API_API_VERSIONS]
         known = lowest <= header.version <= highest
-        response = Response(_API_VERSIONS, header.version if known else 0)
-        served = self._versions.items() if known else [(_API_VERSIONS, (lowest, highest))]
+        response = Response(API_API_VERSIONS, header.version if known else 0)
+        served = self._versions.items() if known else [(API_API_VERSIONS, (lowest, highest))]
         return response.encode(
             header.correlation_id,
             error_code=ErrorCode.none if known else ErrorCode.unsupported_version,
@@ -46,7 +45,7 @@ class ClusterApi:
     def describe_cluster(self, header: RequestHeader, frame: bytearray) -> bytes:
         """Answer DescribeCluster (60). There are no endpoints of controllers."""
         request = read_request(header, frame)
-        response = Response(_DESCRIBE_CLUSTER, header.version)
+        response = Response(API_DESCRIBE_CLUSTER, header.version)
         code, message = ErrorCode.none, None
         kind = getattr(request, "endpoint_type", _BROKERS)
         if kind == _CONTROLLERS:

@@ -1,9 +1,10 @@
 """Which requests are served on the embedded log, and by whom."""
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.api import API_DESCRIBE_CLUSTER, API_FETCH, API_INIT_PRODUCER_ID, API_METADATA
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.admin.admin_api import AdminApi
 from proxy.kafka.client_connection import KafkaConnection, Slot
@@ -17,54 +18,7 @@ from proxy.kafka.memory_budget import MemoryBudget
 from proxy.kafka.metadata_api import MetadataApi
 from proxy.kafka.produce_api import ProduceApi
 from proxy.kafka.request_order import Answered
-
-PRODUCE: Final = 0
-FETCH: Final = 1
-METADATA: Final = 3
-API_VERSIONS: Final = 18
-
-#: What is served: key -> (lowest, highest version). Low ones are kept: some clients ignore the
-#: lowest that is advertised.
-VERSIONS: Final = {
-    PRODUCE: (3, 12),
-    FETCH: (4, 11),
-    2: (1, 6),
-    METADATA: (0, 13),
-    8: (2, 9),
-    9: (1, 9),
-    10: (0, 6),
-    11: (0, 9),
-    12: (0, 4),
-    13: (0, 5),
-    14: (0, 5),
-    15: (0, 6),
-    16: (0, 5),
-    API_VERSIONS: (0, 4),
-    19: (2, 7),
-    20: (1, 6),
-    21: (0, 2),
-    22: (0, 5),
-    32: (1, 4),
-    33: (0, 2),
-    37: (0, 3),
-    42: (0, 2),
-    44: (0, 1),
-    47: (0, 0),
-    60: (0, 2),
-    61: (0, 0),
-}
-
-
-def advertised(versions: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """What is told to clients of the versions that are served.
-
-    librdkafka compresses only for brokers that know Produce from version 0 on (KAFKA-18659), so
-    Kafka 4 advertises it without serving it, and so do we.
-    """
-    return {**versions, PRODUCE: (0, versions[PRODUCE][1])}
-
-
-ADVERTISED: Final = advertised(VERSIONS)
+from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
 
 
 class Apis(Protocol):
@@ -122,7 +76,7 @@ class EmbeddedApis:
         check_settings: Callable[[dict[str, str]], None],
         groups: GroupsApi,
     ) -> None:
-        self.versions: Mapping[int, tuple[int, int]] = VERSIONS
+        self.versions: Mapping[int, tuple[int, int]] = SERVED_VERSIONS
         self._engine = engine
         self._cluster = ClusterApi(config.cluster, ADVERTISED)
         self._metadata = MetadataApi(engine, config.cluster)
@@ -130,8 +84,8 @@ class EmbeddedApis:
         self._produce = ProduceApi(engine, config.batch_bytes_max)
         self._fetch = FetchApi(engine, budget, config.fetch_bytes_max)
         self._now: dict[int, Callable[[RequestHeader, bytearray], bytes]] = {
-            22: lambda header, frame: init_producer_id(engine, header, frame),
-            60: self._cluster.describe_cluster,
+            API_INIT_PRODUCER_ID: lambda header, frame: init_producer_id(engine, header, frame),
+            API_DESCRIBE_CLUSTER: self._cluster.describe_cluster,
         }
         self._groups = groups
         self.produce = self._produce.handle
@@ -161,9 +115,9 @@ class EmbeddedApis:
     def _work(
         self, slot: Slot, header: RequestHeader, frame: bytearray
     ) -> Coroutine[Any, Any, bytes | None]:
-        if header.api_key == FETCH:
+        if header.api_key == API_FETCH:
             return self._fetch.answer(slot, header, frame)
-        if header.api_key == METADATA:
+        if header.api_key == API_METADATA:
             return self._metadata.answer(slot, header, frame)
         if header.api_key in self._admin.requests:
             return self._admin.answer(slot, header, frame)

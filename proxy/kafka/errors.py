@@ -25,20 +25,3 @@ CODES: Final = {
     Status.REFUSED: ErrorCode.not_enough_replicas,
     Status.NOT_OWNER: ErrorCode.not_leader_or_follower,
 }
-
-#: Errors of a partition in a Fetch that are held back for as long as the client waits for records:
-#: it can only ask again, and Java's consumer does so at once. All others are answered at once: the
-#: client acts on them (resets its offset, looks for the topic, tells its application).
-HELD_BACK: Final = frozenset(
-    code.value
-    for code in (
-        ErrorCode.unknown_server_error,
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.broker_not_available,
-        ErrorCode.replica_not_available,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.offset_not_available,
-    )
-)

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Final
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.codec.messages import read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import read_request_slowly
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.fetch_poll import Poll
 from proxy.kafka.fetch_response import write_fetch

@@ -11,8 +11,8 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.topic_counts import count_read
 from pidlease.kafka.codec.time_slices import TimeSlices
+from pidlease.kafka.error_codes import HELD_BACK
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
-from proxy.kafka.errors import HELD_BACK
 
 
 @dataclass(slots=True)

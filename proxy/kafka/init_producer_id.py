@@ -5,17 +5,15 @@ so two clients under one PID would both believe to be the right one.
 """
 
 import time
-from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.pid import Policy
 from pidlease.engine.engine import Engine
 from pidlease.engine.leases.leases import NoPidError
+from pidlease.kafka.api import API_INIT_PRODUCER_ID
+from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import Response, read_request
-
-_INIT_PRODUCER_ID: Final = 22
 
 
 def init_producer_id(engine: Engine, header: RequestHeader, frame: bytearray) -> bytes:
@@ -40,6 +38,6 @@ def init_producer_id(engine: Engine, header: RequestHeader, frame: bytearray) ->
             engine.leases.refuse(Policy.KAFKA, error)
             code = ErrorCode.coordinator_load_in_progress
         engine.counts.lease_seconds["kafka"].observe(time.monotonic() - began)
-    return Response(_INIT_PRODUCER_ID, header.version).encode(
+    return Response(API_INIT_PRODUCER_ID, header.version).encode(
         header.correlation_id, error_code=code, producer_id=pid, producer_epoch=epoch
     )

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.kafka.api import API_API_VERSIONS, API_PRODUCE
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from pidlease.kafka.codec.response_error_codes import code_of
 from pidlease.observability.repeated_lines import LINES, kind_of
 from proxy.kafka.client_connection import KafkaConnection, Slot
-from proxy.kafka.embedded_apis import API_VERSIONS, PRODUCE, Apis
+from proxy.kafka.embedded_apis import Apis
 from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.listener_counts import ListenerCounts
 from proxy.kafka.memory_budget import MemoryBudget
@@ -131,12 +132,12 @@ class KafkaListener:
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
         """See `connection.Handler`."""
         key = header.api_key
-        if key == PRODUCE:
+        if key == API_PRODUCE:
             self._check_version(header)
             slot.measure(self.counts, key)
             self._apis.produce(slot, header, frame)
             return
-        if key == API_VERSIONS:
+        if key == API_API_VERSIONS:
             slot.measure(self.counts, key)
             slot.fill(self._apis.api_versions(header))
         else:

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
+from pidlease.kafka.codec.messages import read_request_slowly
 from pidlease.kafka.codec.primitives import INT32, RequestHeader, write_array, write_string
-from pidlease.kafka.codec.server_messages import read_request_slowly
 from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.storage.errors import LogError
 

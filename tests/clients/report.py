@@ -14,7 +14,7 @@ from typing import Final
 
 from kio.schema.index import api_key_map
 
-from proxy.kafka.embedded_apis import ADVERTISED, VERSIONS
+from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
 from tests.clients.client import CODECS, READER
 from tests.clients.facts import Consumed, Fact, Produced, Used, recorded
 from tests.clients.tools import OPERATIONS
@@ -69,7 +69,7 @@ def render(facts: Iterable[Fact]) -> str:
 
 
 def _versions(key: int) -> str:
-    lowest, highest = VERSIONS[key]
+    lowest, highest = SERVED_VERSIONS[key]
     return f"{lowest}-{highest}" if lowest < highest else str(lowest)
 
 

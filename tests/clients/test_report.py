@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.kafka.embedded_apis import VERSIONS
+from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.clients import facts, report
 from tests.clients.client import CODECS, READER
 from tests.clients.facts import Produced, recorded
@@ -25,7 +25,7 @@ def test_each_client_writes_and_reads() -> None:
 
 def test_each_api_is_in_it() -> None:
     text = report.DOCUMENT.read_text()
-    for key, (lowest, highest) in VERSIONS.items():
+    for key, (lowest, highest) in SERVED_VERSIONS.items():
         versions = f"{lowest}-{highest}" if lowest < highest else f"{lowest}"
         assert f"| {report.api_name(key)} | {key} | {versions} |" in text
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.kafka.embedded_apis import ADVERTISED
+from proxy.kafka.served_versions import ADVERTISED
 from tests.clients.report import api_name
 from tests.clients.tools import Tools, table
 from tests.crash.seeds import SOAK

@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_API_VERSIONS, API_PRODUCE
 from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
 from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
-from pidlease.kafka.codec.client_messages import API_VERSIONS, PRODUCE
 from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
 from tests.kafka_backend.test_link import frame, read
@@ -51,14 +52,14 @@ class Broker:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writers.append(writer)
-        kind: Any = load_request_schema(PRODUCE, 8)
+        kind: Any = load_request_schema(API_PRODUCE, 8)
         while True:
             try:
                 asked = await read(reader)
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
-            if struct.unpack_from(">h", asked)[0] == API_VERSIONS:
-                writer.write(frame(asked[4:8] + struct.pack(">hihhhi", 0, 1, PRODUCE, 3, 8, 0)))
+            if struct.unpack_from(">h", asked)[0] == API_API_VERSIONS:
+                writer.write(frame(asked[4:8] + struct.pack(">hihhhi", 0, 1, API_PRODUCE, 3, 8, 0)))
                 continue
             at = entity_reader(kind.__header_schema__)(asked, 0)[1]
             self.asked.put_nowait((asked[4:8], entity_reader(kind)(asked, at)[0], writer))
@@ -85,6 +86,7 @@ class Known:
 
     def __init__(self, *brokers: Broker) -> None:
         self.brokers = brokers
+        self.refreshes = 0
         self.config = UpstreamConfig((), connect_seconds=_SECONDS, request_seconds=20.0)
         self.view = View()
         self.lead(1)
@@ -97,7 +99,7 @@ class Known:
         return LOOPBACK, self.brokers[broker - 1].port
 
     def stale(self) -> None:
-        """Nobody looks."""
+        self.refreshes += 1
 
 
 @asynccontextmanager
@@ -135,6 +137,16 @@ async def test_the_leader_gives_up_before_the_connection_does() -> None:
         assert body.timeout.total_seconds() == 0.8 * known.config.request_seconds
         answer(0)
         assert await within(sent) == Row(0, 7)
+
+
+@pytest.mark.parametrize(("code", "refreshes"), [(76, 0), (6, 1), (100, 1)])
+async def test_an_error_of_stale_metadata_refreshes_it(code: int, refreshes: int) -> None:
+    """A compression type that the broker lacks says nothing of the leader; an unknown id does."""
+    async with sending() as (channels, known, (broker,)):
+        sent = send(channels, 5, Batch(PLACE, b"x"))
+        (await broker.take())[1](code)
+        assert await within(sent) == Row(code, -1)
+        assert known.refreshes == refreshes
 
 
 async def test_producers_share_a_connection_one_behind_the_other() -> None:

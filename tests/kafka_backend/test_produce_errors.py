@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from pidlease.kafka.produce_errors import FENCED, PRODUCE_ERRORS
+from pidlease.kafka.error_codes import FENCED
+from pidlease.kafka.produce_errors import PRODUCE_ERRORS
 from pidlease.kafka.records.identity_header import Identity
 from tests.crash.readback import consume
 from tests.http_api.lives import ask

@@ -20,8 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.kafka.embedded_apis import advertised
-from proxy.kafka.forwarded.forwarded_apis import served
+from proxy.kafka.served_versions import advertised, forwarded_versions
 from tests.clients.client import CODECS, JAVA, Consuming, Producing
 from tests.clients.judge import Acked, Read, check_exactly_once
 from tests.clients.report import api_name
@@ -149,7 +148,7 @@ def _check_versions(lines: list[str]) -> None:
     """`kafka-broker-api-versions` printed what is served in front of a Kafka that has all."""
     told = {line.split("(")[0].strip(): line for line in lines[1:-1] if "UNSUPPORTED" not in line}
     everything = dict.fromkeys(range(100), (0, 99))
-    due = advertised(served(everything))
+    due = advertised(forwarded_versions(everything))
     assert not due.keys() & _NEVER_SERVED
     for key, (lowest, highest) in due.items():
         versions = f"{lowest} to {highest}" if lowest < highest else str(lowest)

@@ -10,17 +10,18 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_FETCH, API_PRODUCE, SENT_VERSIONS
 from pidlease.kafka.codec import fetch_client as fetch_wire
 from pidlease.kafka.codec import produce_client as produce_wire
-from pidlease.kafka.codec.client_messages import Request
 from pidlease.kafka.codec.fetch_rows import empty_row, read_rows, write_answer
+from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
 from tests.kafka_listener.messages import build
 
 PRODUCE, FETCH = 0, 1
-PRODUCE_VERSIONS = range(produce_wire.VERSIONS[0], produce_wire.VERSIONS[1] + 1)
-FETCH_VERSIONS = range(fetch_wire.VERSIONS[0], fetch_wire.VERSIONS[1] + 1)
+PRODUCE_VERSIONS = range(SENT_VERSIONS[API_PRODUCE][0], SENT_VERSIONS[API_PRODUCE][1] + 1)
+FETCH_VERSIONS = range(SENT_VERSIONS[API_FETCH][0], SENT_VERSIONS[API_FETCH][1] + 1)
 PLACES = [TopicPartition("a", 0), TopicPartition("b", 7), TopicPartition("a", 3)]
 
 

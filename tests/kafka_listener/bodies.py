@@ -10,12 +10,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from pidlease.kafka.codec import server_messages as messages
+from pidlease.kafka.codec import messages
+from pidlease.kafka.codec.messages import read_request, read_request_slowly
 from pidlease.kafka.codec.metadata import MetadataReader
 from pidlease.kafka.codec.offsets import read_commit, read_fetch
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
-from pidlease.kafka.codec.server_messages import read_request, read_request_slowly
-from proxy.kafka.embedded_apis import VERSIONS
+from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.kafka_listener.admin_requests import ADMIN_KEYS, admin_request
 from tests.kafka_listener.group_requests import OFFSET_COMMIT, OFFSET_FETCH, group_request
 from tests.kafka_listener.messages import METADATA, encode_request
@@ -60,7 +60,7 @@ def main(seed: int, count: int) -> None:
     messages._AT_ONCE_BYTES = 0  # type: ignore[misc] # so that none is too small to be read slowly
     each = [
         (key, version)
-        for key, (lowest, highest) in VERSIONS.items()
+        for key, (lowest, highest) in SERVED_VERSIONS.items()
         if key in _VALUES
         for version in range(lowest, highest + 1)
     ]

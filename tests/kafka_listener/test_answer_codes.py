@@ -9,19 +9,19 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
+from pidlease.kafka.api import API_API_VERSIONS, API_HEARTBEAT
 from pidlease.kafka.codec.response_error_codes import code_of, code_place
-from proxy.kafka.embedded_apis import API_VERSIONS, VERSIONS
+from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.kafka_listener.client import WireClient
 from tests.kafka_listener.harness import Server
 from tests.kafka_listener.messages import build
 
 _CODE = ErrorCode.rebalance_in_progress
-_HEARTBEAT = 12
 _SERVED = [
     (key, version)
-    for key, (low, high) in VERSIONS.items()
+    for key, (low, high) in SERVED_VERSIONS.items()
     for version in range(low, high + 1)
-    if key != API_VERSIONS
+    if key != API_API_VERSIONS
 ]
 
 
@@ -45,7 +45,7 @@ def test_it_is_where_kio_writes_it(key: int, version: int) -> None:
 async def test_it_is_counted(server: Server, client: WireClient) -> None:
     for version in (0, 4):
         answer = await client.call(
-            _HEARTBEAT, version, group_id="g", generation_id=1, member_id="nobody"
+            API_HEARTBEAT, version, group_id="g", generation_id=1, member_id="nobody"
         )
         assert answer.error_code is ErrorCode.unknown_member_id
-    assert server.door.counts.errors == {(_HEARTBEAT, ErrorCode.unknown_member_id.value): 2}
+    assert server.door.counts.errors == {(API_HEARTBEAT, ErrorCode.unknown_member_id.value): 2}

@@ -16,14 +16,14 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from pidlease.kafka.codec.entities import read_entity, read_entity_slowly
+from pidlease.kafka.codec.messages import read_request
 from pidlease.kafka.codec.primitives import (
     MalformedError,
     Reader,
     RequestHeader,
     read_request_header,
 )
-from pidlease.kafka.codec.server_messages import read_request
-from proxy.kafka.embedded_apis import VERSIONS
+from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.kafka_listener.group_requests import (
     JOIN_GROUP,
     OFFSET_COMMIT,
@@ -41,7 +41,7 @@ _RANGES: Final = {"int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
 #: ApiVersions is answered without a look at the body; the other ones are read by hand.
 _EACH: Final = [
     (key, version)
-    for key, (lowest, highest) in sorted(VERSIONS.items())
+    for key, (lowest, highest) in sorted(SERVED_VERSIONS.items())
     if key not in (PRODUCE, METADATA, OFFSET_COMMIT, OFFSET_FETCH, 18)
     for version in range(lowest, highest + 1)
 ]

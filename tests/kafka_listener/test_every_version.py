@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pidlease.kafka.codec.metadata import NODE_ID
-from proxy.kafka.embedded_apis import ADVERTISED, VERSIONS
+from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
 from tests.kafka_listener.admin_requests import ADMIN_KEYS, admin_request, look_at_admin_answer
 from tests.kafka_listener.batches import batch, records_of
 from tests.kafka_listener.client import (
@@ -34,7 +34,7 @@ from tests.kafka_listener.messages import (
 
 _EACH = [
     (key, version)
-    for key, (lowest, highest) in sorted(VERSIONS.items())
+    for key, (lowest, highest) in sorted(SERVED_VERSIONS.items())
     for version in range(lowest, highest + 1)
 ]
 
@@ -126,7 +126,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
 
     assert (correlation_id, body.error_code) == (5, 35)
     found = [(each.api_key, each.min_version, each.max_version) for each in body.api_keys]
-    assert found == [(API_VERSIONS, *VERSIONS[API_VERSIONS])]
+    assert found == [(API_VERSIONS, *SERVED_VERSIONS[API_VERSIONS])]
     # The client then goes on, on the same connection, with a version that is served.
     assert (await client.call(API_VERSIONS, 0)).error_code == 0
 

@@ -25,14 +25,14 @@ from pidlease.kafka.codec.metadata import (
     write_topic,
 )
 from pidlease.kafka.codec.primitives import MalformedError, write_array
-from proxy.kafka.embedded_apis import VERSIONS
 from proxy.kafka.listener_config import ClusterConfig
+from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.kafka_listener.messages import METADATA, build, encode_request
 from tests.property.profile import PROFILE, examples
 
 settings.load_profile(PROFILE)
 
-_VERSIONS: Final = range(VERSIONS[METADATA][0], VERSIONS[METADATA][1] + 1)
+_VERSIONS: Final = range(SERVED_VERSIONS[METADATA][0], SERVED_VERSIONS[METADATA][1] + 1)
 _HEADER_BYTES: Final = 10  # with an empty client id
 _CLUSTER: Final = ClusterConfig("cluster-id", "host.example", 9092)
 

@@ -20,6 +20,7 @@ _KAFKA_LOG: Final = "pidlease/log/kafka/kafka_partition_log.py"
 _LOOKED: Final = "tests/kafka_backend/test_cluster_looks.py"
 _READ: Final = "tests/unit/log/test_kafka_log.py"
 _CODES: Final = "pidlease/kafka/produce_errors.py"
+_CLASSES: Final = "pidlease/kafka/error_codes.py"
 _EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
 
 _FETCHING: Final = "proxy/kafka/forwarded/leader_fetches.py"
@@ -241,31 +242,45 @@ UPSTREAM: Final = (
         ("tests/unit/engine/test_maintenance.py",),
     ),
     Mutant(
+        "a compression type that the broker lacks is a stale leader",
+        _CLASSES,
+        "    UNSUPPORTED_COMPRESSION_TYPE: _C.CONTENT,\n",
+        "    UNSUPPORTED_COMPRESSION_TYPE: _C.CONTENT | _C.STALE_LEADER,\n",
+        (_SENT,),
+    ),
+    Mutant(
+        "an unknown topic id is no stale metadata",
+        _CLASSES,
+        "    UNKNOWN_TOPIC_ID: _C.STALE_LEADER | ",
+        "    UNKNOWN_TOPIC_ID: ",
+        (_SENT, "tests/unit/kafka/test_error_codes.py"),
+    ),
+    Mutant(
         "a batch that timed out is certainly not stored",
         _CODES,
-        '"REQUEST_TIMED_OUT", _MAYBE',
-        '"REQUEST_TIMED_OUT", _NO',
+        "ProduceError(REQUEST_TIMED_OUT, _MAYBE",
+        "ProduceError(REQUEST_TIMED_OUT, _NO",
         (f"{_EACH_CODE}::test_a_code_under_the_writer",),
     ),
     Mutant(
         "a batch that too few replicas have is certainly not stored",
         _CODES,
-        '"NOT_ENOUGH_REPLICAS_AFTER_APPEND", _MAYBE',
-        '"NOT_ENOUGH_REPLICAS_AFTER_APPEND", _NO',
+        "ProduceError(NOT_ENOUGH_REPLICAS_AFTER_APPEND, _MAYBE",
+        "ProduceError(NOT_ENOUGH_REPLICAS_AFTER_APPEND, _NO",
         (f"{_EACH_CODE}::test_a_code_under_the_writer",),
     ),
     Mutant(
         "a replica that was removed has certainly not stored a batch",
         _CODES,
-        '"UNKNOWN_TOPIC_OR_PARTITION", _MAYBE',
-        '"UNKNOWN_TOPIC_OR_PARTITION", _NO',
+        "ProduceError(UNKNOWN_TOPIC_OR_PARTITION, _MAYBE",
+        "ProduceError(UNKNOWN_TOPIC_OR_PARTITION, _NO",
         (f"{_EACH_CODE}::test_a_code_under_the_writer",),
     ),
     Mutant(
         "what is not in the table is certainly not stored",
         _CODES,
-        'ProduceError(code, "", Stored.UNEXPECTED,',
-        'ProduceError(code, "", Stored.NO,',
+        "ProduceError(code, Stored.UNEXPECTED,",
+        "ProduceError(code, Stored.NO,",
         (f"{_EACH_CODE}::test_a_code_under_the_writer",),
     ),
     Mutant(

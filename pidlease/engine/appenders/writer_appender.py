@@ -22,7 +22,7 @@ from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.engine.appenders.applied_offset import AppliedOffset
 from pidlease.engine.appenders.group_appender import Appending
 from pidlease.engine.pending_batches import Pending, not_taken
-from pidlease.kafka.produce_errors import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
+from pidlease.kafka.error_codes import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
 from pidlease.kafka.records.joined_batch import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import Writer, stamp

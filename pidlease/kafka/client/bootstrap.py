@@ -7,14 +7,10 @@ from typing import Final
 
 from aiokafka.conn import SaslPlainAuthenticator, ScramAuthenticator
 
+from pidlease.kafka.api import API_API_VERSIONS, API_SASL_AUTHENTICATE, API_SASL_HANDSHAKE
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.settings import Address, UpstreamConfig
-from pidlease.kafka.codec.client_messages import (
-    API_VERSIONS,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    Request,
-)
+from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -72,7 +68,7 @@ async def _open(link: BrokerConnection, config: UpstreamConfig) -> None:
 
 async def _versions(link: BrokerConnection, config: UpstreamConfig) -> dict[int, tuple[int, int]]:
     try:
-        frame = await link.ask(Request(API_VERSIONS, 0).encode())
+        frame = await link.ask(Request(API_API_VERSIONS, 0).encode())
     except UpstreamLostError as error:
         if link.address in config.answered:
             # It is going down, or just coming up. What was asked had no effect.
@@ -95,7 +91,7 @@ async def _versions(link: BrokerConnection, config: UpstreamConfig) -> dict[int,
 
 async def _authenticate(link: BrokerConnection, config: UpstreamConfig) -> None:
     """SASL, in Kafka's frames (KIP-43, KIP-152)."""
-    handshake = Request(SASL_HANDSHAKE, 1)
+    handshake = Request(API_SASL_HANDSHAKE, 1)
     answer = handshake.decode(await link.ask(handshake.encode(mechanism=config.mechanism)))
     if answer.error_code.value:
         raise UpstreamRefusedError(
@@ -116,7 +112,7 @@ async def _authenticate(link: BrokerConnection, config: UpstreamConfig) -> None:
 
 
 async def _step(link: BrokerConnection, config: UpstreamConfig, token: bytes) -> bytes:
-    request = Request(SASL_AUTHENTICATE, 0)
+    request = Request(API_SASL_AUTHENTICATE, 0)
     answer = request.decode(await link.ask(request.encode(auth_bytes=token)))
     if answer.error_code.value:
         raise UpstreamRefusedError(

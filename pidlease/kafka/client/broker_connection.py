@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, cast
 import structlog
 
 from pidlease.core.buffer import Buffer
+from pidlease.kafka.api import SENT_VERSIONS
 from pidlease.kafka.client.settings import Address
 from pidlease.kafka.errors import (
     UpstreamError,
@@ -264,17 +265,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.close(UpstreamLostError(f"{self}: no answer in time"))
 
 
-def version_for(link: BrokerConnection, api_key: int, versions: tuple[int, int]) -> int:
-    """The highest version that both sides know.
+def version_for(link: BrokerConnection, api_key: int) -> int:
+    """The highest version that both sides know (see `SENT_VERSIONS`).
 
     Raises:
         UpstreamRefusedError: there is none.
     """
     lowest, highest = link.versions.get(api_key, (0, -1))
-    version = min(highest, versions[1])
-    if version < max(lowest, versions[0]):
+    own_lowest, own_highest = SENT_VERSIONS[api_key]
+    version = min(highest, own_highest)
+    if version < max(lowest, own_lowest):
         raise UpstreamRefusedError(
             f"{link} serves versions {lowest} to {highest} of API {api_key}, of which"
-            f" {versions[0]} to {versions[1]} are understood here"
+            f" {own_lowest} to {own_highest} are understood here"
         )
     return version

@@ -11,12 +11,14 @@ from typing import Any, Final
 import structlog
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_METADATA
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.exchange import ask, ask_slowly, read
 from pidlease.kafka.client.settings import Address, UpstreamConfig
 from pidlease.kafka.client.topic_configs import Kept, compacted, kept_ms
-from pidlease.kafka.codec.client_messages import METADATA, Request
+from pidlease.kafka.codec.messages import Request
+from pidlease.kafka.error_codes import TOPIC_ABSENT
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -26,8 +28,6 @@ from pidlease.kafka.errors import (
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.topics.topic_store import illegal_name
 
-#: Metadata has topic ids from version 10 on.
-_METADATA_VERSIONS: Final = (4, 12)
 #: Between two looks at the cluster that somebody asked for, in seconds.
 _REST_SECONDS: Final = 0.1
 _REST_SECONDS_MAX: Final = 2.0
@@ -43,8 +43,6 @@ _QUESTION_TOPICS_MAX: Final = 1000
 _QUESTION_SIZE_MAX: Final = 10_000
 #: Brokers that are asked besides the first whether it only lags behind.
 _QUESTION_OTHERS_MAX: Final = 2
-#: What Kafka says of topics that there are not, or that we may not see.
-_ABSENT: Final = frozenset((3, 17, 29))
 #: A topic of more partitions there cannot be; what claims to have one is not given the memory.
 _PARTITIONS_MAX: Final = 1 << 20
 _PORTS_MAX: Final = 1 << 16
@@ -215,14 +213,11 @@ class Cluster:
                 self._links[address] = await connect(self.config, address)
             return self._links[address]
 
-    async def ask(
-        self, api_key: int, versions: tuple[int, int], broker: int | None = None, **values: object
-    ) -> Any:  # noqa: ANN401 - one of kio's classes
+    async def ask(self, api_key: int, broker: int | None = None, **values: object) -> Any:  # noqa: ANN401 - one of kio's classes
         """Ask a broker something short.
 
         Parameters:
             api_key: what.
-            versions: the lowest and the highest version that will do.
             broker: whom; None: any.
             values: the request's fields.
 
@@ -230,7 +225,7 @@ class Cluster:
             UpstreamError: there is no answer.
         """
         link = await (self.any_link() if broker is None else self.link_to(broker))
-        request = Request(api_key, version_for(link, api_key, versions))
+        request = Request(api_key, version_for(link, api_key))
         return await ask(link, request, request.encode(**values))
 
     async def ask_for_topic(self, name: str) -> None:
@@ -337,7 +332,9 @@ class Cluster:
             # It has just started, and was not told anything yet (under ZooKeeper).
             link.close()
             raise UpstreamAwayError(f"{link} does not know of any broker yet")
-        there = {str(each.name) for each in answer.topics if each.error_code.value not in _ABSENT}
+        there = {
+            str(each.name) for each in answer.topics if each.error_code.value not in TOPIC_ABSENT
+        }
         return found, (topics or set()) - there
 
     async def _confirmed(self, first: BrokerConnection, found: View, missing: Set[str]) -> View:
@@ -500,7 +497,7 @@ def _metadata(
     link: BrokerConnection, topics: Iterable[str] | None, *, create: bool
 ) -> tuple[Request, bytes]:
     """A request for Metadata; of all topics, where none are named."""
-    request = Request(METADATA, version_for(link, METADATA, _METADATA_VERSIONS))
+    request = Request(API_METADATA, version_for(link, API_METADATA))
     wanted = None if topics is None else tuple(
         request.part("MetadataRequestTopic", name=name, topic_id=None) for name in topics
     )  # fmt: skip

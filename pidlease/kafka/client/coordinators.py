@@ -6,15 +6,13 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.api import API_FIND_COORDINATOR
 from pidlease.kafka.client.cluster import Cluster
-from pidlease.kafka.codec.client_messages import FIND_COORDINATOR
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
 from pidlease.observability.repeated_lines import LINES
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-#: One key in a request, which every broker understands.
-_VERSIONS: Final = (1, 3)
 #: Coordinators that are remembered.
 _KNOWN_MAX: Final = 100_000
 
@@ -93,7 +91,7 @@ class Coordinators:
         Raises:
             UpstreamError: there is none.
         """
-        answer = await self._cluster.ask(FIND_COORDINATOR, _VERSIONS, key=key, key_type=kind)
+        answer = await self._cluster.ask(API_FIND_COORDINATOR, key=key, key_type=kind)
         self._known.pop((kind, key), None)
         if not answer.error_code.value:
             if answer.node_id not in self._cluster.view.brokers:

@@ -10,7 +10,7 @@ import structlog
 
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.client.broker_connection import BrokerConnection
-from pidlease.kafka.codec.client_messages import Request
+from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.errors import UpstreamNonsenseError
 from pidlease.observability.repeated_lines import LINES
 

@@ -10,6 +10,7 @@ import structlog
 
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_FETCH, API_LIST_OFFSETS
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
@@ -18,14 +19,13 @@ from pidlease.kafka.client.exchange import ask, ask_for
 from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.transactions import Fencing
-from pidlease.kafka.codec.client_messages import FETCH, LIST_OFFSETS, Request
 from pidlease.kafka.codec.fetch_client import (
-    VERSIONS,
     Fetched,
     first_offset,
     read_fetch,
     write_fetch,
 )
+from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.errors import (
     UpstreamAwayError,
@@ -34,7 +34,6 @@ from pidlease.kafka.errors import (
 )
 from pidlease.observability.repeated_lines import LINES
 
-_LIST_OFFSETS_VERSIONS: Final = (1, 6)
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 #: Connections to one broker that partitions are read on.
@@ -100,7 +99,7 @@ class Upstream:
         if readers is None:
             readers = self._reading[leader] = _Readers(self.cluster, leader)
         async with readers.link() as link:
-            version = version_for(link, FETCH, VERSIONS)
+            version = version_for(link, API_FETCH)
             body = write_fetch(version, place, offset, bytes_max, wait_ms=0)
             return await ask_for(link, body, partial(self._fetched, version, place, offset))
 
@@ -189,7 +188,7 @@ class Upstream:
         self, leader: int, places: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, Any]:
         link = await self.cluster.link_to(leader)
-        request = Request(LIST_OFFSETS, version_for(link, LIST_OFFSETS, _LIST_OFFSETS_VERSIONS))
+        request = Request(API_LIST_OFFSETS, version_for(link, API_LIST_OFFSETS))
         topics: dict[str, list[Any]] = {}
         for place in places:
             row = request.part(

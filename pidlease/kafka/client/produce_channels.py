@@ -15,12 +15,11 @@ from typing import Final, NamedTuple
 import structlog
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_PRODUCE
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
-from pidlease.kafka.codec.client_messages import PRODUCE
 from pidlease.kafka.codec.produce_client import (
-    VERSIONS,
     Batch,
     Row,
     read_alone,
@@ -28,13 +27,13 @@ from pidlease.kafka.codec.produce_client import (
     write_alone,
     write_produce,
 )
+from pidlease.kafka.error_codes import STALE_LEADER
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamLostError,
     UpstreamNonsenseError,
 )
-from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.observability.repeated_lines import LINES, kind_of
 
 #: Connections to one broker.
@@ -211,7 +210,7 @@ class _Channel:
             address = self._cluster.address(self._broker)
             link = await connect(self._cluster.config, address)
             try:
-                self._version = version_for(link, PRODUCE, VERSIONS)
+                self._version = version_for(link, API_PRODUCE)
             except UpstreamError:
                 link.close()
                 raise

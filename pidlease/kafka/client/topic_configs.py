@@ -5,13 +5,13 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from pidlease.kafka.api import API_DESCRIBE_CONFIGS
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.exchange import ask
-from pidlease.kafka.codec.client_messages import DESCRIBE_CONFIGS, Request
+from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.errors import UpstreamError
 from pidlease.observability.repeated_lines import LINES
 
-_VERSIONS: Final = (1, 4)
 #: Types of what has settings (org.apache.kafka.common.config.ConfigResource).
 _TOPIC: Final = 2
 _BROKER: Final = 4
@@ -90,7 +90,7 @@ async def compacted(link: BrokerConnection, topics: Iterable[str]) -> dict[str, 
 async def _ask(
     link: BrokerConnection, kind: int, names: Sequence[str], keys: tuple[str, ...]
 ) -> dict[str, dict[str, str | None]]:
-    request = Request(DESCRIBE_CONFIGS, version_for(link, DESCRIBE_CONFIGS, _VERSIONS))
+    request = Request(API_DESCRIBE_CONFIGS, version_for(link, API_DESCRIBE_CONFIGS))
     resources = tuple(
         request.part("DescribeConfigsResource", resource_type=kind, resource_name=name,
                      configuration_keys=keys)

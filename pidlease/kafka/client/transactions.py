@@ -18,17 +18,18 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import (
+    API_ADD_PARTITIONS_TO_TXN,
+    API_DESCRIBE_TRANSACTIONS,
+    API_END_TXN,
+    API_INIT_PRODUCER_ID,
+)
 from pidlease.kafka.client.broker_connection import version_for
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
 from pidlease.kafka.client.exchange import ask
-from pidlease.kafka.codec.client_messages import (
-    ADD_PARTITIONS_TO_TXN,
-    DESCRIBE_TRANSACTIONS,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    Request,
-)
+from pidlease.kafka.codec.messages import Request
+from pidlease.kafka.error_codes import COORDINATOR_MOVED, TRANSACTION_BUSY
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -43,24 +44,11 @@ _PIDS_OF_KAFKA: Final = 1 << 48
 #: In front of the transactional ids of all writers; no client may use one.
 WRITERS_PREFIX: Final = "pidlease/"
 
-_VERSIONS: Final = {
-    INIT_PRODUCER_ID: (0, 4),
-    ADD_PARTITIONS_TO_TXN: (0, 3),
-    END_TXN: (0, 3),
-    DESCRIBE_TRANSACTIONS: (0, 0),
-}
 #: The transaction is ended at once; where that fails, Kafka does it after this time.
 _TRANSACTION: Final = datetime.timedelta(seconds=15)
 #: How long it is tried at most, in seconds; a shorter time for an answer holds here, too.
 _SECONDS: Final = 20.0
 _BACKOFF: Final = Backoff(0.02, 1.0)
-#: Answers after which it is tried again,
-_BUSY: Final = frozenset(
-    (ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress,
-     ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted)
-)  # fmt: skip
-#: and after which the coordinator is asked for again first.
-_MOVED: Final = frozenset((ErrorCode.coordinator_not_available, ErrorCode.not_coordinator))
 
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +72,7 @@ class Fencing:
             UpstreamError: it could not be done, or it is not known.
         """
         answer = await self._ask(
-            place, INIT_PRODUCER_ID, lambda told: told.error_code,
+            place, API_INIT_PRODUCER_ID, lambda told: told.error_code,
             transactional_id=self._id(place), transaction_timeout=_TRANSACTION,
         )  # fmt: skip
         writer = Writer(int(answer.producer_id), int(answer.producer_epoch))
@@ -104,10 +92,10 @@ class Fencing:
         of = {"transactional_id": self._id(place), "producer_id": writer.pid,
               "producer_epoch": writer.epoch}  # fmt: skip
         await self._ask(
-            place, ADD_PARTITIONS_TO_TXN, _of_partition,
+            place, API_ADD_PARTITIONS_TO_TXN, _of_partition,
             **{f"v3_and_below_{name}": value for name, value in of.items()},
         )  # fmt: skip
-        await self._ask(place, END_TXN, lambda told: told.error_code, **of, committed=False)
+        await self._ask(place, API_END_TXN, lambda told: told.error_code, **of, committed=False)
 
     async def current(self, place: TopicPartition) -> Writer | None:
         """Who is a partition's writer, by the coordinator; None: it does not tell (before 3.0).
@@ -119,10 +107,11 @@ class Fencing:
         link = await self._cluster.link_to(
             await self._coordinators.of(TRANSACTION, transactional_id)
         )
-        if DESCRIBE_TRANSACTIONS not in link.versions:
+        if API_DESCRIBE_TRANSACTIONS not in link.versions:
             return None
         answer = await self._ask(
-            place, DESCRIBE_TRANSACTIONS, lambda told: _only(told.transaction_states).error_code,
+            place, API_DESCRIBE_TRANSACTIONS,
+            lambda told: _only(told.transaction_states).error_code,
             transactional_ids=(transactional_id,),
         )  # fmt: skip
         found = answer.transaction_states[0]
@@ -157,9 +146,9 @@ class Fencing:
                 if not code.value:
                     return answer
                 reason = f"Kafka answers {code.name.upper()} ({code.value})"
-                if code in _MOVED:
+                if code in COORDINATOR_MOVED:
                     self._coordinators.forget()
-                elif code not in _BUSY:
+                elif code not in TRANSACTION_BUSY:
                     raise UpstreamRefusedError(f"{who}: {reason}", code.value)
             if time.monotonic() >= latest:
                 raise UpstreamAwayError(f"{who}: {reason}")
@@ -174,8 +163,8 @@ class Fencing:
                 raise UpstreamRefusedError(str(error), error.code.value) from error
             raise
         link = await self._cluster.link_to(broker)
-        request = Request(api_key, version_for(link, api_key, _VERSIONS[api_key]))
-        if api_key == ADD_PARTITIONS_TO_TXN:
+        request = Request(api_key, version_for(link, api_key))
+        if api_key == API_ADD_PARTITIONS_TO_TXN:
             topic = request.part(
                 "AddPartitionsToTxnTopic", name=place.topic, partitions=(place.partition,)
             )

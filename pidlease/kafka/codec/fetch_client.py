@@ -8,11 +8,9 @@ import struct
 from typing import Final, NamedTuple
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.api import CLIENT_ID
-from pidlease.kafka.codec.client_messages import FETCH, next_id
+from pidlease.kafka.api import API_FETCH, CLIENT_ID
+from pidlease.kafka.codec.messages import next_id
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
-
-VERSIONS: Final = (4, 11)
 
 #: API, version, correlation id, client id.
 _HEADER: Final = struct.Struct(f">hhih{len(CLIENT_ID)}s")
@@ -57,7 +55,7 @@ def write_fetch(
     """A request for one partition, under a correlation id of its own.
 
     Parameters:
-        version: one of VERSIONS.
+        version: one of SENT_VERSIONS.
         place: topic and partition.
         offset: from where on.
         bytes_max: so much at most, but at least a batch.
@@ -65,7 +63,7 @@ def write_fetch(
     """
     name = place.topic.encode()
     parts = [
-        _HEADER.pack(FETCH, version, next_id(), len(CLIENT_ID), CLIENT_ID.encode()),
+        _HEADER.pack(API_FETCH, version, next_id(), len(CLIENT_ID), CLIENT_ID.encode()),
         _WAIT.pack(-1, wait_ms, 1, bytes_max, 0),
     ]
     if version >= 7:

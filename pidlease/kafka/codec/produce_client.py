@@ -11,11 +11,8 @@ from typing import Final, NamedTuple
 
 from pidlease.core.buffer import Buffer
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.api import CLIENT_ID
-from pidlease.kafka.codec.client_messages import PRODUCE
+from pidlease.kafka.api import API_PRODUCE, CLIENT_ID
 from pidlease.kafka.errors import UpstreamNonsenseError
-
-VERSIONS: Final = (3, 8)
 
 #: API, version, correlation id, client id.
 _HEAD: Final = struct.Struct(f">hhih{len(CLIENT_ID)}s")
@@ -69,7 +66,7 @@ def write_produce(
     """A request with acks=all, in parts: batches are not copied.
 
     Parameters:
-        version: one of VERSIONS.
+        version: one of SENT_VERSIONS.
         correlation_id: comes back with the answer.
         timeout_ms: how long the leader waits for the other replicas.
         batches: of different partitions, and all of the same transactional id.
@@ -78,7 +75,7 @@ def write_produce(
     for batch in batches:
         topics.setdefault(batch.place.topic, []).append(batch)
     heads = [
-        _HEAD.pack(PRODUCE, version, correlation_id, len(CLIENT_ID), _CLIENT_ID),
+        _HEAD.pack(API_PRODUCE, version, correlation_id, len(CLIENT_ID), _CLIENT_ID),
         _nullable(batches[0].transactional_id),
         _SETTINGS.pack(_ALL, timeout_ms, len(topics)),
     ]
@@ -97,7 +94,7 @@ def write_alone(
 ) -> tuple[Buffer, Buffer]:
     """What `write_produce` writes of one batch in no transaction, in less time: most are so."""
     data = batch.data
-    head = _ALONE.pack(PRODUCE, version, correlation_id, len(CLIENT_ID), _CLIENT_ID,
+    head = _ALONE.pack(API_PRODUCE, version, correlation_id, len(CLIENT_ID), _CLIENT_ID,
                        _NO_STRING, _ALL, timeout_ms, 1)  # fmt: skip
     return head + _named(batch.place) + _INT32.pack(len(data)), data
 

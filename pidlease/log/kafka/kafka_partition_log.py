@@ -20,6 +20,7 @@ from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.codec.fetch_client import Fetched
 from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.error_codes import OFFSET_OUT_OF_RANGE
 from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
@@ -59,7 +60,6 @@ _TRIES: Final = 6
 _BACKOFF: Final = Backoff(0.1, 3.2)
 #: Where it ends before what is known to be in it, it is looked at again.
 _CUT_RESTS_SECONDS: Final = (0.2, 0.8, 2.0)
-_OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.value
 
 
 class Upstream(Protocol):
@@ -319,7 +319,7 @@ class KafkaPartitionLog:
             else:
                 if not found.code:
                     return found
-                if found.code == _OUT_OF_RANGE:
+                if found.code == OFFSET_OUT_OF_RANGE:
                     raise OffsetRangeError(offset, self.start_offset, self.end_offset)
                 reason = f"Kafka answers {name_of(found.code)}"
             self._upstream.stale()

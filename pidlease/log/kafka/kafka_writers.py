@@ -15,6 +15,7 @@ from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.topic_configs import Kept
 from pidlease.kafka.client.transactions import Fencing
+from pidlease.kafka.error_codes import NO_RIGHT
 from pidlease.kafka.errors import UpstreamError, UpstreamRefusedError
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.ports import LATE_MS
@@ -27,8 +28,6 @@ from pidlease.storage.io_pool import IoPool
 _WRITER_MS_MAX: Final = 3_600_000
 #: The same where Kafka does not say when it forgets.
 _WRITER_MS_UNKNOWN: Final = 600_000
-#: Not allowed: to write to the topic, to use the transactional id.
-_RIGHTS: Final = frozenset({29, 53})
 
 _log = structlog.get_logger(__name__)
 
@@ -122,7 +121,7 @@ class KafkaWriters:
                 await self._follow(place, writer, doubt_ms)
             await self._fencing.mark(place, writer)
         except UpstreamRefusedError as error:
-            if error.code in _RIGHTS:
+            if error.code in NO_RIGHT:
                 right = (
                     "allow Write on the topic, Write and Describe on transactional ids pidlease/"
                 )

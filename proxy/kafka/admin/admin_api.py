@@ -5,8 +5,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.api import (
+    API_ALTER_CONFIGS,
+    API_CREATE_PARTITIONS,
+    API_CREATE_TOPICS,
+    API_DELETE_RECORDS,
+    API_DELETE_TOPICS,
+    API_DESCRIBE_CONFIGS,
+    API_DESCRIBE_PRODUCERS,
+    API_INCREMENTAL_ALTER_CONFIGS,
+)
+from pidlease.kafka.codec.messages import read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import read_request_slowly
 from proxy.kafka.admin.admin_changes import AdminChanges
 from proxy.kafka.admin.alter_configs import AlteringApi
 from proxy.kafka.admin.config_entries import server_settings, topic_settings
@@ -17,15 +27,6 @@ from proxy.kafka.admin.describe_producers import DescribeProducersApi
 from proxy.kafka.admin.response_rows import Rows
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.listener_config import KafkaListenerConfig
-
-_CREATE_TOPICS: Final = 19
-_DELETE_TOPICS: Final = 20
-_DELETE_RECORDS: Final = 21
-_DESCRIBE_CONFIGS: Final = 32
-_ALTER_CONFIGS: Final = 33
-_CREATE_PARTITIONS: Final = 37
-_INCREMENTAL_ALTER_CONFIGS: Final = 44
-_DESCRIBE_PRODUCERS: Final = 61
 
 #: Requests that are taken apart at once, of those that read and of those that change: taken apart
 #: they are some ten times as large as they came. The others wait as they came.
@@ -60,16 +61,16 @@ class AdminApi:
         self._changing = asyncio.Semaphore(_REQUESTS_AT_ONCE)
         self._reading = asyncio.Semaphore(_REQUESTS_AT_ONCE)
         self._changes: dict[int, _Answering] = {
-            _CREATE_TOPICS: creating.create_topics,
-            _DELETE_TOPICS: deleting.delete_topics,
-            _DELETE_RECORDS: deleting.delete_records,
-            _ALTER_CONFIGS: altering.alter_all,
-            _CREATE_PARTITIONS: creating.create_partitions,
-            _INCREMENTAL_ALTER_CONFIGS: altering.alter_some,
+            API_CREATE_TOPICS: creating.create_topics,
+            API_DELETE_TOPICS: deleting.delete_topics,
+            API_DELETE_RECORDS: deleting.delete_records,
+            API_ALTER_CONFIGS: altering.alter_all,
+            API_CREATE_PARTITIONS: creating.create_partitions,
+            API_INCREMENTAL_ALTER_CONFIGS: altering.alter_some,
         }
         self._reads: dict[int, _Answering] = {
-            _DESCRIBE_CONFIGS: describing.describe,
-            _DESCRIBE_PRODUCERS: DescribeProducersApi(engine).describe,
+            API_DESCRIBE_CONFIGS: describing.describe,
+            API_DESCRIBE_PRODUCERS: DescribeProducersApi(engine).describe,
         }
         #: The APIs that are answered here.
         self.requests: Final = frozenset((*self._changes, *self._reads))

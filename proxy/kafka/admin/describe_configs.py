@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, write_array, write_string
-from pidlease.kafka.codec.server_messages import Response
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.kafka.admin.change_outcome import DONE, Verdict
 from proxy.kafka.admin.config_entries import Setting, Source, shared_settings, synonyms

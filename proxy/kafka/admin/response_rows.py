@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, Final
 
+from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import Response
 from proxy.kafka.client_connection import Slot
 
 #: Rows, and bytes of them, that are made before others get their turn.

@@ -7,12 +7,20 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.api import (
+    API_ALTER_CONFIGS,
+    API_DESCRIBE_CONFIGS,
+    API_INCREMENTAL_ALTER_CONFIGS,
+)
+from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import Response, read_request
 
-_DESCRIBE_CONFIGS: Final = 32
 #: Requests whose resources may be brokers.
-OF_BROKERS: Final = (_DESCRIBE_CONFIGS, 33, 44)
+OF_BROKERS: Final = (
+    API_DESCRIBE_CONFIGS,
+    API_ALTER_CONFIGS,
+    API_INCREMENTAL_ALTER_CONFIGS,
+)
 #: Types of resources (org.apache.kafka.common.config.ConfigResource): a broker, and its loggers.
 _BROKERS: Final = (4, 8)
 _REASON: Final = "settings of brokers are asked of Kafka itself"
@@ -28,7 +36,7 @@ def refuse_brokers(header: RequestHeader, frame: bytearray) -> bytes | None:
     if all(each.resource_type not in _BROKERS for each in request.resources):
         return None
     response = Response(header.api_key, header.version)
-    describing = header.api_key == _DESCRIBE_CONFIGS
+    describing = header.api_key == API_DESCRIBE_CONFIGS
     kind = "DescribeConfigsResult" if describing else "AlterConfigsResourceResponse"
     rows = tuple(
         response.part(

@@ -4,11 +4,11 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.api import API_FIND_COORDINATOR
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
-from pidlease.kafka.codec.client_messages import FIND_COORDINATOR
+from pidlease.kafka.codec.messages import Response, read_request_slowly
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import Response, read_request_slowly
 from proxy.kafka.listener_config import ClusterConfig
 
 _FIND_MANY_FROM: Final = 4
@@ -34,7 +34,7 @@ class FindCoordinatorApi:
             UpstreamError: Kafka cannot be asked.
         """
         request = await read_request_slowly(header, frame)
-        response = Response(FIND_COORDINATOR, header.version)
+        response = Response(API_FIND_COORDINATOR, header.version)
         kind = getattr(request, "key_type", GROUP)
         if header.version < _FIND_MANY_FROM:
             found = await self._told(kind, request.key)

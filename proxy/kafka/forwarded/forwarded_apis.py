@@ -12,15 +12,42 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME
 from pidlease.engine.engine import Engine
+from pidlease.kafka.api import (
+    API_ADD_OFFSETS_TO_TXN,
+    API_ADD_PARTITIONS_TO_TXN,
+    API_ALTER_CONFIGS,
+    API_CONSUMER_GROUP_HEARTBEAT,
+    API_CREATE_PARTITIONS,
+    API_CREATE_TOPICS,
+    API_DELETE_RECORDS,
+    API_DELETE_TOPICS,
+    API_DESCRIBE_CLUSTER,
+    API_DESCRIBE_CONFIGS,
+    API_DESCRIBE_PRODUCERS,
+    API_END_TXN,
+    API_FETCH,
+    API_FIND_COORDINATOR,
+    API_HEARTBEAT,
+    API_INCREMENTAL_ALTER_CONFIGS,
+    API_INIT_PRODUCER_ID,
+    API_JOIN_GROUP,
+    API_LEAVE_GROUP,
+    API_LIST_OFFSETS,
+    API_METADATA,
+    API_OFFSET_COMMIT,
+    API_OFFSET_DELETE,
+    API_OFFSET_FETCH,
+    API_SYNC_GROUP,
+    API_TXN_OFFSET_COMMIT,
+)
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.transactions import WRITERS_PREFIX
-from pidlease.kafka.codec.client_messages import METADATA
+from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import MalformedError, Reader, RequestHeader
 from pidlease.kafka.codec.produce_client import Batch, Row
 from pidlease.kafka.codec.produce_server import PartitionResult
-from pidlease.kafka.codec.server_messages import Response, read_request
 from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
@@ -29,7 +56,6 @@ from pidlease.kafka.errors import (
 from pidlease.observability.repeated_lines import LINES, kind_of
 from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.cluster_api import ClusterApi
-from proxy.kafka.embedded_apis import FETCH, PRODUCE, VERSIONS, advertised
 from proxy.kafka.forwarded.broker_configs import OF_BROKERS, refuse_brokers
 from proxy.kafka.forwarded.client_brokers import BrokersOfClients
 from proxy.kafka.forwarded.find_coordinator import FindCoordinatorApi
@@ -41,35 +67,39 @@ from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.metadata_api import MetadataApi
 from proxy.kafka.produce_api import OWN_PIDS_FROM, ProduceApi
 from proxy.kafka.request_order import Answered
+from proxy.kafka.served_versions import advertised, forwarded_versions
 
-_INIT_PRODUCER_ID: Final = 22
-_TXN_OFFSET_COMMIT: Final = 28
 #: Requests that begin with the group, or the transactional id, that they are about; and from which
 #: version on their strings have compact lengths.
-_OF_GROUPS: Final = {8: 8, 9: 6, 11: 6, 12: 4, 13: 4, 14: 4, 47: 99, 68: 0}
-_OF_TRANSACTIONS: Final = {_INIT_PRODUCER_ID: 2, 24: 3, 25: 3, 26: 3, _TXN_OFFSET_COMMIT: 3}
-#: Requests about partitions, that their leaders answer.
-_OF_LEADERS: Final = (2, 21, 61)
-#: Requests that any broker takes, or the controller.
-_OF_ANYBODY: Final = (19, 20, 32, 33, 37, 44)
-
-#: What goes through, as far as the broker has it. Nothing of these versions names a broker's
-#: address: Produce from 10 and Fetch from 16 on do.
-_VERSIONS: Final = {
-    **{key: VERSIONS[key] for key in VERSIONS if key not in (METADATA, 10, 18, 60)},
-    PRODUCE: (3, 9),
-    9: (1, 7),
-    24: (0, 3),
-    25: (0, 4),
-    26: (0, 4),
-    _TXN_OFFSET_COMMIT: (0, 4),
-    65: (0, 0),
-    66: (0, 2),
-    68: (0, 1),
-    69: (0, 1),
+_OF_GROUPS: Final = {
+    API_OFFSET_COMMIT: 8,
+    API_OFFSET_FETCH: 6,
+    API_JOIN_GROUP: 6,
+    API_HEARTBEAT: 4,
+    API_LEAVE_GROUP: 4,
+    API_SYNC_GROUP: 4,
+    API_OFFSET_DELETE: 99,
+    API_CONSUMER_GROUP_HEARTBEAT: 0,
 }
-#: What we answer ourselves, whatever the broker has.
-_OWN: Final = {key: VERSIONS[key] for key in (METADATA, 10, 18, 60)}
+_OF_TRANSACTIONS: Final = {
+    API_INIT_PRODUCER_ID: 2,
+    API_ADD_PARTITIONS_TO_TXN: 3,
+    API_ADD_OFFSETS_TO_TXN: 3,
+    API_END_TXN: 3,
+    API_TXN_OFFSET_COMMIT: 3,
+}
+#: Requests about partitions, that their leaders answer.
+_OF_LEADERS: Final = (API_LIST_OFFSETS, API_DELETE_RECORDS, API_DESCRIBE_PRODUCERS)
+#: Requests that any broker takes, or the controller.
+_OF_ANYBODY: Final = (
+    API_CREATE_TOPICS,
+    API_DELETE_TOPICS,
+    API_DESCRIBE_CONFIGS,
+    API_ALTER_CONFIGS,
+    API_CREATE_PARTITIONS,
+    API_INCREMENTAL_ALTER_CONFIGS,
+)
+
 #: So long a broker may hold a request of a group: members wait for one another.
 _GROUP_SECONDS: Final = 3600.0
 #: A topic that a client asks for appears within this time,
@@ -101,7 +131,7 @@ class ForwardedApis:
         writers: Container[int],
     ) -> None:
         self._writers = writers
-        self.versions: Mapping[int, tuple[int, int]] = served(versions)
+        self.versions: Mapping[int, tuple[int, int]] = forwarded_versions(versions)
         self._engine = engine
         self._upstream = upstream
         self._cluster: Final[Cluster] = upstream.cluster
@@ -133,11 +163,11 @@ class ForwardedApis:
 
     def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
         """See `Apis`."""
-        if header.api_key == 60:
+        if header.api_key == API_DESCRIBE_CLUSTER:
             return self._describing.describe_cluster(header, frame)
-        if header.api_key == METADATA:
+        if header.api_key == API_METADATA:
             return self._metadata.answer(slot, header, frame)
-        if header.api_key == _INIT_PRODUCER_ID:
+        if header.api_key == API_INIT_PRODUCER_ID:
             transactional_id = read_request(header, frame).transactional_id
             # Writers' transactional ids are our own: a client that took one would fence the writer.
             if transactional_id is None or transactional_id.startswith(WRITERS_PREFIX):
@@ -153,8 +183,8 @@ class ForwardedApis:
         try:
             return await self._work(slot, header, frame)
         except NoCoordinatorError as error:
-            if header.api_key == _INIT_PRODUCER_ID:
-                return Response(_INIT_PRODUCER_ID, header.version).encode(
+            if header.api_key == API_INIT_PRODUCER_ID:
+                return Response(API_INIT_PRODUCER_ID, header.version).encode(
                     header.correlation_id, error_code=error.code, producer_id=-1, producer_epoch=-1
                 )
             slot.connection.close()
@@ -172,7 +202,7 @@ class ForwardedApis:
     ) -> Coroutine[Any, Any, bytes | None]:
         key = header.api_key
         links = self._clients.of(slot.connection)
-        if key == FETCH:
+        if key == API_FETCH:
             fetches = self._fetches.setdefault(slot.connection, ClientFetches())
             return self._fetching.answer(links, fetches, slot, header, frame)
         if key in _OF_LEADERS:
@@ -181,7 +211,7 @@ class ForwardedApis:
             return self._joining.coordinated(links, header, frame)
         if key in LISTED:
             return self._joining.listed(links, header, frame)
-        if key == 10:
+        if key == API_FIND_COORDINATOR:
             return self._finding.answer(header, frame)
         forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)
         if key in TOPIC_CHANGES:
@@ -199,9 +229,9 @@ class ForwardedApis:
         reader = Reader(frame, header.body, flexible=header.version >= flexible_from)
         reader.tags()
         about = reader.string() or ""
-        if key == _TXN_OFFSET_COMMIT:
+        if key == API_TXN_OFFSET_COMMIT:
             about = reader.string() or ""  # the group, behind the transactional id
-        kind = TRANSACTION if key in (_INIT_PRODUCER_ID, 24, 25, 26) else GROUP
+        kind = GROUP if key in _OF_GROUPS or key == API_TXN_OFFSET_COMMIT else TRANSACTION
         if kind is TRANSACTION and about.startswith(WRITERS_PREFIX):
             raise MalformedError(f"transactional id {about} is the server's own")
         return partial(self._coordinators.of, kind, about)
@@ -284,17 +314,3 @@ class ForwardedApis:
             if len(self._absent) >= _ABSENT_MAX:
                 self._absent.clear()
             self._absent[name] = now + _ABSENT_SECONDS
-
-
-def served(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """What clients may ask for: what goes through as far as Kafka has it, and what is our own."""
-    found = dict(_OWN)
-    for key, (lowest, highest) in _VERSIONS.items():
-        if key not in upstream:
-            continue
-        own = key == PRODUCE  # which is written anew
-        low = lowest if own else max(lowest, upstream[key][0])
-        high = highest if own else min(highest, upstream[key][1])
-        if low <= high:
-            found[key] = (low, high)
-    return found

@@ -21,18 +21,17 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_FETCH
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster, View
 from pidlease.kafka.client.exchange import read
-from pidlease.kafka.codec.client_messages import FETCH, Request
 from pidlease.kafka.codec.fetch_rows import FetchRow, Place, empty_row, read_rows, write_answer
+from pidlease.kafka.codec.messages import Request, read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import read_request_slowly
+from pidlease.kafka.error_codes import HELD_BACK, STALE_LEADER
 from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
-from pidlease.kafka.produce_errors import STALE_LEADER
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
-from proxy.kafka.errors import HELD_BACK
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
 
 #: How much longer than it was told to wait a broker may take.
@@ -296,7 +295,7 @@ class LeaderFetches:
                     return before
             elif not before.answer.done():
                 before.link.close()  # the client reads elsewhere: what comes is of no use
-        request = Request(FETCH, header.version)
+        request = Request(API_FETCH, header.version)
         seconds = part.max_wait.total_seconds() + _LATE_SECONDS
         async with links.order:
             link = await links.link(leader, polling=True)

@@ -8,43 +8,47 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import (
+    API_CONSUMER_GROUP_DESCRIBE,
+    API_DELETE_GROUPS,
+    API_DELETE_RECORDS,
+    API_DESCRIBE_GROUPS,
+    API_DESCRIBE_PRODUCERS,
+    API_DESCRIBE_TRANSACTIONS,
+    API_LIST_GROUPS,
+    API_LIST_OFFSETS,
+    API_LIST_TRANSACTIONS,
+)
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.kafka.client.exchange import read
-from pidlease.kafka.codec.client_messages import Request
+from pidlease.kafka.codec.messages import Request, Response, read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import Response, read_request_slowly
+from pidlease.kafka.error_codes import STALE_LEADER
 from pidlease.kafka.errors import UpstreamNonsenseError
-from pidlease.kafka.produce_errors import STALE_LEADER
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
-
-LIST_OFFSETS: Final = 2
-DELETE_RECORDS: Final = 21
-DESCRIBE_PRODUCERS: Final = 61
-LIST_GROUPS: Final = 16
-LIST_TRANSACTIONS: Final = 66
 
 #: Of requests about groups or transactional ids: which of the two, where they stand in the request,
 #: and in the answer.
 COORDINATED: Final = {
-    15: (GROUP, "groups", "groups"),
-    42: (GROUP, "groups_names", "results"),
-    65: (TRANSACTION, "transactional_ids", "transaction_states"),
-    69: (GROUP, "group_ids", "groups"),
+    API_DESCRIBE_GROUPS: (GROUP, "groups", "groups"),
+    API_DELETE_GROUPS: (GROUP, "groups_names", "results"),
+    API_DESCRIBE_TRANSACTIONS: (TRANSACTION, "transactional_ids", "transaction_states"),
+    API_CONSUMER_GROUP_DESCRIBE: (GROUP, "group_ids", "groups"),
 }
 #: Of requests about whatever each broker coordinates: where that stands in the answer.
-LISTED: Final = {LIST_GROUPS: "groups", LIST_TRANSACTIONS: "transaction_states"}
+LISTED: Final = {API_LIST_GROUPS: "groups", API_LIST_TRANSACTIONS: "transaction_states"}
 #: Of requests about partitions: where topics stand in the answer, and a row of an answer that only
 #: says what is wrong.
 _PARTITIONS: Final[dict[int, tuple[str, str, dict[str, Any]]]] = {
-    LIST_OFFSETS: (
+    API_LIST_OFFSETS: (
         "ListOffsetsTopicResponse", "ListOffsetsPartitionResponse",
         {"old_style_offsets": (), "timestamp": -1, "offset": -1, "leader_epoch": -1},
     ),
-    DELETE_RECORDS: (
+    API_DELETE_RECORDS: (
         "DeleteRecordsTopicResult", "DeleteRecordsPartitionResult", {"low_watermark": -1},
     ),
-    DESCRIBE_PRODUCERS: (
+    API_DESCRIBE_PRODUCERS: (
         "TopicResponse", "PartitionResponse", {"error_message": None, "active_producers": ()},
     ),
 }  # fmt: skip
@@ -165,7 +169,7 @@ class SplitRequests:
         code = next((each.error_code for each in answers if each.error_code.value), ErrorCode.none)
         result = LISTED[header.api_key]
         values = {result: tuple(row for answer in answers for row in getattr(answer, result))}
-        if header.api_key == LIST_TRANSACTIONS:
+        if header.api_key == API_LIST_TRANSACTIONS:
             values["unknown_state_filters"] = answers[0].unknown_state_filters
         response = Response(header.api_key, header.version)
         return response.encode(header.correlation_id, error_code=code, **values)

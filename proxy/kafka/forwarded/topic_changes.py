@@ -10,16 +10,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.api import API_CREATE_PARTITIONS, API_CREATE_TOPICS, API_DELETE_TOPICS
 from pidlease.kafka.client.cluster import Cluster
-from pidlease.kafka.codec.client_messages import Request
+from pidlease.kafka.codec.messages import Request, read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import read_request_slowly
 from pidlease.kafka.errors import UpstreamNonsenseError
 
-_CREATE_TOPICS: Final = 19
-_DELETE_TOPICS: Final = 20
-_CREATE_PARTITIONS: Final = 37
-TOPIC_CHANGES: Final = (_CREATE_TOPICS, _DELETE_TOPICS, _CREATE_PARTITIONS)
+TOPIC_CHANGES: Final = (API_CREATE_TOPICS, API_DELETE_TOPICS, API_CREATE_PARTITIONS)
 
 #: A change is seen within this time, or it is answered all the same.
 _SECONDS: Final = 5.0
@@ -63,11 +60,11 @@ class TopicChanges:
 
     def _is_seen(self, key: int, request: Any, answer: Any) -> bool:
         topics = self._engine.topics
-        if key == _DELETE_TOPICS:
+        if key == API_DELETE_TOPICS:
             there = {**topics, **self._engine.awaited}
             gone = [row.name for row in answer.responses if not row.error_code.value]
             return not any(name in there for name in gone)
-        if key == _CREATE_PARTITIONS:
+        if key == API_CREATE_PARTITIONS:
             wanted = {topic.name: topic.count for topic in request.topics}
             done = [row.name for row in answer.results if not row.error_code.value]
             return all(name in topics and topics[name].partitions >= wanted[name] for name in done)

@@ -6,9 +6,15 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.api import (
+    API_DELETE_GROUPS,
+    API_DESCRIBE_GROUPS,
+    API_FIND_COORDINATOR,
+    API_LIST_GROUPS,
+)
+from pidlease.kafka.codec.messages import Response, read_request, read_request_slowly
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, INT32, RequestHeader, write_array
-from pidlease.kafka.codec.server_messages import Response, read_request, read_request_slowly
 from pidlease.storage.offsets.journal_records import OffsetsFailedError, RemoveGroup
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import Group
@@ -17,11 +23,6 @@ from proxy.kafka.groups.growing_response import GrowingResponse
 from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.rebalance import State
 from proxy.kafka.request_order import Answered
-
-_FIND_COORDINATOR: Final = 10
-_DESCRIBE_GROUPS: Final = 15
-_LIST_GROUPS: Final = 16
-_DELETE_GROUPS: Final = 42
 
 #: What FindCoordinator asks for.
 _GROUP_KEY: Final = 0
@@ -64,7 +65,7 @@ class GroupAdminApi:
         return self._found_slowly(header, frame, slot)
 
     def _found(self, header: RequestHeader, request: Any) -> bytes:
-        response = Response(_FIND_COORDINATOR, header.version)
+        response = Response(API_FIND_COORDINATOR, header.version)
         found = self._find(getattr(request, "key_type", _GROUP_KEY))
         if header.version >= _FIND_MANY_FROM:
             coordinators = tuple(
@@ -79,7 +80,7 @@ class GroupAdminApi:
         if header.version < _FIND_MANY_FROM:
             slot.fill(self._found(header, request))
             return
-        response, growing = Response(_FIND_COORDINATOR, header.version), GrowingResponse(slot)
+        response, growing = Response(API_FIND_COORDINATOR, header.version), GrowingResponse(slot)
         found = self._find(request.key_type)
         rows = []
         for key in dict.fromkeys(request.coordinator_keys):
@@ -122,7 +123,7 @@ class GroupAdminApi:
         # One such answer a connection: it may be long.
         await slot.turn()
         growing = GrowingResponse(slot)
-        response = Response(_LIST_GROUPS, header.version)
+        response = Response(API_LIST_GROUPS, header.version)
         if self._coordinator.closed:
             slot.fill(_rows(header, response, ErrorCode.coordinator_not_available, []))
             return
@@ -158,7 +159,7 @@ class GroupAdminApi:
         # One such answer a connection: it may be long.
         await slot.turn()
         growing = GrowingResponse(slot)
-        response = Response(_DESCRIBE_GROUPS, header.version)
+        response = Response(API_DESCRIBE_GROUPS, header.version)
         rows = []
         room = True
         # Each once, however often it is named.
@@ -243,7 +244,7 @@ def _members(response: Response, group: Group) -> tuple[Any, ...]:
 async def _deleted(
     header: RequestHeader, outcomes: "dict[str, ErrorCode | asyncio.Future[None]]"
 ) -> bytes:
-    response = Response(_DELETE_GROUPS, header.version)
+    response = Response(API_DELETE_GROUPS, header.version)
     results = []
     for group_id, outcome in outcomes.items():
         code = outcome if isinstance(outcome, ErrorCode) else await _outcome(outcome)

@@ -6,6 +6,19 @@ from contextlib import suppress
 from typing import Final
 
 from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.kafka.api import (
+    API_DELETE_GROUPS,
+    API_DESCRIBE_GROUPS,
+    API_FIND_COORDINATOR,
+    API_HEARTBEAT,
+    API_JOIN_GROUP,
+    API_LEAVE_GROUP,
+    API_LIST_GROUPS,
+    API_OFFSET_COMMIT,
+    API_OFFSET_DELETE,
+    API_OFFSET_FETCH,
+    API_SYNC_GROUP,
+)
 from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.groups.group_admin_api import GroupAdminApi
 from proxy.kafka.groups.group_coordinator import Coordinator
@@ -45,17 +58,17 @@ class GroupsApi:
         committed = OffsetsApi(engine, self.coordinator, offsets, clock_ms)
         admin = GroupAdminApi(self.coordinator, offsets, at)
         self.requests: Final[dict[int, Ordered]] = {
-            8: committed.offset_commit,
-            9: committed.offset_fetch,
-            10: admin.find_coordinator,
-            11: membership.join_group,
-            12: membership.heartbeat,
-            13: membership.leave_group,
-            14: membership.sync_group,
-            15: admin.describe_groups,
-            16: admin.list_groups,
-            42: admin.delete_groups,
-            47: committed.offset_delete,
+            API_OFFSET_COMMIT: committed.offset_commit,
+            API_OFFSET_FETCH: committed.offset_fetch,
+            API_FIND_COORDINATOR: admin.find_coordinator,
+            API_JOIN_GROUP: membership.join_group,
+            API_HEARTBEAT: membership.heartbeat,
+            API_LEAVE_GROUP: membership.leave_group,
+            API_SYNC_GROUP: membership.sync_group,
+            API_DESCRIBE_GROUPS: admin.describe_groups,
+            API_LIST_GROUPS: admin.list_groups,
+            API_DELETE_GROUPS: admin.delete_groups,
+            API_OFFSET_DELETE: committed.offset_delete,
         }
         self._engine = engine
         self._offsets = offsets

@@ -5,17 +5,13 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.api import API_HEARTBEAT, API_JOIN_GROUP, API_LEAVE_GROUP, API_SYNC_GROUP
+from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import Response, read_request
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group_coordinator import Coordinator, JoinFuture, SyncFuture
 from proxy.kafka.groups.group_steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
 from proxy.kafka.request_order import Answered
-
-_JOIN_GROUP: Final = 11
-_HEARTBEAT: Final = 12
-_LEAVE_GROUP: Final = 13
-_SYNC_GROUP: Final = 14
 
 #: From these versions on: the name of the protocol may be null (KIP-559),
 _NULLABLE_NAME_FROM: Final = 7
@@ -95,12 +91,14 @@ class MembershipApi:
             getattr(request, "group_instance_id", None),
             request.generation_id,
         )
-        return Response(_HEARTBEAT, header.version).encode(header.correlation_id, error_code=error)
+        return Response(API_HEARTBEAT, header.version).encode(
+            header.correlation_id, error_code=error
+        )
 
     def leave_group(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
         """Answer LeaveGroup."""
         request = read_request(header, frame)
-        response = Response(_LEAVE_GROUP, header.version)
+        response = Response(API_LEAVE_GROUP, header.version)
         many = header.version >= _LEAVE_MANY_FROM
         if many:
             leaving = [Identity(each.member_id, each.group_instance_id) for each in request.members]
@@ -135,7 +133,7 @@ async def _joined_later(header: RequestHeader, waiter: JoinFuture) -> bytes:
 
 
 def _joined(header: RequestHeader, answer: JoinAnswer) -> bytes:
-    response = Response(_JOIN_GROUP, header.version)
+    response = Response(API_JOIN_GROUP, header.version)
     name = answer.protocol_name
     if header.version < _NULLABLE_NAME_FROM:
         name = name or ""
@@ -166,7 +164,7 @@ async def _synced_later(header: RequestHeader, waiter: SyncFuture) -> bytes:
 
 
 def _synced(header: RequestHeader, answer: SyncAnswer) -> bytes:
-    return Response(_SYNC_GROUP, header.version).encode(
+    return Response(API_SYNC_GROUP, header.version).encode(
         header.correlation_id,
         error_code=answer.error,
         protocol_type=answer.protocol_type,

@@ -8,6 +8,8 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.api import API_OFFSET_DELETE
+from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.offsets import (
     CommitRequest,
     FetchGroup,
@@ -22,7 +24,6 @@ from pidlease.kafka.codec.offsets import (
     write_topic_head,
 )
 from pidlease.kafka.codec.primitives import RequestHeader
-from pidlease.kafka.codec.server_messages import Response, read_request
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.offsets.journal_records import (
     NEVER_MS,
@@ -41,8 +42,6 @@ from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.rebalance import State
 from proxy.kafka.groups.subscription import CONSUMER
 from proxy.kafka.request_order import Answered
-
-_OFFSET_DELETE: Final = 47
 
 #: The most characters of a client's metadata (Kafka's offset.metadata.max.bytes, which counts them
 #: as Java does).
@@ -309,7 +308,7 @@ async def _deleted_later(
 
 
 def _deleted(header: RequestHeader, codes: _Codes, error: ErrorCode) -> bytes:
-    response = Response(_OFFSET_DELETE, header.version)
+    response = Response(API_OFFSET_DELETE, header.version)
     topics = _code_rows(response, codes)
     return response.encode(header.correlation_id, error_code=error, topics=topics)
 

@@ -5,11 +5,9 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Status
 from pidlease.kafka.codec.produce_client import Row
+from pidlease.kafka.error_codes import CONTENT, FENCED, STALE_LEADER
 from pidlease.kafka.produce_errors import (
-    CONTENT,
-    FENCED,
     PRODUCE_ERRORS,
-    STALE_LEADER,
     Stored,
     produce_error,
 )
@@ -71,13 +69,6 @@ def test_what_is_certain_of_a_code(code: int) -> None:
     assert row.reason
     if code in AFTER_APPEND:
         assert row.stored is Stored.MAYBE
-
-
-def test_the_table_has_kafka_s_names() -> None:
-    names = {int(code.value): code.name.upper() for code in ErrorCode}
-    names[17] = "INVALID_TOPIC_EXCEPTION"
-    for code, row in PRODUCE_ERRORS.items():
-        assert (row.code, row.name) == (code, names[code])
 
 
 def test_an_answer_without_an_offset_is_not_certain() -> None:

@@ -1,0 +1,270 @@
+"""Requests and responses in both directions by kio's schemas: all but the hot ones.
+
+Messages are built by the schema's names, once for all versions: a version leaves out the fields
+that it does not have.
+"""
+
+import dataclasses
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from types import ModuleType
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.schema.index import PayloadEntityType, api_key_map
+from kio.serial import entity_writer
+from kio.static.constants import EntityType
+
+from pidlease.kafka.api import API_API_VERSIONS, CLIENT_ID
+from pidlease.kafka.codec.entities import read_entity, read_entity_slowly
+from pidlease.kafka.codec.primitives import (
+    INT32,
+    MalformedError,
+    Reader,
+    RequestHeader,
+    write_array,
+)
+from pidlease.kafka.errors import UpstreamNonsenseError
+
+_NO_TIME: Final = timedelta(0)
+#: The largest request that is read without giving way to others: some hundred elements.
+_AT_ONCE_BYTES: Final = 4 << 10
+#: Bytes of the correlation id in front of a response.
+_ID_BYTES: Final = 4
+#: The most elements of all arrays of a response: a cluster of a million partitions has fewer.
+_ELEMENTS_MAX: Final = 20_000_000
+
+#: Never 0, and not repeated within any time that matters: a response that comes twice, or late,
+#: must not pass for the response to a later request.
+_IDS: Final = itertools.cycle(range(1, 1 << 31))
+
+
+@cache
+def api_name(api_key: int) -> str:
+    """Kafka's name of an API; its key where it has none."""
+    name = api_key_map.get(api_key)
+    return str(api_key) if name is None else "".join(map(str.capitalize, name.split("_")))
+
+
+def next_id() -> int:
+    """A correlation id for a request of pidlease's own."""
+    return next(_IDS)
+
+
+# ---------------------------------------------------------------------- requests that come
+
+
+def read_request(header: RequestHeader, frame: bytearray) -> Any:
+    """Read a request's body.
+
+    Raises:
+        MalformedError: the bytes are not a body of this version.
+    """
+    entity = _request(header)
+    reader = _reader(header, frame, entity)
+    try:
+        request = read_entity(entity, reader)
+        reader.end()
+    except MalformedError as error:
+        raise _malformed(header, error) from None
+    return request
+
+
+async def read_request_slowly(header: RequestHeader, frame: bytearray) -> Any:
+    """Read a request's body, and give way to others meanwhile if it is large.
+
+    Raises:
+        MalformedError: the bytes are not a body of this version.
+    """
+    if len(frame) <= _AT_ONCE_BYTES:
+        return read_request(header, frame)
+    entity = _request(header)
+    reader = _reader(header, frame, entity)
+    try:
+        request = await read_entity_slowly(entity, reader)
+        reader.end()
+    except MalformedError as error:
+        raise _malformed(header, error) from None
+    return request
+
+
+def _request(header: RequestHeader) -> Any:
+    return _message(header.api_key, header.version, EntityType.request)
+
+
+def _reader(header: RequestHeader, frame: bytearray, entity: Any) -> Reader:
+    reader = Reader(frame, header.body, flexible=entity.__flexible__)
+    reader.tags()
+    return reader
+
+
+def _malformed(header: RequestHeader, error: MalformedError) -> MalformedError:
+    return MalformedError(f"{api_name(header.api_key)} version {header.version}: {error}")
+
+
+# ---------------------------------------------------------------------- responses to them
+
+
+class Response:
+    """Builds the responses of one API and version.
+
+    Parameters:
+        api_key: the API.
+        version: its version.
+    """
+
+    def __init__(self, api_key: int, version: int) -> None:
+        self.version = version
+        self._prefix = api_name(api_key)
+        self._module = _module(api_key, version, EntityType.response)
+        self._kind = _message(api_key, version, EntityType.response)
+        self.flexible: Final[bool] = self._kind.__flexible__
+        #: ApiVersions has header v0 in all versions.
+        self._tagged_header: Final = self.flexible and api_key != API_API_VERSIONS
+
+    def part(self, name: str, /, **values: object) -> Any:
+        """Build a nested struct, by the schema's name without the API's prefix."""
+        kind = getattr(self._module, f"{self._prefix}Response{name}", None)
+        if kind is None:
+            kind = getattr(self._module, name)
+        return _build(kind, values)
+
+    def row(self, name: str, /, **values: object) -> bytes:
+        """Encode a nested struct, by the name that `part` has for it."""
+        part = self.part(name, **values)
+        stream = io.BytesIO()
+        entity_writer(type(part))(stream, part)
+        return stream.getvalue()
+
+    def encode_rows(self, correlation_id: int, rows: Sequence[bytes], count: int) -> list[bytes]:
+        """Encode a response that consists of a throttle time and one array, as most do.
+
+        Parameters:
+            correlation_id: of the request.
+            rows: the encoded elements of the array.
+            count: their number.
+        """
+        tags = b"\0" if self.flexible else b""
+        head = [INT32.pack(correlation_id), tags, INT32.pack(0)]
+        return [*head, write_array(count, flexible=self.flexible), *rows, tags]
+
+    def encode(self, correlation_id: int, **values: object) -> bytes:
+        """Encode the whole response, with its header."""
+        return self.encode_entity(
+            correlation_id, _build(self._kind, {"throttle_time": _NO_TIME, **values})
+        )
+
+    def encode_entity(self, correlation_id: int, entity: Any) -> bytes:
+        """Encode a response that is built already, with its header."""
+        stream = io.BytesIO()
+        stream.write(correlation_id.to_bytes(4, "big", signed=True))
+        if self._tagged_header:
+            stream.write(b"\0")
+        entity_writer(type(entity))(stream, entity)
+        return stream.getvalue()
+
+
+# ---------------------------------------------------------------------- requests to Kafka
+
+
+class Request:
+    """Builds the requests of one API and version, and reads Kafka's responses to them.
+
+    Parameters:
+        api_key: the API.
+        version: its version.
+    """
+
+    def __init__(self, api_key: int, version: int) -> None:
+        self.api_key: Final = api_key
+        self.version: Final = version
+        self._module = _module(api_key, version, EntityType.request)
+        self._kind = _message(api_key, version, EntityType.request)
+        self._response = _message(api_key, version, EntityType.response)
+
+    def part(self, name: str, /, **values: object) -> Any:
+        """Build a nested struct, by the schema's name."""
+        return _build(getattr(self._module, name), values)
+
+    def encode(self, **values: object) -> bytes:
+        """Encode the whole request, with its header, under a correlation id of its own."""
+        return self.encode_entity(_build(self._kind, values))
+
+    def encode_entity(self, entity: Any) -> bytes:
+        """Encode a request that is built already, under a correlation id of its own."""
+        stream = io.BytesIO()
+        client_id = CLIENT_ID.encode()
+        for number, size in (
+            (self.api_key, 2),
+            (self.version, 2),
+            (next_id(), 4),
+            (len(client_id), 2),
+        ):
+            stream.write(number.to_bytes(size, "big"))
+        stream.write(client_id)
+        if self._kind.__flexible__:
+            stream.write(b"\0")
+        entity_writer(self._kind)(stream, entity)
+        return stream.getvalue()
+
+    def decode(self, frame: bytearray) -> Any:
+        """Read the response.
+
+        Raises:
+            UpstreamNonsenseError: the bytes are not a response of this version.
+        """
+        with self._reading(frame) as reader:
+            return read_entity(self._response, reader)
+
+    async def decode_slowly(self, frame: bytearray) -> Any:
+        """Read a response that may be long, and give way to others meanwhile.
+
+        Raises:
+            UpstreamNonsenseError: the bytes are not a response of this version.
+        """
+        with self._reading(frame) as reader:
+            return await read_entity_slowly(self._response, reader)
+
+    @contextmanager
+    def _reading(self, frame: bytearray) -> Iterator[Reader]:
+        """Begin after the header (v1 has tags; ApiVersions always has v0), and read to the end."""
+        flexible = self._response.__flexible__
+        reader = Reader(frame, _ID_BYTES, flexible=flexible, elements_max=_ELEMENTS_MAX)
+        try:
+            if flexible and self.api_key != API_API_VERSIONS:
+                reader.tags()
+            yield reader
+            reader.end()
+        except MalformedError as error:
+            raise UpstreamNonsenseError(f"{self}: {error}") from error
+
+    def __str__(self) -> str:
+        return f"the answer to {api_name(self.api_key)} version {self.version}"
+
+
+# ---------------------------------------------------------------------- kio's classes
+
+
+@cache
+def _module(api_key: int, version: int, direction: PayloadEntityType) -> ModuleType:
+    return load_payload_module(api_key, version, direction)
+
+
+@cache
+def _message(api_key: int, version: int, direction: PayloadEntityType) -> Any:
+    module = _module(api_key, version, direction)
+    return getattr(module, f"{api_name(api_key)}{direction.name.capitalize()}")
+
+
+@cache
+def _fields(kind: type) -> frozenset[str]:
+    return frozenset(each.name for each in dataclasses.fields(kind))
+
+
+def _build(kind: Any, values: dict[str, object]) -> Any:
+    fields = _fields(kind)
+    return kind(**{name: value for name, value in values.items() if name in fields})
