@@ -19,16 +19,14 @@ from pidlease.client.lease_client import Lease
 from pidlease.client.producer_memory import Memory
 from pidlease.client.record_accumulator import Sent
 from pidlease.copier.batch_translator import BatchTranslator
-from pidlease.copier.carry_over import carry_over
-from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked
+from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked, Chunk
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.copy_checkpoint import Checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics, PartitionProgress
 from pidlease.copier.destination import Channel, Destination
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk
 from pidlease.copier.group_membership import ReplacedError, Saved
-from pidlease.copier.resume_check import ResumeCheck, generation_of
+from pidlease.copier.resume_position import ResumeCheck, carry_over, generation_of
 from pidlease.copier.settings import CopySettings
 
 _log = logging.getLogger(__name__)

@@ -14,10 +14,11 @@ from pidlease.copier.cluster_reader import (
     OUT_OF_RANGE,
     READ_COMMITTED,
     RETRIABLE,
+    Chunk,
+    chunk_of,
     known_leader,
 )
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk, chunk_of
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pidlease.client.record_accumulator import CODECS, Span
 from pidlease.copier.batch_translator import BatchTranslator
+from pidlease.copier.cluster_reader import Chunk
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk
 from pidlease.kafka.records.identity_header import Identity, decode_identity
 from pidlease.kafka.records.record_batch import (
     CODEC_BITS,
