@@ -6,7 +6,7 @@ from typing import Final
 
 from pidlease.client.errors import DeliveryTimeoutError, OutcomeUnknownError, SessionEndedError
 from pidlease.client.partition_queue import Host, PartitionQueue
-from pidlease.client.record_accumulator import Batch
+from pidlease.client.pending_batch import PendingBatch
 
 
 class BatchDeadlines:
@@ -34,7 +34,7 @@ class BatchDeadlines:
             self._watch(partition, self._delivery_s)
         if self._linger_s:
             self._host.loop.call_later(self._linger_s, self._host.wake, partition)
-        elif not partition.flight.open:  # otherwise the next answer does it
+        elif not partition.in_flight.open:  # otherwise the next answer does it
             self._host.wake(partition)
 
     def _watch(self, partition: PartitionQueue, seconds: float) -> None:
@@ -49,7 +49,7 @@ class BatchDeadlines:
                 return
             self._overdue(partition, oldest)
 
-    def _overdue(self, partition: PartitionQueue, batch: Batch) -> None:
+    def _overdue(self, partition: PartitionQueue, batch: PendingBatch) -> None:
         late = f"not delivered within {self._host.settings.delivery_timeout_ms:g} ms"
         never = DeliveryTimeoutError(f"{partition}: never sent, {late}")
         if batch.span is None and not partition.loses_none:

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 from pidlease.client.errors import ProducerClosedError, SessionEndedError
 from pidlease.client.failure_report import UnseenFailures
 from pidlease.client.metrics import ProducerMetrics
+from pidlease.client.pending_batch import Headers, Sent
 from pidlease.client.pipeline import no_partition
 from pidlease.client.producer import LeasedProducer
-from pidlease.client.record_accumulator import Headers, Sent
 from pidlease.client.record_arguments import (
     check_sequence_id,
     check_size,

@@ -23,7 +23,7 @@ from pidlease.client.errors import (
 from pidlease.client.lease_client import Lease, LeaseClient
 from pidlease.client.lease_requests import GONE, NOT_FOUND, Answer, Asking, Held, TakenError
 from pidlease.client.partition_queue import Host, PartitionQueue
-from pidlease.client.sequence_numbers import Numbers
+from pidlease.client.sequence_numbers import LeasedSequence
 from pidlease.client.settings import Settings
 from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
 
@@ -183,7 +183,7 @@ class PidSession:
         if initial is not None and not partition.numbered:
             number = initial + 1
         stored = lease.resume_at if lease.resume_at > lease.sequence_number else 0
-        partition.leased(Numbers(lease.pid, generation, first, number, stored))
+        partition.leased(LeasedSequence(lease.pid, generation, first, number, stored))
         self._host.wake(partition)
 
     def _fenced(self, why: str) -> None:

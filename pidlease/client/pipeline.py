@@ -23,9 +23,9 @@ from pidlease.client.lease_client import LeaseClient
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.partition_queue import RECORD_OVERHEAD, PartitionQueue
 from pidlease.client.partitioner import Partitioner
+from pidlease.client.pending_batch import Futures, PendingBatch, Sent
 from pidlease.client.pid_session import PidSession
 from pidlease.client.producer_memory import Memory
-from pidlease.client.record_accumulator import Batch, Futures, Sent
 from pidlease.client.record_arguments import check_topic
 from pidlease.client.settings import Settings
 
@@ -213,7 +213,7 @@ class Pipeline:
 
     async def _delivered(self) -> None:
         """Wait for all that was taken so far."""
-        waiting: list[tuple[PartitionQueue, Batch]] = []
+        waiting: list[tuple[PartitionQueue, PendingBatch]] = []
         for partition in self.partitions.values():
             partition.close_open()
             self.wake(partition)
@@ -292,6 +292,6 @@ def _looked_at(future: "asyncio.Future[Sent]") -> bool:
     return not future._log_traceback
 
 
-def _left(partition: PartitionQueue) -> list[Batch]:
+def _left(partition: PartitionQueue) -> list[PendingBatch]:
     """What a partition was given and that has neither been stored nor failed."""
-    return [*partition.flight.all(), *partition.unsent]
+    return [*partition.in_flight.all(), *partition.unsent]

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from pidlease.client.metrics import ProducerMetrics
+from pidlease.client.pending_batch import Headers, Sent
 from pidlease.client.pipeline import Pipeline
-from pidlease.client.record_accumulator import Headers, Sent
 from pidlease.client.record_arguments import (
     check_sequence_id,
     check_size,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pidlease.client.record_accumulator import Headers
+from pidlease.client.pending_batch import Headers
 from pidlease.kafka.records.identity_header import HEADER_KEY
 from pidlease.storage.topics.topic_store import illegal_name
 

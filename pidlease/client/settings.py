@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, TypedDict
 
-from pidlease.client.record_accumulator import CODECS
+from pidlease.client.pending_batch import CODECS
 from pidlease.core.pid import Policy, policy_of
 
 Place = tuple[str, int]

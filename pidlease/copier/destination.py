@@ -16,9 +16,9 @@ from pidlease.client.leader_connections import LeaderConnections
 from pidlease.client.lease_client import LeaseClient
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.partition_queue import PartitionQueue
+from pidlease.client.pending_batch import Futures
 from pidlease.client.producer_memory import Memory
-from pidlease.client.record_accumulator import Futures
-from pidlease.client.sequence_numbers import Numbers
+from pidlease.client.sequence_numbers import LeasedSequence
 from pidlease.client.settings import Settings
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.settings import CLIENT_ID, CopySettings
@@ -148,7 +148,7 @@ class Channel:
         Parameters:
             first: where the range of the first batch begins.
         """
-        self.queue.leased(Numbers(pid, generation, first, first))
+        self.queue.leased(LeasedSequence(pid, generation, first, first))
 
     def send(self, batch: CopiedBatch) -> "asyncio.Future[Any]":
         """Send a batch behind those before it; its answer, of which the offset is its first's."""

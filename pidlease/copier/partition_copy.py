@@ -16,8 +16,8 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.lease_client import Lease
+from pidlease.client.pending_batch import Sent
 from pidlease.client.producer_memory import Memory
-from pidlease.client.record_accumulator import Sent
 from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked, Chunk
 from pidlease.copier.copied_batch import CopiedBatch

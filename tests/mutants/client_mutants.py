@@ -70,7 +70,7 @@ CLIENT: Final = (
     Mutant(
         "a duplicate of what has failed is a success",
         _PARTITION,
-        "            if error is None or number <= self._told_last:\n",
+        "            if error is None or number <= self._completed_last:\n",
         "            if error is None or number <= self._sent_last:\n",
         _REPEATED,
     ),
@@ -94,7 +94,7 @@ CLIENT: Final = (
     Mutant(
         "a batch does not cover the number of a refused record",
         "pidlease/client/sequence_numbers.py",
-        "        first = number if holes else min(self.first, number)\n",
+        "        first = number if gaps else min(self.first, number)\n",
         "        first = number\n",
         ("tests/client/test_recipe.py",),
     ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from pidlease.client.record_accumulator import CODECS
+from pidlease.client.pending_batch import CODECS
 from pidlease.client.settings import Codec, Settings
 from pidlease.spark.errors import SinkError
 from pidlease.spark.spark_options import OptionError, check_names, number, truth

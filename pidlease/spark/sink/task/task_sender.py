@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
-from pidlease.client.record_accumulator import Sent
+from pidlease.client.pending_batch import Sent
 from pidlease.client.settings import Settings
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.destination import Channel, Destination
