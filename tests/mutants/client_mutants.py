@@ -49,7 +49,10 @@ CLIENT: Final = (
     Mutant(
         "the blocking producer's loop finds what is wrong with a call",
         _BLOCKING,
-        '            value, key = octets(value, "value"), octets(key, "key")\n',
+        """            value, key, headers, _ = check_record(
+                value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
+            )
+""",
         "",
         _UNSEEN,
     ),
