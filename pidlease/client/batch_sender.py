@@ -174,7 +174,7 @@ class Sender:
                 self._answered(partition, batch, connection, part)
 
     def _lost(self, connection: LeaderConnection, sendings: list[_Sending]) -> None:
-        """Send batches again whose connection broke, or that got no response in time."""
+        """Send batches again: their connection broke, or had no response in time."""
         connection.close()
         for partition, batch in sendings:
             if batch in partition.in_flight.open:

@@ -36,7 +36,7 @@ class InFlightBatches:
         self.open.append(batch)
 
     def resolve(self, batch: PendingBatch) -> bool:
-        """Remove a batch whose outcome is final.
+        """Remove a batch that has its final outcome.
 
         Returns:
             Whether the failed batches may be sent again now.

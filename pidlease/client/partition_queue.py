@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pidlease.client.metrics import ProducerMetrics
     from pidlease.client.producer_memory import Memory
-    from pidlease.client.settings import Settings
+    from pidlease.client.settings import ProducerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class ConnectionHost(Protocol):
     """The owner of connections: a producer, or all partitions of a copier."""
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ProducerSettings:
         """The producer's settings."""
 
     @property
@@ -212,7 +212,7 @@ class PartitionQueue:
         return future
 
     def _repeat(self, sequence_id: int) -> Future[Sent]:
-        """Add a record whose sequence_id is not above the last: a duplicate, as in Apache Pulsar.
+        """Add a record with a sequence_id not above the last: a duplicate, as in Apache Pulsar.
 
         Its future completes after those of the preceding records, and as a duplicate only if they
         are stored: until then, the record that it repeats may still fail.
@@ -237,7 +237,7 @@ class PartitionQueue:
         return future
 
     def add_batch(self, batch: PendingBatch) -> Future[Sent]:
-        """Add a complete batch whose records have sequence numbers.
+        """Add a complete batch of records with sequence numbers.
 
         Returns:
             One future for the whole batch: the offset and sequence number of its first record.

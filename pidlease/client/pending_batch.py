@@ -1,7 +1,7 @@
 """A pending batch: gathers records for a partition, then is sealed with its sequence numbers.
 
 aiokafka's builder (in C) encodes each record at once. PID and sequence numbers are known only when
-the batch is sealed. They are in the first record's header `pidlease`, whose value has a fixed
+the batch is sealed. They are in the first record's header `pidlease`. Its value has a fixed
 length: sealing overwrites it, before compression and the checksum.
 """
 
@@ -51,7 +51,7 @@ class Sent(NamedTuple):
     """A record that is in the log.
 
     Attributes:
-        offset: its offset; -1: a duplicate whose offset the server does not know any more.
+        offset: its offset; -1: a duplicate, and the server has forgotten its offset.
         pid: the PID it was sent under.
         generation: the PID's generation.
         sequence: the record's sequence number.
@@ -167,7 +167,7 @@ class PendingBatch:
         self.data = data
 
     def drop_below(self, number: int) -> tuple[Futures, list[int]]:
-        """Remove the records whose sequence_ids are below `number`, before it is sealed.
+        """Remove the records with sequence_ids below `number`, before it is sealed.
 
         Returns:
             Their futures and their sequence_ids.

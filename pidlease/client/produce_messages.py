@@ -38,7 +38,7 @@ _RETRIABLE: Final = frozenset(
     (-1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 56, 72, 74, 75, 78, 89, 100)
 )
 _EXPECTED: Final = re.compile(r"expected sequence (\d+)")
-#: The server's text for a duplicate whose offset it returns.
+#: The server's text for a duplicate that it returns with its offset.
 _DUPLICATE_TEXT: Final = "duplicate"
 
 

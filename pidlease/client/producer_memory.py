@@ -1,4 +1,4 @@
-"""How much may wait in a producer, and who waits for room."""
+"""The buffer memory of a producer, and the callers that wait for room."""
 
 import asyncio
 from collections import deque
@@ -6,13 +6,13 @@ from typing import Final
 
 
 class Memory:
-    """Bytes of records that were not answered yet.
+    """Bytes of pending records.
 
     Parameters:
-        limit: from here on, `send` waits.
+        limit: when so many bytes are used, `send` waits.
 
     Attributes:
-        used: now.
+        used: the bytes in use.
     """
 
     __slots__ = ("_released", "_waiting", "limit", "used")
@@ -25,11 +25,11 @@ class Memory:
 
     @property
     def full(self) -> bool:
-        """Whether the next record has to wait; those before it go first."""
+        """Whether the next record has to wait; those that wait already go first."""
         return self.used >= self.limit or bool(self._waiting)
 
     async def room(self) -> None:
-        """Wait for room, in the order of asking. The caller takes it before anybody else runs."""
+        """Wait for room, in the order of calls. The caller must use it before it yields."""
         while self.used >= self.limit or self._waiting:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -38,15 +38,15 @@ class Memory:
             except asyncio.CancelledError:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
-                self.wake()  # the turn was given to somebody who left
+                self.wake()  # this turn goes to the next caller
                 raise
             if self.used < self.limit:
-                # Who is next goes on when this one has taken its part.
+                # The next caller continues after this one has used its part.
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
 
     def release(self, count: int) -> None:
-        """Give back what a batch took."""
+        """Give back the bytes of a batch."""
         self.used -= count
         self.wake()
         if self._released is not None:
@@ -54,14 +54,14 @@ class Memory:
             self._released = None
 
     async def released(self) -> None:
-        """Wait until a batch gives back what it took: it stands in the log, or has failed."""
+        """Wait until a batch gives back its bytes: it is in the log, or has failed."""
         if self._released is None:
             self._released = asyncio.get_running_loop().create_future()
-        # Several may wait for it, and `wait` does not cancel it where one of them is.
+        # Several tasks may wait for it; `wait` does not cancel it with one of them.
         await asyncio.wait((self._released,))
 
     def wake(self) -> None:
-        """Let the next one go on, if there is room."""
+        """Let the next caller continue, if there is room."""
         while self._waiting and self.used < self.limit:
             turn = self._waiting.popleft()
             if not turn.done():

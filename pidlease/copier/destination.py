@@ -19,7 +19,7 @@ from pidlease.client.partition_queue import PartitionQueue
 from pidlease.client.pending_batch import Futures
 from pidlease.client.producer_memory import Memory
 from pidlease.client.sequence_numbers import LeasedSequence
-from pidlease.client.settings import Settings
+from pidlease.client.settings import ProducerSettings
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.settings import CLIENT_ID, CopySettings
 
@@ -36,7 +36,7 @@ class Destination:
         settings: a producer's. How long a delivery may take is for whoever waits for it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ProducerSettings) -> None:
         self.settings: Final = settings
         self.metrics: Final = ProducerMetrics()
         self.leases: Final = LeaseClient(settings.leases)
@@ -91,9 +91,9 @@ class Destination:
         self._broken = error
 
 
-def destination_settings(settings: CopySettings) -> Settings:
+def destination_settings(settings: CopySettings) -> ProducerSettings:
     """What a copier is as a producer."""
-    return Settings(
+    return ProducerSettings(
         bootstrap_servers=settings.destination,
         leases=settings.leases,
         client_id=CLIENT_ID,
