@@ -15,8 +15,8 @@ from pidlease.client.errors import (
 from pidlease.client.lease_client import LeaseClient
 from pidlease.client.metrics import ProducerCollector, ProducerMetrics
 from pidlease.client.partitioner import partition_for_key
+from pidlease.client.pending_batch import Sent
 from pidlease.client.producer import LeasedProducer
-from pidlease.client.record_accumulator import Sent
 from pidlease.core.lease import Lease, LeaseWanted
 
 __all__ = [

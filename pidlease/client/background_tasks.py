@@ -1,4 +1,4 @@
-"""Work that goes on beside, and does not end unseen."""
+"""Background tasks that report their errors."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,28 +6,28 @@ from typing import Any, Final
 
 
 class BackgroundTasks:
-    """Several tasks.
+    """A set of tasks.
 
     Parameters:
-        broken: told what one of them ended with, if that is an error.
+        broken: called with the error that ended one of them.
     """
 
     __slots__ = ("_broken", "_tasks")
 
     def __init__(self, broken: Callable[[BaseException], None]) -> None:
         self._broken: Final = broken
-        # asyncio itself holds on to none of them.
+        # asyncio keeps no strong reference to a task.
         self._tasks: Final[set[asyncio.Task[None]]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin one more."""
+        """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
     async def cancel(self) -> None:
-        """End all of them, and wait for that."""
+        """Cancel all tasks, and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

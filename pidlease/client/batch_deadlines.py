@@ -1,4 +1,4 @@
-"""When batches are due: the linger time, and the delivery time, after which nothing is sent."""
+"""The deadlines of batches: the linger time and the delivery timeout."""
 
 import time
 from asyncio import TimerHandle
@@ -6,14 +6,13 @@ from typing import Final
 
 from pidlease.client.errors import DeliveryTimeoutError, OutcomeUnknownError, SessionEndedError
 from pidlease.client.partition_queue import Host, PartitionQueue
-from pidlease.client.record_accumulator import Batch
+from pidlease.client.pending_batch import PendingBatch
 
 
 class BatchDeadlines:
-    """One timer for each partition that has something.
+    """Wakes partitions after the linger time, and fails batches after the delivery timeout.
 
-    Parameters:
-        host: the producer.
+    Each partition with a pending batch has one timer for the delivery timeout.
     """
 
     def __init__(self, host: Host) -> None:
@@ -23,18 +22,18 @@ class BatchDeadlines:
         self._timers: dict[PartitionQueue, TimerHandle] = {}
 
     def close(self) -> None:
-        """Nothing is due any more."""
+        """Cancel all timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
     def began(self, partition: PartitionQueue) -> None:
-        """A batch was begun."""
+        """Watch a batch that was just begun."""
         if partition not in self._timers:
             self._watch(partition, self._delivery_s)
         if self._linger_s:
             self._host.loop.call_later(self._linger_s, self._host.wake, partition)
-        elif not partition.flight.open:  # otherwise the next answer does it
+        elif not partition.in_flight.open:  # otherwise the next response does it
             self._host.wake(partition)
 
     def _watch(self, partition: PartitionQueue, seconds: float) -> None:
@@ -49,13 +48,13 @@ class BatchDeadlines:
                 return
             self._overdue(partition, oldest)
 
-    def _overdue(self, partition: PartitionQueue, batch: Batch) -> None:
+    def _overdue(self, partition: PartitionQueue, batch: PendingBatch) -> None:
         late = f"not delivered within {self._host.settings.delivery_timeout_ms:g} ms"
         never = DeliveryTimeoutError(f"{partition}: never sent, {late}")
         if batch.span is None and not partition.loses_none:
             partition.fail_unsent(never, 1)
             return
-        # Its numbers are taken, or its own ids will not come again: nothing may go behind it.
+        # Its sequence numbers are used, or its ids will not come again: no batch may follow it.
         if batch.span is None:
             partition.fail_unsent(never)
         partition.fail_sent(OutcomeUnknownError(f"{partition}: sent, {late}; never sent again"))

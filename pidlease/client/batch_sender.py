@@ -1,8 +1,7 @@
-"""Sends batches, and does what their answers mean.
+"""Sends batches and handles their responses.
 
-Nothing here waits: a partition is looked at when something has happened to it, and whatever may be
-sent then is written to its connection at once. Only answers, connections and leases are awaited,
-by tasks of their own.
+The sender itself never waits. Each event of a partition makes the sender look at it, and write all
+that may be sent to its connection at once. Tasks await responses, connections and leases.
 """
 
 import asyncio
@@ -20,28 +19,34 @@ from pidlease.client.errors import (
 )
 from pidlease.client.leader_connections import BROKEN, LeaderConnection, LeaderConnections
 from pidlease.client.partition_queue import Host, PartitionQueue, SenderSession
-from pidlease.client.produce_messages import Part, PartAnswer, ProduceAnswer, ProduceRequest
-from pidlease.client.record_accumulator import Batch
-from pidlease.client.response_meaning import Kind, meaning_of
+from pidlease.client.pending_batch import PendingBatch
+from pidlease.client.produce_messages import (
+    PartitionBatch,
+    PartitionResult,
+    ProduceRequestV8,
+    ProduceResponseV8,
+    ResponseAction,
+    meaning_of,
+)
 
 _INT32_MAX: Final = 2**31 - 1
 
-_Sending = tuple[PartitionQueue, Batch]
+_Sending = tuple[PartitionQueue, PendingBatch]
 
 
 class Sender:
-    """Sends what partitions have, under what the session says, over its links.
+    """Sends the batches of partitions to their leaders.
 
     Parameters:
         host: the producer.
-        session: the PID.
-        links: the connections.
+        session: its PID.
+        connections: to the leaders; may be shared.
     """
 
-    def __init__(self, host: Host, session: SenderSession, links: LeaderConnections) -> None:
+    def __init__(self, host: Host, session: SenderSession, connections: LeaderConnections) -> None:
         self._host: Final = host
         self._session: Final = session
-        self._links: Final = links
+        self._connections: Final = connections
         self._metrics: Final = host.metrics
         self._settings: Final = host.settings
         self._timeout_ms: Final = int(min(host.settings.request_timeout_ms, _INT32_MAX))
@@ -51,180 +56,199 @@ class Sender:
         self._closed = False
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._closed = True
 
     # ------------------------------------------------------------------ sending
 
     def wake(self, partition: PartitionQueue) -> None:
-        """Look at a partition when the callers are done: what comes meanwhile goes with it."""
+        """Look at a partition in the next turn of the event loop.
+
+        Records that are added until then are sent with it.
+        """
         self._ready[partition] = None
         if not self._scheduled:
             self._scheduled = True
             self._host.loop.call_soon(self._look)
 
     def push(self, partition: PartitionQueue) -> None:
-        """Look at a partition now: it has a full batch."""
-        for batch, link in self._batches(partition):
-            self._request(link, [(partition, batch)])
+        """Send a partition's full batch now."""
+        for batch, connection in self._batches(partition):
+            self._request(connection, [(partition, batch)])
 
     def _look(self) -> None:
         ready, self._ready = self._ready, {}
         self._scheduled = False
         found = [(each, list(self._batches(each))) for each in ready]
-        # A request holds one batch of a partition: first each one's first, then its second.
+        # A request holds one batch of a partition: the first batches go first.
         for place in range(max((len(batches) for _, batches in found), default=0)):
             self._send([(each, *batches[place]) for each, batches in found if len(batches) > place])
 
-    def _batches(self, partition: PartitionQueue) -> Iterator[tuple[Batch, LeaderConnection]]:
-        """What may be sent of a partition; it is in flight with that."""
+    def _batches(
+        self, partition: PartitionQueue
+    ) -> Iterator[tuple[PendingBatch, LeaderConnection]]:
+        """Take the batches of a partition that may be sent now; they are in flight from here on."""
         session = self._session
         while partition.can_send and not self._closed:
-            if not partition.flight.again:
+            if not partition.in_flight.again:
                 if session.draining:
                     return
                 if partition.numbers is None:
                     session.want(partition)
                     return
-            link = self._link(partition) if session.alive else None
-            if link is None:
+            connection = self._connection(partition) if session.alive else None
+            if connection is None:
                 return
             batch = partition.next_batch(new=not session.draining)
             if batch is None:
                 return
             self._metrics.retries += batch.sends > 1
-            yield batch, link
+            yield batch, connection
 
-    def _link(self, partition: PartitionQueue) -> LeaderConnection | None:
-        """Where a partition's next batch goes; None: it is woken when that is known.
+    def _connection(self, partition: PartitionQueue) -> LeaderConnection | None:
+        """Return the connection for a partition's next batch; None: there is none yet.
 
-        Not to a new leader, nor over a new connection, before all that went by the old one has
-        its answer: it would come first.
+        The partition is woken when there is one. It changes to a new leader or a new connection
+        only when nothing is in flight on the old one: a batch must not overtake those.
         """
-        link = self._using.get(partition)
-        if partition.flight.open and link is not None:
-            return link if link.alive else None
-        found = self._links.link(partition)
+        connection = self._using.get(partition)
+        if partition.in_flight.open and connection is not None:
+            return connection if connection.alive else None
+        found = self._connections.connection(partition)
         if found is not None:
             self._using[partition] = found
         return found
 
-    def _send(self, sendings: list[tuple[PartitionQueue, Batch, LeaderConnection]]) -> None:
-        """Write requests, one for each connection, or more where they would be too large."""
+    def _send(self, sendings: list[tuple[PartitionQueue, PendingBatch, LeaderConnection]]) -> None:
+        """Write one request for each connection, or more where one would be too large."""
         waiting: dict[LeaderConnection, list[_Sending]] = {}
         sizes: dict[LeaderConnection, int] = {}
-        for partition, batch, link in sendings:
-            size = sizes.get(link, 0) + len(batch.data)
-            if link in waiting and size > self._settings.max_request_size:
-                self._request(link, waiting.pop(link))
+        for partition, batch, connection in sendings:
+            size = sizes.get(connection, 0) + len(batch.data)
+            if connection in waiting and size > self._settings.max_request_size:
+                self._request(connection, waiting.pop(connection))
                 size = len(batch.data)
-            waiting.setdefault(link, []).append((partition, batch))
-            sizes[link] = size
-        for link, each in waiting.items():
-            self._request(link, each)
+            waiting.setdefault(connection, []).append((partition, batch))
+            sizes[connection] = size
+        for connection, each in waiting.items():
+            self._request(connection, each)
 
-    def _request(self, link: LeaderConnection, sendings: list[_Sending]) -> None:
-        parts = [Part(each.topic, each.partition, batch.data) for each, batch in sendings]
+    def _request(self, connection: LeaderConnection, sendings: list[_Sending]) -> None:
+        parts = [PartitionBatch(each.topic, each.partition, batch.data) for each, batch in sendings]
         try:
-            answer = link.send(ProduceRequest(parts, self._timeout_ms))
+            response = connection.send(ProduceRequestV8(parts, self._timeout_ms))
         except IncompatibleBrokerVersion as error:
-            # Nothing was written of this request; of what was sent before, nobody knows.
+            # This request was not written; the outcome of those sent before is unknown.
             for partition, batch in sendings:
                 if batch.sends == 1:
                     partition.fail_refused(batch, ProducerError(str(error)))
             self._host.end(OutcomeUnknownError(str(error)), ProducerError(str(error)))
             return
         except BROKEN:
-            self._lost(link, sendings)
+            self._lost(connection, sendings)
             return
         self._metrics.requests += 1
-        self._host.spawn(self._answer(link, sendings, answer))
+        self._host.spawn(self._await_response(connection, sendings, response))
 
-    # ------------------------------------------------------------------ answers
+    # ------------------------------------------------------------------ responses
 
-    async def _answer(
+    async def _await_response(
         self,
-        link: LeaderConnection,
+        connection: LeaderConnection,
         sendings: list[_Sending],
-        answer: "asyncio.Future[ProduceAnswer]",
+        response: "asyncio.Future[ProduceResponseV8]",
     ) -> None:
         try:
-            parts = (await answer).parts
+            parts = (await response).parts
         except BROKEN:
-            self._lost(link, sendings)
+            self._lost(connection, sendings)
             return
         found = {(part.topic, part.partition): part for part in parts}
         for partition, batch in sendings:
             part = found.get((partition.topic, partition.partition))
-            if batch not in partition.flight.open:
-                continue  # it failed meanwhile
+            if batch not in partition.in_flight.open:
+                continue  # it has failed since
             if part is None:
-                self._again(partition, batch, link)
+                self._retry(partition, batch, connection)
             else:
-                self._answered(partition, batch, link, part)
+                self._answered(partition, batch, connection, part)
 
-    def _lost(self, link: LeaderConnection, sendings: list[_Sending]) -> None:
-        """A connection broke, or gave no answer in time: nobody knows what became of these."""
-        link.close()
+    def _lost(self, connection: LeaderConnection, sendings: list[_Sending]) -> None:
+        """Send batches again: their connection broke, or had no response in time."""
+        connection.close()
         for partition, batch in sendings:
-            if batch in partition.flight.open:
-                self._again(partition, batch, link)
+            if batch in partition.in_flight.open:
+                self._retry(partition, batch, connection)
 
     def _answered(
-        self, partition: PartitionQueue, batch: Batch, link: LeaderConnection, answer: PartAnswer
+        self,
+        partition: PartitionQueue,
+        batch: PendingBatch,
+        connection: LeaderConnection,
+        result: PartitionResult,
     ) -> None:
-        behind = bool(partition.flight.failed)
-        kind, expected, moved = meaning_of(answer, batch.sealed, behind=behind)
-        if kind in (Kind.STORED, Kind.DUPLICATE):
-            offset = answer.offset if answer.code == 0 else -1
-            if partition.succeeded(batch, offset, duplicate=kind is Kind.DUPLICATE):
-                self._turn_back(partition)
+        after_failed = bool(partition.in_flight.failed)
+        action, expected, moved = meaning_of(result, batch.sealed, after_failed=after_failed)
+        if action in (ResponseAction.STORED, ResponseAction.DUPLICATE):
+            offset = result.offset if result.code == 0 else -1
+            if partition.succeeded(batch, offset, duplicate=action is ResponseAction.DUPLICATE):
+                self._send_failed_again(partition)
             return
-        self._metrics.refusals[answer.code] += 1
+        self._metrics.refusals[result.code] += 1
         if moved:
-            self._links.refresh()
-        if kind is Kind.CUT:
+            self._connections.refresh()
+        if action is ResponseAction.CUT:
             partition.cut(batch, expected)
-        if kind in (Kind.CUT, Kind.BEHIND, Kind.AGAIN):
-            self._again(partition, batch, link, rest=kind is Kind.AGAIN)
+        if action in (ResponseAction.CUT, ResponseAction.RETRY_IN_ORDER, ResponseAction.RETRY):
+            self._retry(partition, batch, connection, rest=action is ResponseAction.RETRY)
         else:
-            self._final(partition, batch, kind, answer)
+            self._final(partition, batch, action, result)
 
     def _final(
-        self, partition: PartitionQueue, batch: Batch, kind: Kind, answer: PartAnswer
+        self,
+        partition: PartitionQueue,
+        batch: PendingBatch,
+        action: ResponseAction,
+        result: PartitionResult,
     ) -> None:
-        """The server says that this batch will never be stored. All that waits fails with it."""
-        text = f"{partition}: error {answer.code}: {answer.message or kind.value}"
-        if kind is Kind.FENCED:
+        """End the session: the server will never store this batch, and none that follows it."""
+        text = f"{partition}: error {result.code}: {result.message or action.value}"
+        if action is ResponseAction.FENCED:
             self._host.end(FencedError(text), FencedError(text))
             return
-        if kind is Kind.REFUSED and batch.sends == 1:
-            # One that was sent before may have been stored then, whatever is said of it now.
+        if action is ResponseAction.REFUSED and batch.sends == 1:
+            # If it was sent before, an earlier request may have stored it.
             partition.fail_refused(batch, ProducerError(text))
-        ended = LeaseEndedError if kind is Kind.ENDED else SessionEndedError
+        ended = LeaseEndedError if action is ResponseAction.LEASE_ENDED else SessionEndedError
         self._host.end(OutcomeUnknownError(text), ended(text))
 
-    def _again(
-        self, partition: PartitionQueue, batch: Batch, link: LeaderConnection, *, rest: bool = True
+    def _retry(
+        self,
+        partition: PartitionQueue,
+        batch: PendingBatch,
+        connection: LeaderConnection,
+        *,
+        rest: bool = True,
     ) -> None:
-        """Send a batch again, and whatever was sent behind it.
+        """Send a batch again, and all that were sent after it.
 
         Parameters:
-            rest: wait a little before.
+            rest: back off first.
         """
         if self._settings.monotonic:
-            # Nothing behind an error is judged on a connection: numbers with holes would let it in.
-            link.close()
-        # What fails behind another one counts as one failure with it.
-        partition.failures += rest and not partition.flight.failed
-        if partition.flight.fail(batch):
-            self._turn_back(partition)
+            # The server must not validate what follows an error on this connection: where sequence
+            # gaps are allowed, it would accept a batch out of order.
+            connection.close()
+        # Batches that fail after another one count as one failure with it.
+        partition.failures += rest and not partition.in_flight.failed
+        if partition.in_flight.fail(batch):
+            self._send_failed_again(partition)
 
-    def _turn_back(self, partition: PartitionQueue) -> None:
-        """All that was in flight has its answer: send again what failed."""
+    def _send_failed_again(self, partition: PartitionQueue) -> None:
+        """Send the failed batches again: all that were in flight have a response."""
         if partition.failures:
             partition.resting = True
-            wait = self._links.backoff(partition.failures)
+            wait = self._connections.backoff(partition.failures)
             self._host.loop.call_later(wait, self._rested, partition)
         else:
             self.wake(partition)

@@ -1,4 +1,4 @@
-"""The producer for scripts and threads: it runs an event loop of its own beside them."""
+"""The producer for scripts and threads: it runs an event loop in a thread of its own."""
 
 import asyncio
 import logging
@@ -16,32 +16,23 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 from pidlease.client.errors import ProducerClosedError, SessionEndedError
 from pidlease.client.failure_report import UnseenFailures
 from pidlease.client.metrics import ProducerMetrics
+from pidlease.client.pending_batch import Headers, Sent
 from pidlease.client.pipeline import no_partition
 from pidlease.client.producer import LeasedProducer
-from pidlease.client.record_accumulator import Headers, Sent
-from pidlease.client.record_arguments import (
-    check_sequence_id,
-    check_size,
-    check_timestamp,
-    check_topic,
-    checked_headers,
-    octets,
-    record_bytes_max,
-    size_of_headers,
-)
+from pidlease.client.record_arguments import check_record, check_topic, record_bytes_max
 from pidlease.client.settings import ProducerOptions, RecordOptions
 
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Records handed over and not yet taken by the loop; then `send` blocks.
+#: Records handed over and not yet accepted by the loop; then `send` blocks.
 _HANDED_OVER_MAX: Final = 1_000
 _CLOSED: Final = "the producer was stopped, or was not started"
 
 
 class _Record(NamedTuple):
-    """A record on its way to the loop."""
+    """A record that a caller hands over to the loop."""
 
     topic: str
     value: bytes | None
@@ -50,16 +41,16 @@ class _Record(NamedTuple):
 
 
 class _SentFuture(Future[Sent]):
-    """Notes whether anybody has asked for its outcome."""
+    """A future that notes whether the application has seen its outcome."""
 
     looked_at = False
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the error."""
-        self.looked_at = True  # whoever waits here will be told
+        self.looked_at = True  # the caller gets the error
         try:
             return super().exception(timeout)
-        except BaseException:  # of the wait, not of the record
+        except BaseException:  # the wait failed, not the record
             self.looked_at = False
             raise
 
@@ -79,21 +70,21 @@ class BlockingProducer:
             producer.flush()
 
     Records of one thread keep their order. A future's callbacks run in the producer's own thread:
-    there `send` does not block, and whatever else would is refused. A process that was forked off
-    has no such thread, and makes a producer of its own.
+    there `send` does not block, and all blocking calls raise. A forked process has no such thread:
+    it makes a producer of its own.
 
     Parameters:
         options: as for `LeasedProducer`.
 
     Raises:
-        ValueError: an option makes no sense.
+        ValueError: an option is invalid.
     """
 
     def __init__(self, **options: Unpack[ProducerOptions]) -> None:
         self._producer: Final = LeasedProducer(**options)
         self._pipeline: Final = self._producer._pipeline
         self._record_bytes_max: Final = record_bytes_max(self._pipeline.settings.max_request_size)
-        #: Used in the loop's thread, and when that has ended.
+        #: Used in the loop's thread, and after that has ended.
         self._unseen: Final[UnseenFailures[_SentFuture]] = UnseenFailures(
             attrgetter("looked_at"), self._pipeline.unseen_max
         )
@@ -102,8 +93,8 @@ class BlockingProducer:
             target=self._loop.run_forever, name="pidlease-producer", daemon=True
         )
         self._handed_over: Final[deque[_Record]] = deque()
-        #: Out of the loop's thread's hands for no moment, so that none is forgotten at the end.
-        self._taking: Final[deque[_Record]] = deque()
+        #: Each record is in one of both deques or accepted, so that none is forgotten at the end.
+        self._accepting: Final[deque[_Record]] = deque()
         self._process: Final = os.getpid()
         self._started = False
         self._delivered = False
@@ -116,7 +107,7 @@ class BlockingProducer:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """See `LeasedProducer.start`."""
+        """Connect to the cluster; like `LeasedProducer.start`."""
         self._check_process()
         with self._room:
             if self._state != "new":
@@ -130,7 +121,7 @@ class BlockingProducer:
             raise
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """See `LeasedProducer.stop`; in a forked process it does nothing.
+        """Deliver all pending records, and end; in a forked process it does nothing.
 
         Raises:
             RuntimeError: called by a future's callback.
@@ -163,7 +154,7 @@ class BlockingProducer:
         except Exception:
             if error is None:
                 raise
-            _log.exception("a producer could not be stopped as it should be")
+            _log.exception("stopping a producer failed")
         if error is None and (failed := self._unseen.take()) is not None:
             raise failed
 
@@ -180,13 +171,14 @@ class BlockingProducer:
         timestamp_ms: int | None = None,
         sequence_id: int | None = None,
     ) -> "Future[Sent]":
-        """Take a record; see `LeasedProducer.send`.
+        """Accept a record; the parameters are those of `LeasedProducer.send`.
 
         Blocks while the buffer is full, and for a topic's first metadata.
 
         Returns:
-            A future: where the record stands, or a `ProducerError`; or a ValueError where its
-            sequence_id does not go with those before it. Nothing is sent behind such a record.
+            A future of the record's place in the log. It fails with a `ProducerError`, or with a
+            ValueError if its sequence_id does not follow the preceding ones; then no record after
+            it is sent.
 
         Raises:
             ValueError, TypeError, ProducerError: as `LeasedProducer.send`.
@@ -195,12 +187,9 @@ class BlockingProducer:
         try:
             if self._started:
                 self._pipeline.check()
-            value, key = octets(value, "value"), octets(key, "key")
-            headers = checked_headers(headers) if headers is not None else None
-            size = len(value or b"") + len(key or b"") + size_of_headers(headers or [])
-            check_size(size, self._record_bytes_max)
-            check_timestamp(timestamp_ms)
-            check_sequence_id(sequence_id)
+            value, key, headers, _ = check_record(
+                value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
+            )
             self._check_place(topic, partition)
             options: RecordOptions = {
                 "key": key,
@@ -215,9 +204,10 @@ class BlockingProducer:
             raise
 
     def _check_place(self, topic: str, partition: int | None) -> None:
-        """Refuse a topic or a partition that does not exist.
+        """Raise for a topic or a partition that does not exist.
 
-        Nothing can be asked while it starts, nor by the loop's thread; `_bring` does it then.
+        During `start`, and in the loop's thread, the metadata is not available; `_bring` then
+        checks.
         """
         check_topic(topic)
         if not self._started or threading.current_thread() is self._thread:
@@ -232,7 +222,7 @@ class BlockingProducer:
 
     def _count(self, error: Exception) -> None:
         with self._room:
-            if self._state != "closed":  # otherwise nothing runs there
+            if self._state != "closed":  # the loop runs
                 self._loop.call_soon_threadsafe(self._pipeline.metrics.failed, error, 1)
 
     def _hand_over(self, topic: str, value: bytes | None, options: RecordOptions) -> _SentFuture:
@@ -240,7 +230,7 @@ class BlockingProducer:
         with self._room:
             while self._state == "open" and len(self._handed_over) >= _HANDED_OVER_MAX:
                 if threading.current_thread() is self._thread:
-                    break  # it is the one that makes room
+                    break  # this thread makes room
                 self._room.wait()
             if self._state != "open":
                 raise ProducerClosedError(_CLOSED)
@@ -252,7 +242,7 @@ class BlockingProducer:
     def send_and_wait(
         self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]
     ) -> Sent:
-        """Send a record and wait until it stands in the log; see `LeasedProducer.send`.
+        """Send a record and wait until it is in the log.
 
         Raises:
             RuntimeError: called by a future's callback, as with `flush` and `lease`.
@@ -261,36 +251,36 @@ class BlockingProducer:
         return self.send(topic, value, **options).result()
 
     def flush(self) -> None:
-        """See `LeasedProducer.flush`."""
+        """Wait until all records sent so far are in the log; like `LeasedProducer.flush`."""
         self._do(self._flush())
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ state
 
     def partitions_for(self, topic: str) -> Sequence[int]:
-        """See `LeasedProducer.partitions_for`."""
+        """Return the partitions of a topic."""
         return self._do(self._producer.partitions_for(topic))
 
     def lease(self, topic: str, partition: int) -> None:
-        """See `LeasedProducer.lease`."""
+        """Lease for a partition before its first record, to know `last_sequence_id`."""
         self._do(self._producer.lease(topic, partition))
 
     def last_sequence_id(self, topic: str, partition: int) -> int:
-        """See `LeasedProducer.last_sequence_id`."""
+        """Return the highest sequence number known to be in the log; -1: none is."""
         return self._producer.last_sequence_id(topic, partition)
 
     @property
     def producer_name(self) -> str | None:
-        """See `LeasedProducer.producer_name`."""
+        """The producer's name."""
         return self._producer.producer_name
 
     @property
     def pid(self) -> int:
-        """See `LeasedProducer.pid`."""
+        """The current PID; -1: none yet."""
         return self._producer.pid
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """See `LeasedProducer.metrics`."""
+        """The counters, as they are now."""
         return self._producer.metrics
 
     # ------------------------------------------------------------------ in the loop's thread
@@ -298,22 +288,22 @@ class BlockingProducer:
     async def _start(self) -> None:
         await self._producer.start()
         self._started = True
-        self._taker = asyncio.create_task(self._take_all())  # kept, or it would be collected
+        self._acceptor = asyncio.create_task(self._accept_all())  # asyncio keeps no reference to it
 
-    async def _take_all(self) -> None:
-        """Bring what is handed over to the producer, in its order."""
+    async def _accept_all(self) -> None:
+        """Send the records that were handed over, in their order."""
         while True:
             with self._room:
-                self._taking.extend(self._handed_over)
+                self._accepting.extend(self._handed_over)
                 self._handed_over.clear()
                 self._room.notify_all()
-                if self._taking:
+                if self._accepting:
                     self._idle.clear()
                 else:
                     self._awake.clear()
                     self._idle.set()
-            while self._taking:
-                await self._bring(self._taking.popleft())
+            while self._accepting:
+                await self._bring(self._accepting.popleft())
             await self._awake.wait()
 
     async def _bring(self, record: _Record) -> None:
@@ -325,8 +315,8 @@ class BlockingProducer:
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._fail(future, error)
             if options.get("sequence_id") is not None or self._numbers_matter():
-                # The next record would take its number, or pass it.
-                ended = f"{topic}: a record was not taken: {error}"
+                # The next record would take its sequence number, or skip it.
+                ended = f"{topic}: a record was not accepted: {error}"
                 self._pipeline.refuse(SessionEndedError(ended))
         except BaseException:
             # Nothing was taken by a `send` that was cancelled.
@@ -359,32 +349,32 @@ class BlockingProducer:
         self._pipeline.metrics.failed(error, 1)
         self._fail(future, error)
 
-    async def _taken(self) -> None:
-        """Wait until the producer has got all that was handed over."""
+    async def _accepted(self) -> None:
+        """Wait until the producer has accepted all records that were handed over."""
         while self._handed_over or not self._idle.is_set():
             self._awake.set()
             self._idle.clear()
             await self._idle.wait()
 
     async def _flush(self) -> None:
-        await self._taken()
+        await self._accepted()
         await self._pipeline.flush(self._unseen)
 
     async def _stop(self, timeout_s: float | None) -> None:
         give_up = None if timeout_s is None else self._loop.time() + timeout_s
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._taken(), timeout_s)
+            await asyncio.wait_for(self._accepted(), timeout_s)
         left = None if give_up is None else max(give_up - self._loop.time(), 0)
         await self._producer.stop(left)
         self._delivered = True
-        # What was not taken in time is refused now.
-        await self._taken()
+        # Records that were not accepted in time fail now.
+        await self._accepted()
 
     # ------------------------------------------------------------------ helpers
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise ProducerClosedError("the producer is another process's, which forked this one")
+            raise ProducerClosedError("the producer belongs to the process that forked this one")
 
     def _check_thread(self) -> None:
         if threading.current_thread() is self._thread:
@@ -417,18 +407,18 @@ class BlockingProducer:
         self._loop.close()
 
     async def _fail_left(self) -> None:
-        """Where it was not stopped as it should be, resolve what nobody will any more."""
+        """Fail the records that are left, if it was not stopped in the regular way."""
         await _cancel_others()
         if not self._delivered:
             await self._producer.stop(0)
-        for record in (*self._taking, *self._handed_over):
+        for record in (*self._accepting, *self._handed_over):
             if record.future.set_running_or_notify_cancel():
                 self._close_out(record.future)
         self._pipeline.failure_log.write()
 
 
 async def _cancel_others() -> None:
-    """Nobody is to wait for a loop that has stopped."""
+    """Cancel all other tasks: none may wait for a loop that has stopped."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,22 +1,32 @@
-"""What a producer's future, or its next `send`, may end with.
+"""The errors of a producer's futures, and of its next `send`.
 
-Nothing here is tried again by the client: whatever could be, was, until `delivery_timeout_ms`.
+    ProducerError
+      SessionEndedError           the record was never sent
+        LeaseEndedError
+        ProducerClosedError
+      OutcomeUnknownError         the record was sent, and may be in the log
+      DeliveryTimeoutError        the record was never sent
+      FencedError
+      LeaseRefusedError
+      LeaseUnavailableError
+
+They are final: the client has already retried what can be retried, until `delivery_timeout_ms`.
 """
 
 
 class ProducerError(Exception):
-    """A producer failed; the text is the server's where the server refused."""
+    """A producer failed; if the server refused, the text is the server's."""
 
 
 class SessionEndedError(ProducerError):
-    """The producer takes no more records; on a future: this record was never sent.
+    """The producer accepts no more records; on a future: this record was never sent.
 
-    A new producer may send it again without fear of a double.
+    A new producer may send it again: that makes no duplicate.
     """
 
 
 class LeaseEndedError(SessionEndedError):
-    """The server knows the PID no more."""
+    """The lease has ended: the server has forgotten the PID."""
 
 
 class ProducerClosedError(SessionEndedError):
@@ -24,26 +34,26 @@ class ProducerClosedError(SessionEndedError):
 
 
 class OutcomeUnknownError(ProducerError):
-    """The record was sent, and may or may not stand in the log; it is never sent again.
+    """The record was sent, and may or may not be in the log; it is never sent again.
 
-    With a name, the next producer's `last_sequence_id` tells which of both it is.
+    With a name, the next producer's `last_sequence_id` shows whether it is.
     """
 
 
 class DeliveryTimeoutError(ProducerError):
-    """The record could not be sent within `delivery_timeout_ms`; it does not stand in the log."""
+    """The record could not be sent within `delivery_timeout_ms`; it is not in the log."""
 
 
 class FencedError(ProducerError):
-    """Another producer goes on under this PID or name. Final."""
+    """Another producer has taken over this PID or name."""
 
 
 class LeaseRefusedError(ProducerError):
-    """The server grants no such lease.
+    """The server refused a lease.
 
     Attributes:
         status: the HTTP status.
-        field: which part of the request it is about; None: none in particular.
+        field: the field of the request that is wrong; None: none in particular.
     """
 
     def __init__(self, text: str, status: int, field: str | None = None) -> None:
@@ -57,9 +67,9 @@ class LeaseRefusedError(ProducerError):
 
 
 class LeaseUnavailableError(ProducerError):
-    """No lease can be had now: the server is away, recovers, or is full. Try again."""
+    """The server cannot lease now: it is away, recovers, or is full. Try again."""
 
 
 def copy_of(error: ProducerError) -> ProducerError:
-    """One for each who gets it: its traceback would grow each time that it is raised."""
+    """Copy an error for each receiver: its traceback grows each time that it is raised."""
     return type(error)(*error.args)

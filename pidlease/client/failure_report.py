@@ -1,4 +1,4 @@
-"""Failed records: which of them nobody has looked at, and what the log says about them."""
+"""Failed records: those that the application has not seen, and log lines about all."""
 
 import asyncio
 import logging
@@ -10,27 +10,27 @@ from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerErr
 
 _log = logging.getLogger(__name__)
 
-#: Turns of the event loop in which a task that waits for a future (through `wait_for` or `shield`)
-#: comes to look at it.
+#: After so many turns of the event loop, a task that waits for a future (through `wait_for` or
+#: `shield`) has seen it.
 _TURNS: Final = 4
-#: A caller that catches one of the other errors may send the record again; not after these.
+#: After one of these errors a caller must not send the record again; after the others it may.
 _GRAVEST: Final = (OutcomeUnknownError, FencedError)
 
 
 class _Future(Protocol):
     def exception(self) -> BaseException | None:
-        """Why it failed; marks it as looked at."""
+        """Return why it failed, and mark it as seen."""
 
 
 _F = TypeVar("_F", bound=_Future)
 
 
 class UnseenFailures(Generic[_F]):
-    """Failed futures, until somebody looks at them or `take` reports them.
+    """Failed futures, until the application sees them or `take` reports them.
 
     Parameters:
-        seen: whether somebody has asked a failed future for its outcome.
-        limit: how many futures are kept; of older ones only the number and the first error are.
+        seen: whether the application has asked a failed future for its outcome.
+        limit: how many futures are kept; of older ones only their number and the first error.
     """
 
     __slots__ = ("_first", "_forgotten", "_futures", "_limit", "_prune_at", "_seen")
@@ -44,22 +44,22 @@ class UnseenFailures(Generic[_F]):
         self._first: dict[type[BaseException], BaseException] = {}
 
     def add(self, futures: Sequence[_F]) -> None:
-        """Keep futures that have just failed."""
+        """Add futures that have just failed."""
         self._futures += futures
         if len(self._futures) > self._prune_at:
             self._futures = [each for each in self._futures if not self._seen(each)]
             self._forget(max(len(self._futures) - self._limit, 0))
-            # At least as many come as are looked through: the cost is the same for each.
+            # At least `limit` futures come between two passes: the cost per future is constant.
             self._prune_at = len(self._futures) + self._limit
 
     async def settle(self) -> None:
-        """Let tasks and callbacks look at what has just failed."""
+        """Let tasks and callbacks see the futures that have just failed."""
         await asyncio.sleep(0)
         for _ in range(_TURNS if self._futures else 0):
             await asyncio.sleep(0)
 
     def take(self) -> BaseException | None:
-        """An error that stands for all that nobody has looked at; None: there is none.
+        """Return one error for all failures that the application has not seen; None: it has all.
 
         Each failure is reported once.
         """
@@ -70,7 +70,7 @@ class UnseenFailures(Generic[_F]):
         first = self._first[kind]
         error = copy_of(first) if isinstance(first, ProducerError) else first
         kinds = ", ".join(f"{count} {each.__name__}" for each, count in self._forgotten.items())
-        error.add_note(f"records that failed, and whose futures nobody has looked at: {kinds}")
+        error.add_note(f"failed records, without a look at their futures: {kinds}")
         self._forgotten.clear()
         self._first.clear()
         return error
@@ -84,7 +84,7 @@ class UnseenFailures(Generic[_F]):
 
 
 class FailureLog:
-    """One line for each kind of error when it is new, and for what came since at each `write`."""
+    """Logs failed records: each new class of error at once, then counts at each `write`."""
 
     __slots__ = ("_counts", "_known", "_texts")
 
@@ -94,17 +94,17 @@ class FailureLog:
         self._known: set[str] = set()
 
     def add(self, error: Exception, records: int) -> None:
-        """Records failed; called in the event loop."""
+        """Count failed records; must be called in the event loop."""
         kind = type(error).__name__
         self._counts[kind] += records
         self._texts.setdefault(kind, str(error))
         if kind not in self._known:
             self._known.add(kind)
-            # What ends a session fails many batches, all in this turn of the loop.
+            # The end of a session fails many batches, all in this turn of the loop.
             asyncio.get_running_loop().call_soon(self.write)
 
     def write(self) -> None:
-        """Log what was not logged yet."""
+        """Log the counts since the last `write`."""
         for kind, count in self._counts.items():
             _log.warning("records failed: %d; %s: %s", count, kind, self._texts[kind])
         self._counts.clear()

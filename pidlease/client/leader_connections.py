@@ -1,7 +1,7 @@
-"""Connections to the partitions' leaders, on aiokafka's.
+"""Connections to the leaders of partitions.
 
-aiokafka's client keeps the metadata; connections for Produce are made here, because a batch must
-know the connection it went by: what was sent on one that broke is sent again on another.
+aiokafka's client keeps the metadata. Connections for Produce are opened here, because a batch must
+know its connection: batches of a broken connection are sent again on another.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.client.errors import ProducerError
 from pidlease.client.partition_queue import ConnectionHost, PartitionQueue
-from pidlease.client.produce_messages import ProduceAnswer, ProduceRequest
+from pidlease.client.produce_messages import ProduceRequestV8, ProduceResponseV8
 
 _log = logging.getLogger(__name__)
 
-#: Stands for the leader of partitions that have none.
-_NOBODY: Final = -1
-#: How long, at the end, for a server that was just asked for the cluster.
+#: The node id that stands for the leader of partitions without one.
+_NO_LEADER: Final = -1
+#: How long `close` waits for a metadata response.
 _LAST_ANSWER_S: Final = 1.0
-#: What a connection that cannot be made, or breaks, raises.
+#: The errors of a connection that cannot be opened, or breaks.
 BROKEN: Final = (OSError, TimeoutError, KafkaError)
 
 
@@ -48,28 +48,28 @@ class LeaderConnection:
         """Whether requests may be written to it."""
         return bool(self._connection.connected())
 
-    def send(self, request: ProduceRequest) -> "asyncio.Future[ProduceAnswer]":
+    def send(self, request: ProduceRequestV8) -> "asyncio.Future[ProduceResponseV8]":
         """Write a request now, in the order of calls.
 
         Returns:
-            What is to be awaited for the answer; it raises one of BROKEN.
+            A future of the response; it raises one of BROKEN.
 
         Raises:
-            KafkaError: the connection is closed, or the server does not take such requests.
+            KafkaError: the connection is closed, or the server does not support such requests.
         """
-        answer: asyncio.Future[ProduceAnswer] = self._connection.send(request)
-        return answer
+        response: asyncio.Future[ProduceResponseV8] = self._connection.send(request)
+        return response
 
     def close(self) -> None:
-        """Close it; whoever waits for answers is told."""
+        """Close it; futures of responses fail."""
         self._connection.close(reason=CloseReason.OUT_OF_SYNC)
 
 
 class LeaderConnections:
-    """A connection to each leader, made when it is needed.
+    """A connection to each leader, opened when it is needed.
 
     Parameters:
-        host: the producer; a partition that waited for a connection is woken.
+        host: the producer; its partitions that wait for a connection are woken.
     """
 
     def __init__(self, host: ConnectionHost) -> None:
@@ -85,17 +85,17 @@ class LeaderConnections:
             security_protocol=settings.security_protocol,
             ssl_context=settings.ssl_context,
         )
-        self._links: dict[int, LeaderConnection] = {}
+        self._connections: dict[int, LeaderConnection] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, set[PartitionQueue]] = {}
         self._failures: Counter[int] = Counter()
         self._bootstraps: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Ask one of the bootstrap servers for the cluster.
+        """Load the metadata from one of the bootstrap servers.
 
         Raises:
-            ProducerError: none answered within the request timeout.
+            ProducerError: none responded within the request timeout.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._settings.request_timeout_ms / 1000
@@ -112,25 +112,25 @@ class LeaderConnections:
             else:
                 return
 
-    def link(self, partition: PartitionQueue) -> LeaderConnection | None:
-        """The connection to a partition's leader; None: it is woken when there is one."""
+    def connection(self, partition: PartitionQueue) -> LeaderConnection | None:
+        """Return the connection to a partition's leader; None: it is woken when there is one."""
         place = TopicPartition(partition.topic, partition.partition)
         leader = self.client.cluster.leader_for_partition(place)
-        node = _NOBODY if leader is None else int(leader)
-        link = self._links.get(node)
-        if link is not None and link.alive:
-            return link
+        node = _NO_LEADER if leader is None else int(leader)
+        connection = self._connections.get(node)
+        if connection is not None and connection.alive:
+            return connection
         self._waiting.setdefault(node, set()).add(partition)
         if node not in self._connecting:
             self._connecting[node] = self._host.spawn(self._connect(node))
         return None
 
     def refresh(self) -> None:
-        """Have the metadata asked for again."""
+        """Load the metadata again, in the background."""
         self.client.force_metadata_update()
 
     def backoff(self, failures: int) -> float:
-        """How many seconds to wait after so many failures in a row (KIP-580)."""
+        """Return how many seconds to wait after so many failures in a row (KIP-580)."""
         settings = self._settings
         wait = min(
             settings.retry_backoff_ms * 2.0 ** min(failures - 1, 30), settings.retry_backoff_max_ms
@@ -138,10 +138,10 @@ class LeaderConnections:
         return wait / 1000 * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
 
     async def close(self) -> None:
-        """Close all; nobody is woken any more."""
+        """Close all connections; no partition is woken any more."""
         self._waiting.clear()
-        for link in self._links.values():
-            link.close()
+        for connection in self._connections.values():
+            connection.close()
         if self._bootstraps:
             _, late = await asyncio.wait(self._bootstraps, timeout=_LAST_ANSWER_S)
             for task in late:
@@ -149,9 +149,10 @@ class LeaderConnections:
         await self.client.close()
 
     async def _bootstrap(self) -> None:
-        """Ask the bootstrap servers; who is cancelled leaves that to come to its own end.
+        """Load the metadata from the bootstrap servers.
 
-        aiokafka's `bootstrap` would leave its connection open, for ever.
+        aiokafka's `bootstrap` runs to its end even if the caller is cancelled: cancelled itself, it
+        would leave its connection open for ever.
         """
         task = asyncio.get_running_loop().create_task(self.client.bootstrap())
         self._bootstraps.add(task)
@@ -160,27 +161,27 @@ class LeaderConnections:
 
     async def _connect(self, node: int) -> None:
         try:
-            await self._connected(node)
+            await self._open_or_wait(node)
         finally:
             del self._connecting[node]
         for partition in self._waiting.pop(node, ()):
             self._host.wake(partition)
 
-    async def _connected(self, node: int) -> None:
-        """Make a connection, or wait so long that it makes sense to try again."""
-        broker = self.client.cluster.broker_metadata(node) if node != _NOBODY else None
+    async def _open_or_wait(self, node: int) -> None:
+        """Open a connection, or back off."""
+        broker = self.client.cluster.broker_metadata(node) if node != _NO_LEADER else None
         if broker is not None:
             try:
                 connection = await self._open(broker.host, broker.port)
             except BROKEN as error:
                 _log.info("node %s at %s:%s: %r", node, broker.host, broker.port, error)
             else:
-                self._host.metrics.reconnects += node in self._links
-                self._links[node] = LeaderConnection(node, connection)
+                self._host.metrics.reconnects += node in self._connections
+                self._connections[node] = LeaderConnection(node, connection)
                 self._failures[node] = 0
                 return
         self._failures[node] += 1
-        await self._look_again()
+        await self._load_metadata()
         await asyncio.sleep(self.backoff(self._failures[node]))
 
     async def _open(self, host: str, port: int) -> AIOKafkaConnection:
@@ -194,8 +195,8 @@ class LeaderConnections:
             security_protocol=settings.security_protocol,
         )
 
-    async def _look_again(self) -> None:
-        """Ask the nodes for the cluster, and where none answers the bootstrap servers."""
+    async def _load_metadata(self) -> None:
+        """Load the metadata from a node; if none responds, from the bootstrap servers."""
         try:
             if not await self.client.force_metadata_update():
                 await self._bootstrap()

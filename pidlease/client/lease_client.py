@@ -186,7 +186,7 @@ def _server_ms(response: httpx.Response, asked: _Moment) -> float:
         there = parsedate_to_datetime(response.headers["Date"]).timestamp()
     except (KeyError, ValueError):
         return asked.wall * 1000
-    # The second may have begun while the answer was under way.
+    # The second may have begun while the response was sent.
     late = min(time.monotonic() - asked.monotonic, _DATE_STEP_S)
     if there - late <= asked.wall <= there + _DATE_STEP_S:
         return asked.wall * 1000

@@ -1,4 +1,4 @@
-"""Asks for leases until there is an answer."""
+"""Lease requests of a producer, with retries."""
 
 import asyncio
 import logging
@@ -17,24 +17,19 @@ GONE: Final = 410
 NOT_FOUND: Final = 404
 
 
-class Held(NamedTuple):
-    """What a name was granted last, as far as this producer knows."""
+class GrantedName(NamedTuple):
+    """The last grant of a name that this producer knows of."""
 
     pid: int
     generation: int
 
 
 class TakenError(Exception):
-    """The name was granted to somebody else since."""
+    """The name was granted to another producer since."""
 
 
-class Asking:
-    """Asks in a producer's name.
-
-    Parameters:
-        host: the producer.
-        leases: who is asked.
-    """
+class LeaseRequests:
+    """Sends the lease requests of a producer."""
 
     def __init__(self, host: Host, leases: LeaseClient) -> None:
         self._host: Final = host
@@ -56,11 +51,13 @@ class Asking:
             ]
         )
 
-    async def renew(self, held: Held, partitions: Sequence[PartitionQueue]) -> Sequence[Answer]:
-        """Lease the name's next PID; where that was granted already, and its answer lost, the same.
+    async def renew(
+        self, held: GrantedName, partitions: Sequence[PartitionQueue]
+    ) -> Sequence[Answer]:
+        """Lease the name's next PID; a repeated request gets the same PID as a lost response had.
 
         Raises:
-            TakenError: somebody else has the name by now.
+            TakenError: another producer has the name by now.
         """
         wanted = [
             LeaseWanted(
@@ -75,7 +72,7 @@ class Asking:
         return answers
 
     async def _ask(self, wanted: Sequence[LeaseWanted]) -> Sequence[Answer]:
-        """Ask until there is an answer for at least one of them."""
+        """Send the request until at least one lease is granted or refused."""
         failures = 0
         while True:
             answers: Sequence[Answer] = []

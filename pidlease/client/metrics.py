@@ -1,4 +1,4 @@
-"""What a producer counts, in plain numbers, and how Prometheus gets to see it."""
+"""The counters of a producer, and their Prometheus collector."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from pidlease.observability.metric_catalogue import (
     CLIENT,
@@ -22,16 +23,16 @@ class ProducerMetrics:
     Attributes:
         records: acknowledged, duplicates included.
         batches: acknowledged.
-        bytes: of those batches, as they went over the wire.
-        duplicates: records that had been in the log before.
+        bytes: of those batches, as sent.
+        duplicates: acknowledged records that an earlier request had stored.
         retries: batches sent again.
         requests: Produce requests.
-        reconnects: connections made where there had been one before.
-        leases: leases that were granted.
-        switches: PIDs that were replaced before their lease ended.
-        errors: records that failed, by the kind of error.
-        refusals: batches refused by the server, by Kafka's number of the error.
-        buffered_bytes: what waits now, with what is kept for it.
+        reconnects: connections opened to a node that had one before.
+        leases: granted leases.
+        switches: PIDs replaced before their lease ended.
+        errors: failed records, by class of the error.
+        refusals: batches refused by the server, by Kafka's error code.
+        buffered_bytes: buffer memory in use.
     """
 
     records: int = 0
@@ -53,17 +54,17 @@ class ProducerMetrics:
 
 
 class ProducerCollector(Collector):
-    """Tells a producer's metrics when it is scraped.
+    """Exports a producer's counters to Prometheus.
 
     Parameters:
-        read: the numbers as they are: `lambda: producer.metrics`.
+        read: returns the counters: `lambda: producer.metrics`.
     """
 
     def __init__(self, read: Callable[[], ProducerMetrics]) -> None:
         self._read = read
 
+    @override
     def collect(self) -> Iterable[Metric]:
-        """See prometheus_client."""
         numbers = self._read()
         for name, definition in CLIENT.items():
             yield definition.of(getattr(numbers, name))

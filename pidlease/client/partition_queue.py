@@ -1,6 +1,6 @@
-"""One partition's records on their way: gathered, numbered, sent, answered.
+"""A partition's pending batches: from the first record to the completed future.
 
-No I/O: `Sender` asks for what may be sent, and tells what became of it.
+No I/O: `Sender` takes the batches that may be sent, and reports their outcome.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pidlease.client.completion_order import CompletionOrder
 from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerError, copy_of
-from pidlease.client.in_flight_batches import Flight
-from pidlease.client.record_accumulator import Batch, Futures, Headers, Repeat, Sent, Span, tell
-from pidlease.client.sequence_numbers import Ids, Numbers
+from pidlease.client.in_flight_batches import CompletionOrder, InFlightBatches
+from pidlease.client.pending_batch import (
+    DuplicateRecord,
+    Futures,
+    Headers,
+    PendingBatch,
+    Sent,
+    SequenceRange,
+    complete_futures,
+)
+from pidlease.client.sequence_numbers import LeasedSequence, SequenceIds
 from pidlease.core.lease import NO_PID
 
 if TYPE_CHECKING:
@@ -26,54 +33,54 @@ if TYPE_CHECKING:
 
     from pidlease.client.metrics import ProducerMetrics
     from pidlease.client.producer_memory import Memory
-    from pidlease.client.settings import Settings
+    from pidlease.client.settings import ProducerSettings
 
 _log = logging.getLogger(__name__)
 
-#: What a record takes of the buffer beside its bytes: its future, and the answer.
+#: Buffer memory of a record beside its bytes: its future and the result.
 RECORD_OVERHEAD: Final = 256
-#: By how much a timer may be early, in seconds.
+#: By how many seconds a timer may be early.
 _EARLY_S: Final = 0.002
 
 
 class ConnectionHost(Protocol):
-    """What connections are made for."""
+    """The owner of connections: a producer, or all partitions of a copier."""
 
     @property
-    def settings(self) -> Settings:
-        """What it was told."""
+    def settings(self) -> ProducerSettings:
+        """The producer's settings."""
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """Its counters."""
+        """The producer's counters."""
 
     def wake(self, partition: PartitionQueue) -> None:
-        """A partition may have something to send now."""
+        """Look at a partition: it may have a batch to send."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
-        """Do something beside; where it breaks, all is over."""
+        """Run a background task; an error in it ends the session."""
 
 
 class SenderSession(Protocol):
-    """Under what is sent."""
+    """The PID of a sender."""
 
     @property
     def draining(self) -> bool:
-        """Whether nothing new is sent for now."""
+        """Whether only batches that were sent before may be sent."""
 
     @property
     def alive(self) -> bool:
-        """Whether anything may be sent at all."""
+        """Whether any batch may be sent."""
 
     def want(self, partition: PartitionQueue) -> None:
-        """A partition has no numbers; it is woken when it has some."""
+        """Lease for a partition; it is woken when it has sequence numbers."""
 
 
 class Host(ConnectionHost, Protocol):
-    """A producer.
+    """The owner of partition queues: a producer, or one partition of a copier.
 
     Attributes:
-        unresolved: batches that were sent at least once and have no answer for good.
+        unresolved: batches that were sent at least once and have no final outcome.
     """
 
     loop: AbstractEventLoop
@@ -81,58 +88,55 @@ class Host(ConnectionHost, Protocol):
 
     @property
     def memory(self) -> Memory:
-        """What all its partitions share."""
+        """The buffer memory of its partitions."""
 
     @property
     def partitions(self) -> Mapping[tuple[str, int], PartitionQueue]:
-        """Those that were written to."""
+        """The partitions with a queue, by (topic, partition)."""
 
     def began(self, partition: PartitionQueue) -> None:
-        """A batch was begun."""
+        """Note that a partition has begun a batch."""
 
     def filled(self, partition: PartitionQueue) -> None:
-        """A batch is full."""
+        """Note that a partition has a full batch."""
 
     def resolved(self, partition: PartitionQueue) -> None:
-        """Something that was sent has its answer for good, or is given up."""
+        """Note that a sent batch of a partition has a final outcome, or was given up."""
 
     def failed(self, error: ProducerError, futures: Futures) -> None:
-        """Records failed.
+        """Count and log failed records.
 
         Parameters:
-            error: why,
-            futures: and their futures, those left out that were cancelled.
+            futures: those of the records, without the cancelled ones.
         """
 
     def backoff(self, failures: int) -> float:
-        """How many seconds to wait after so many failures in a row."""
+        """Return how many seconds to wait after so many failures in a row."""
 
     def end(self, sent: ProducerError, unsent: ProducerError) -> None:
-        """The session is over: fail what was sent, and what never was."""
+        """End the session: fail the sent records with one error, the unsent ones with the other."""
 
     def refuse(self, error: ProducerError) -> None:
-        """Take no more records."""
+        """Accept no more records."""
 
 
 class PartitionQueue:
-    """A partition's batches.
+    """The batches of one partition.
 
     Parameters:
-        topic: the topic,
-        partition: and the partition.
         host: the producer.
 
     Attributes:
-        numbers: None: to be leased.
-        leased_before: whether it had numbers before,
-        numbered: and whether a record of it has had one.
+        numbers: the leased sequence; None: there is no lease.
+        leased_before: whether the partition has ever had a lease.
+        numbered: whether a record of the partition has ever had a sequence number.
         open: the batch that gathers records.
-        closed: those that are full and were never sent.
-        flight: those that were sent.
-        resting: it waits before it sends again.
-        failures: in a row.
-        ended: why it takes nothing more.
-        acknowledged: the highest number that stands in the log; -1: none is known to.
+        closed: full batches that were never sent.
+        in_flight: batches that were sent.
+        resting: whether it backs off before it sends again.
+        failures: failures in a row.
+        ended: why it accepts no more records; None: it does.
+        acknowledged: the highest sequence number known to be in the log; -1: none.
     """
 
     def __init__(self, topic: str, partition: int, host: Host) -> None:
@@ -140,23 +144,23 @@ class PartitionQueue:
         self.partition: Final = partition
         self._host: Final = host
         self._settings: Final = host.settings
-        self.numbers: Numbers | None = None
+        self.numbers: LeasedSequence | None = None
         self.leased_before = False
         self.numbered = False
-        self.open: Batch | None = None
-        self.closed: deque[Batch] = deque()
-        self.flight: Final = Flight()
+        self.open: PendingBatch | None = None
+        self.closed: deque[PendingBatch] = deque()
+        self.in_flight: Final = InFlightBatches()
         self.resting = False
         self.failures = 0
         self.ended: ProducerError | None = None
         self.acknowledged = -1
-        self._ids: Final = Ids()
-        #: The batch of the last record that was taken, until its futures are resolved.
-        self._last_batch: Batch | None = None
-        #: The highest number that was sent, and that a future was resolved with.
+        self._ids: Final = SequenceIds()
+        #: The batch of the last record, until its futures are complete.
+        self._last_batch: PendingBatch | None = None
+        #: The highest sequence number that was sent, and that a future was completed with.
         self._sent_last = -1
-        self._told_last = -1
-        self._told_under = Span(NO_PID, -1, -1, -1, -1)
+        self._completed_last = -1
+        self._completed_range = SequenceRange(NO_PID, -1, -1, -1, -1)
         self._repeated = False
         self._in_order: Final = CompletionOrder()
         self._lease_waiters: list[Future[None]] = []
@@ -164,7 +168,7 @@ class PartitionQueue:
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    # ------------------------------------------------------------------ records come
+    # ------------------------------------------------------------------ records
 
     def add(
         self,
@@ -174,12 +178,12 @@ class PartitionQueue:
         timestamp_ms: int | None,
         sequence_id: int | None,
     ) -> Future[Sent]:
-        """Take a record.
+        """Add a record to the open batch.
 
         Raises:
-            TypeError: key, value or a header is of another type.
-            ValueError: the id does not rise (policy strict), or some records bring one and others
-                do not.
+            TypeError: key, value or a header has the wrong type.
+            ValueError: the sequence_id is not above the last one (policy strict), or some records
+                have a sequence_id and others do not.
         """
         if sequence_id is not None or self._ids.given:
             new = self._ids.check(sequence_id, repeats=self._settings.monotonic)
@@ -188,7 +192,7 @@ class PartitionQueue:
         before = batch = self.open
         size = 0 if batch is None else batch.append(key, value, headers, timestamp_ms)
         if batch is None or not size:
-            batch = Batch(self._settings.max_batch_size, time.monotonic())
+            batch = PendingBatch(self._settings.max_batch_size, time.monotonic())
             size = batch.append(key, value, headers, timestamp_ms)
             self.close_open()
             self.open = self._last_batch = batch
@@ -208,10 +212,10 @@ class PartitionQueue:
         return future
 
     def _repeat(self, sequence_id: int) -> Future[Sent]:
-        """Take a record whose id is not above the last: a duplicate, as Apache Pulsar has it.
+        """Add a record with a sequence_id not above the last: a duplicate, as in Apache Pulsar.
 
-        Its future is resolved after those of the records before it, and as a duplicate only if
-        they are stored: until then, what it repeats may still fail.
+        Its future completes after those of the preceding records, and as a duplicate only if they
+        are stored: until then, the record that it repeats may still fail.
         """
         if not self._repeated:
             self._repeated = True
@@ -222,21 +226,21 @@ class PartitionQueue:
         future: Future[Sent] = Future(loop=self._host.loop)
         batch = self._last_batch
         if batch is None:
-            self._tell([future], [sequence_id], self._told_under, -1, duplicate=True)
+            self._complete([future], [sequence_id], self._completed_range, -1, duplicate=True)
             return future
-        batch.repeats.append(Repeat(sequence_id, future))
+        batch.repeats.append(DuplicateRecord(sequence_id, future))
         self._host.memory.used += RECORD_OVERHEAD
         if batch is self.open:
-            # The next record comes after the duplicate: it begins another batch.
+            # The next record follows the duplicate, so it begins another batch.
             self.close_open()
             self._host.filled(self)
         return future
 
-    def add_batch(self, batch: Batch) -> Future[Sent]:
-        """Take a batch that is complete; its records bring their numbers.
+    def add_batch(self, batch: PendingBatch) -> Future[Sent]:
+        """Add a complete batch of records with sequence numbers.
 
         Returns:
-            What tells of it as a whole: with the offset and the number of its first record.
+            One future for the whole batch: the offset and sequence number of its first record.
         """
         self._ids.check(batch.ids[0])
         self._ids.note(batch.ids[-1])
@@ -248,7 +252,7 @@ class PartitionQueue:
         return future
 
     def close_open(self) -> None:
-        """Let the batch that gathers records go as it is."""
+        """Close the open batch as it is."""
         if self.open is not None:
             self.closed.append(self.open)
             self.open = None
@@ -256,7 +260,7 @@ class PartitionQueue:
     # ------------------------------------------------------------------ leases
 
     def lease(self) -> Future[None]:
-        """Done when it has numbers; fails with what it fails with."""
+        """Return a future that completes when the partition has a lease."""
         waiter: Future[None] = Future(loop=self._host.loop)
         if self.numbers is not None:
             waiter.set_result(None)
@@ -266,8 +270,8 @@ class PartitionQueue:
             self._lease_waiters.append(waiter)
         return waiter
 
-    def leased(self, numbers: Numbers) -> None:
-        """From now on it is written to under these."""
+    def leased(self, numbers: LeasedSequence) -> None:
+        """Use these sequence numbers from now on."""
         self.numbers = numbers
         self.leased_before = True
         for waiter in self._lease_waiters:
@@ -277,52 +281,52 @@ class PartitionQueue:
 
     @property
     def loses_none(self) -> bool:
-        """Whether nothing may be sent behind a record that was not: its number tells its place."""
+        """Whether an unsent record stops those after it: ids, or a name, fix their order."""
         return self._ids.given or self._settings.name is not None
 
     def not_leased(self, error: ProducerError) -> None:
-        """There is no lease for it: fail whatever waits for one."""
+        """Fail everything that waits for a lease: there is none."""
         for waiter in self._lease_waiters:
             if not waiter.done():
                 waiter.set_exception(copy_of(error))
         self._lease_waiters.clear()
         self.fail_unsent(error)
 
-    # ------------------------------------------------------------------ batches go
+    # ------------------------------------------------------------------ sending
 
     @property
     def can_send(self) -> bool:
-        """Whether it has something that may be sent now, as far as it knows by itself."""
-        flight = self.flight
-        if self.resting or flight.failed or self.ended is not None:
+        """Whether it has a batch to send; the session and the connection are not asked."""
+        in_flight = self.in_flight
+        if self.resting or in_flight.failed or self.ended is not None:
             return False
-        if len(flight.open) >= self._settings.max_in_flight:
+        if len(in_flight.open) >= self._settings.max_in_flight:
             return False
-        return bool(flight.again) or self._has_new()
+        return bool(in_flight.again) or self._has_new()
 
     def _has_new(self) -> bool:
-        """Whether there is a batch that was never sent and need not wait for more records.
+        """Whether a batch that was never sent need not wait for more records.
 
-        One that is not full goes only when nothing is under way: so a slow server gets fewer and
-        larger batches, and a fast one gets each at once.
+        A batch that is not full is sent only when nothing is in flight: a slow server gets fewer
+        and larger batches, a fast one gets each at once.
         """
         if self.closed:
             return True
-        if self.open is None or self.flight.open:
+        if self.open is None or self.in_flight.open:
             return False
         linger_ms = self._settings.linger_ms
         due = self.open.made_at + linger_ms / 1000
-        # A timer may come a little early: nothing would wake it again.
+        # A timer may fire a little early, and nothing would wake the partition again.
         return not linger_ms or time.monotonic() + _EARLY_S >= due
 
-    def next_batch(self, *, new: bool) -> Batch | None:
-        """The next batch to be sent, which is in flight from now on; `can_send` was asked.
+    def next_batch(self, *, new: bool) -> PendingBatch | None:
+        """Take the next batch to send; it is in flight from now on. Needs `can_send`.
 
         Parameters:
-            new: whether one may be taken that was never sent.
+            new: whether it may be one that was never sent.
         """
-        if self.flight.again:
-            batch = self.flight.again.popleft()
+        if self.in_flight.again:
+            batch = self.in_flight.again.popleft()
         elif not new or self.numbers is None:
             return None
         else:
@@ -330,15 +334,15 @@ class PartitionQueue:
             if fresh is None:
                 return None
             batch, self.numbered = fresh, True
-            span = self.numbers.span(batch, holes=self._settings.monotonic)
+            span = self.numbers.span(batch, gaps=self._settings.monotonic)
             self._sent_last = span.last
             batch.seal(span, self._settings.codec)
             self._host.unresolved += 1
-        self.flight.begin(batch)
+        self.in_flight.begin(batch)
         return batch
 
-    def _next_fresh(self, numbers: Numbers) -> Batch | None:
-        """The next batch that was never sent, without what stands in the log by its own ids."""
+    def _next_fresh(self, numbers: LeasedSequence) -> PendingBatch | None:
+        """Take the next batch that was never sent, without records that are in the log already."""
         while self.closed or self.open is not None:
             if not self.closed:
                 self.close_open()
@@ -346,52 +350,52 @@ class PartitionQueue:
             if not batch.ids or batch.ids[0] >= numbers.stored:
                 return batch
             futures, ids = batch.drop_below(numbers.stored)
-            span = Span(numbers.pid, numbers.generation, 0, 0, 0)
-            self._tell(futures, ids, span, -1, duplicate=True)
+            span = SequenceRange(numbers.pid, numbers.generation, 0, 0, 0)
+            self._complete(futures, ids, span, -1, duplicate=True)
             if batch.futures:
                 return batch
-            self._tell_repeats(batch)
+            self._complete_repeats(batch)
             self._host.memory.release(batch.cost)
         return None
 
-    # ------------------------------------------------------------------ answers come
+    # ------------------------------------------------------------------ responses
 
-    def succeeded(self, batch: Batch, offset: int, *, duplicate: bool) -> bool:
-        """A batch stands in the log.
+    def succeeded(self, batch: PendingBatch, offset: int, *, duplicate: bool) -> bool:
+        """Complete a batch that is in the log.
 
         Parameters:
-            offset: of its first record; -1: not told.
-            duplicate: it had been there before.
+            offset: of its first record; -1: unknown.
+            duplicate: an earlier request stored it.
 
         Returns:
-            Whether all that failed before may be sent again now.
+            Whether the failed batches may be sent again now.
         """
         self.failures = 0
         metrics = self._host.metrics
         metrics.batches += 1
         metrics.bytes += len(batch.data)
         span = batch.sealed
-        told = partial(self._tell_all, batch, offset, duplicate=duplicate)
+        complete = partial(self._complete_batch, batch, offset, duplicate=duplicate)
         self.acknowledged = max(self.acknowledged, span.last)
-        turned_back = self.flight.resolve(batch)
+        all_answered = self.in_flight.resolve(batch)
         self._forget(batch)
-        self._in_order.stored(span.last, told, self.flight.first)
+        self._in_order.stored(span.last, complete, self.in_flight.first)
         self._host.resolved(self)
-        return turned_back
+        return all_answered
 
-    def cut(self, batch: Batch, expected: int) -> None:
-        """What comes before a number stands in the log; the rest of a batch is to be sent."""
+    def cut(self, batch: PendingBatch, expected: int) -> None:
+        """Cut off the records of a batch that are in the log: those below `expected`."""
         numbers = batch.numbers
-        gone = batch.cut(expected, self._settings.codec, holes=self._settings.monotonic)
-        told = partial(self._tell, gone, numbers, batch.sealed, -1, duplicate=True)
-        self._in_order.stored(expected - 1, told, self.flight.first)
+        gone = batch.cut(expected, self._settings.codec, gaps=self._settings.monotonic)
+        complete = partial(self._complete, gone, numbers, batch.sealed, -1, duplicate=True)
+        self._in_order.stored(expected - 1, complete, self.in_flight.first)
 
-    def _tell_all(self, batch: Batch, offset: int, *, duplicate: bool) -> None:
-        self._tell(batch.futures, batch.numbers, batch.sealed, offset, duplicate=duplicate)
-        self._tell_repeats(batch)
+    def _complete_batch(self, batch: PendingBatch, offset: int, *, duplicate: bool) -> None:
+        self._complete(batch.futures, batch.numbers, batch.sealed, offset, duplicate=duplicate)
+        self._complete_repeats(batch)
 
-    def _tell_repeats(self, batch: Batch, error: ProducerError | None = None) -> None:
-        """Resolve the duplicates that were given after a batch's records.
+    def _complete_repeats(self, batch: PendingBatch, error: ProducerError | None = None) -> None:
+        """Complete the futures of duplicates that follow a batch's records.
 
         Parameters:
             error: what the batch failed with; None: it is stored.
@@ -402,63 +406,69 @@ class PartitionQueue:
         if not repeats:
             return
         for number, future in repeats:
-            if error is None or number <= self._told_last:
-                self._tell([future], [number], self._told_under, -1, duplicate=True)
+            if error is None or number <= self._completed_last:
+                self._complete([future], [number], self._completed_range, -1, duplicate=True)
             elif number < min(batch.ids[0], self._sent_last + 1) and type(error) is not FencedError:
-                # An earlier batch may have stored it, whatever is true of this one.
+                # An earlier batch may have stored it.
                 self._fail([future], OutcomeUnknownError(str(error)))
             else:
                 self._fail([future], error)
         self._host.memory.release(len(repeats) * RECORD_OVERHEAD)
 
-    def _tell(
-        self, futures: Futures, numbers: Sequence[int], span: Span, offset: int, *, duplicate: bool
+    def _complete(
+        self,
+        futures: Futures,
+        numbers: Sequence[int],
+        span: SequenceRange,
+        offset: int,
+        *,
+        duplicate: bool,
     ) -> None:
         if futures:
-            self._told_last = max(self._told_last, numbers[len(futures) - 1])
-            self._told_under = span
-        told = Sent(self.topic, self.partition, offset, span.pid, span.generation, -1, duplicate)
-        tell(futures, numbers, told)
+            self._completed_last = max(self._completed_last, numbers[len(futures) - 1])
+            self._completed_range = span
+        first = Sent(self.topic, self.partition, offset, span.pid, span.generation, -1, duplicate)
+        complete_futures(futures, numbers, first)
         self._host.metrics.records += len(futures)
         self._host.metrics.duplicates += len(futures) * duplicate
 
-    def _forget(self, batch: Batch) -> None:
+    def _forget(self, batch: PendingBatch) -> None:
         self._host.unresolved -= 1
         self._host.memory.release(batch.cost)
 
-    # ------------------------------------------------------------------ it ends
+    # ------------------------------------------------------------------ the end
 
     @property
-    def unsent(self) -> list[Batch]:
-        """Batches that were never sent, in their order."""
+    def unsent(self) -> list[PendingBatch]:
+        """The batches that were never sent, in their order."""
         return [*self.closed, *([self.open] if self.open is not None else ())]
 
     @property
-    def oldest(self) -> Batch | None:
-        """The batch that has waited longest."""
-        return next(iter(self.flight.all() or self.unsent), None)
+    def oldest(self) -> PendingBatch | None:
+        """The batch that was begun first."""
+        return next(iter(self.in_flight.all() or self.unsent), None)
 
     def end(self, error: ProducerError) -> None:
-        """It takes nothing more, and sends nothing more: what it never sent fails with this."""
+        """Accept and send no more records; those never sent fail with this error."""
         self.ended = error
         self.not_leased(error)
 
-    def fail_refused(self, batch: Batch, error: ProducerError) -> None:
-        """Fail a batch that is in flight, and was refused for good."""
+    def fail_refused(self, batch: PendingBatch, error: ProducerError) -> None:
+        """Fail an in-flight batch that the server has finally refused."""
         self._fail_all(batch, error)
-        self.flight.resolve(batch)
+        self.in_flight.resolve(batch)
         self._forget(batch)
-        self._in_order.tell(self.flight.first)
+        self._in_order.complete(self.in_flight.first)
 
     def fail_sent(self, error: ProducerError) -> None:
-        """Fail all that was sent and is not resolved."""
-        for batch in self.flight.clear():
+        """Fail all in-flight batches."""
+        for batch in self.in_flight.clear():
             self._fail_all(batch, error)
             self._forget(batch)
-        self._in_order.tell(None)
+        self._in_order.complete(None)
 
     def fail_unsent(self, error: ProducerError, count: int | None = None) -> None:
-        """Fail what was never sent: all, or the first so many batches."""
+        """Fail batches that were never sent: all, or the first `count`."""
         for batch in self.unsent[:count]:
             if self.closed:
                 self.closed.popleft()
@@ -467,9 +477,9 @@ class PartitionQueue:
             self._fail_all(batch, error)
             self._host.memory.release(batch.cost)
 
-    def _fail_all(self, batch: Batch, error: ProducerError) -> None:
+    def _fail_all(self, batch: PendingBatch, error: ProducerError) -> None:
         self._fail(batch.futures, error)
-        self._tell_repeats(batch, error)
+        self._complete_repeats(batch, error)
 
     def _fail(self, futures: Futures, error: ProducerError) -> None:
         failed = [each for each in futures if not each.done()]

@@ -1,7 +1,7 @@
-"""Which partition a record goes to that names none: as Kafka's Java client chooses.
+"""Chooses the partition of a record, as Kafka's Java client does.
 
-With a key by its murmur2 hash (BuiltInPartitioner.partitionForKey); without one to one partition
-until it has got a batch's worth of bytes, then to another one at random (KIP-480, KIP-794).
+With a key: by its murmur2 hash (BuiltInPartitioner.partitionForKey). Without a key: one partition
+until it has got a batch's worth of bytes, then another one at random (KIP-480, KIP-794).
 """
 
 import random
@@ -14,11 +14,11 @@ _M: Final = 0x5BD1E995
 
 
 class Partitioner:
-    """One topic's.
+    """Chooses partitions of one topic.
 
     Parameters:
-        partitions: of the topic, in order; all count for keys,
-        available: and those that have a leader, for records without.
+        partitions: all of the topic, in order; used for keys.
+        available: those that have a leader; used for records without a key.
         sticky_bytes: after so many bytes another partition is chosen.
     """
 
@@ -34,7 +34,7 @@ class Partitioner:
         self._left = 0
 
     def of(self, key: bytes | None, size: int) -> int:
-        """The partition of a record.
+        """Return the partition of a record.
 
         Parameters:
             size: of its value, in bytes.
@@ -50,14 +50,14 @@ class Partitioner:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of a key among so many, as Kafka's clients choose it."""
+    """Return a key's partition, as Kafka's clients choose it."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def murmur2(key: bytes) -> int:
-    """MurmurHash2 of 32 bits, with the seed that Kafka has (Utils.murmur2), not negative.
+    """Return the 32-bit MurmurHash2 with Kafka's seed (Utils.murmur2), not negative.
 
-    Half the time that aiokafka's takes: it reads four bytes at once.
+    It reads four bytes at once, and takes half the time of aiokafka's.
     """
     size = len(key)
     hashed = 0x9747B28C ^ size

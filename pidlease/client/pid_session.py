@@ -1,11 +1,11 @@
 """The PID of a producer: leased on first use, replaced before its lease ends.
 
-One task asks for leases, so answers cannot overtake one another. It goes through these states:
+One task sends the lease requests, so responses cannot overtake one another. Its states:
 
-    no PID -> leased -> draining: nothing new is sent -> nothing is unresolved -> no PID, or the
+    no PID -> leased -> draining: no new batch is sent -> no batch is in flight -> no PID, or the
     name's next one
 
-and from each of them to its end, where what is unresolved stays so for ever.
+The session can end in each of them; the outcome of in-flight batches then stays unknown.
 """
 
 import asyncio
@@ -21,42 +21,44 @@ from pidlease.client.errors import (
     SessionEndedError,
 )
 from pidlease.client.lease_client import Answer, LeaseClient
-from pidlease.client.lease_requests import GONE, NOT_FOUND, Asking, Held, TakenError
+from pidlease.client.lease_requests import (
+    GONE,
+    NOT_FOUND,
+    GrantedName,
+    LeaseRequests,
+    TakenError,
+)
 from pidlease.client.partition_queue import Host, PartitionQueue
-from pidlease.client.sequence_numbers import Numbers
-from pidlease.client.settings import Settings
+from pidlease.client.sequence_numbers import LeasedSequence
+from pidlease.client.settings import ProducerSettings
 from pidlease.core.lease import NO_PID, Lease
 from pidlease.http_api.lease_messages import LEASES_MAX
 
 _FOREVER: Final = float("inf")
-#: A lease that ends within this time, in seconds, has hardly any left.
+#: A lease that ends within so many seconds is replaced with a back-off.
 _SHORT_S: Final = 0.25
 
 
 class PidSession:
-    """A producer's PID, and what its partitions' numbers begin with.
-
-    Parameters:
-        host: the producer.
-        leases: who is asked.
+    """Leases a producer's PID, and the sequence numbers of its partitions.
 
     Attributes:
         pid: the PID; -1: none.
-        generation: of a name: the one that was granted; -1: it has no name, or no lease yet.
-        draining: nothing new is sent, because the PID is about to be replaced.
+        generation: the generation granted to the name; -1: no name, or no lease yet.
+        draining: no new batch is sent, because the PID is about to be replaced.
     """
 
     def __init__(self, host: Host, leases: LeaseClient) -> None:
         self._host: Final = host
-        self._asking: Final = Asking(host, leases)
-        self._settings: Final[Settings] = host.settings
+        self._requests: Final = LeaseRequests(host, leases)
+        self._settings: Final[ProducerSettings] = host.settings
         self.pid = host.settings.pid or NO_PID
         self.generation = -1
         self.draining = False
         self._own_pid = host.settings.pid is not None
-        #: What a name was granted last, until it is granted the next: the name is taken from nobody
-        #: who has it since.
-        self._held: Held | None = None
+        #: The name's last grant, while its PID is replaced: the renewal then fails if the name was
+        #: granted to another producer since.
+        self._held: GrantedName | None = None
         self._hurried = 0
         self._ends_at = _FOREVER
         self._wanted: dict[PartitionQueue, None] = {}
@@ -66,18 +68,18 @@ class PidSession:
         self._over = False
 
     def start(self) -> None:
-        """Begin to ask for what is wanted."""
+        """Start the task that leases."""
         self._task = self._host.spawn(self._run())
 
     async def close(self) -> None:
-        """Ask for nothing more."""
+        """Stop the task."""
         self.end()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def end(self) -> None:
-        """The session is over: nothing is leased any more."""
+        """End the session: lease nothing any more."""
         self._over = True
         self._stop_timers()
 
@@ -86,7 +88,7 @@ class PidSession:
             timer.cancel()
         self._timers.clear()
 
-    # ------------------------------------------------------------------ asked by the sender
+    # ------------------------------------------------------------------ called by the sender
 
     def want(self, partition: PartitionQueue) -> None:
         """Lease for a partition; it is woken when that is done."""
@@ -95,11 +97,11 @@ class PidSession:
 
     @property
     def alive(self) -> bool:
-        """Whether anything may be sent at all under this PID."""
+        """Whether any batch may be sent under this PID."""
         return time.monotonic() < self._ends_at
 
     def drained(self) -> None:
-        """Nothing is unresolved."""
+        """Note that no batch is in flight."""
         self._awake.set()
 
     # ------------------------------------------------------------------ the task
@@ -110,7 +112,7 @@ class PidSession:
             self._awake.clear()
             if self.draining:
                 if self._host.unresolved:
-                    continue  # woken again by the last answer
+                    continue  # the last response wakes it again
                 await self._replace()
             while self._wanted and not self.draining and not self._over:
                 await self._lease_some(list(self._wanted)[:LEASES_MAX])
@@ -118,14 +120,14 @@ class PidSession:
     async def _lease_some(self, partitions: list[PartitionQueue]) -> None:
         named = self.pid == NO_PID and self._settings.name is not None
         if self.pid == NO_PID and not named:
-            # One brings the PID; asked for together, each would get one of its own.
+            # The first lease brings the PID; leased together, each partition would get its own.
             partitions = partitions[:1]
         if named and self._held is not None:
             answers = await self._renew(self._held, partitions)
             if answers is None:
                 return
         else:
-            answers = await self._asking.lease(self.pid, partitions)
+            answers = await self._requests.lease(self.pid, partitions)
         for partition, answer in zip(partitions, answers, strict=True):
             self._take(partition, answer, named=named)
 
@@ -144,13 +146,13 @@ class PidSession:
 
     def _not_found(self, partition: PartitionQueue, answer: LeaseRefusedError) -> None:
         if partition.loses_none and partition.unsent:
-            # What comes behind it would have its number, or pass it by.
+            # The records after it would take its sequence number, or skip it.
             partition.end(answer)
             self._host.refuse(SessionEndedError(f"{partition}: {answer}"))
         partition.not_leased(answer)
 
     def _gone(self, partition: PartitionQueue, answer: LeaseRefusedError) -> None:
-        """The lease has ended, or the name has another PID."""
+        """Replace the PID: its lease has ended, or the name has another one."""
         if self._host.unresolved or self._own_pid:
             self._lost(str(answer))
             return
@@ -158,7 +160,7 @@ class PidSession:
         self._drain()
 
     def _adopt(self, partition: PartitionQueue, lease: Lease, *, granted: bool) -> None:
-        """Take a lease's numbers."""
+        """Use a lease's sequence numbers."""
         settings = self._settings
         if settings.name is not None:
             if granted:
@@ -178,13 +180,13 @@ class PidSession:
             generation = generation if settings.generation is None else settings.generation
         partition.acknowledged = max(partition.acknowledged, lease.resume_at - 1)
         if settings.name is not None:
-            # The server may have forgotten what a quiet partition had; the producer has not.
+            # The server may have forgotten an idle partition's sequence; the producer has not.
             number = max(number, partition.acknowledged + 1)
         initial = settings.initial_sequence_id
         if initial is not None and not partition.numbered:
             number = initial + 1
         stored = lease.resume_at if lease.resume_at > lease.sequence_number else 0
-        partition.leased(Numbers(lease.pid, generation, first, number, stored))
+        partition.leased(LeasedSequence(lease.pid, generation, first, number, stored))
         self._host.wake(partition)
 
     def _fenced(self, why: str) -> None:
@@ -194,14 +196,14 @@ class PidSession:
     # ------------------------------------------------------------------ the lease ends
 
     def _set_timers(self, lease: Lease) -> None:
-        """Replace the PID in time, and send nothing under it when it has ended."""
+        """Set the timers of a lease: one to replace the PID in time, one for its end."""
         if lease.ends_at == _FOREVER or (self._timers and lease.ends_at <= self._ends_at):
             return
         self._stop_timers()
         self._ends_at = lease.ends_at
         left = max(lease.ends_at - time.monotonic(), 0)
         self._hurried = self._hurried + 1 if left < _SHORT_S else 0
-        # One that has no time left is asked for again, but not at once.
+        # A lease with no time left is replaced too, but after a back-off.
         rest = self._host.backoff(self._hurried) if self._hurried else 0
         loop = self._host.loop
         self._timers = [
@@ -223,7 +225,7 @@ class PidSession:
         self._host.end(OutcomeUnknownError(text), SessionEndedError(text))
 
     async def _replace(self) -> None:
-        """Lease the next PID; nothing is in flight."""
+        """Lease the next PID; no batch is in flight."""
         known = [each for each in self._host.partitions.values() if each.numbers is not None]
         self._stop_timers()
         self._ends_at = _FOREVER
@@ -231,7 +233,7 @@ class PidSession:
         self.pid = NO_PID
         if self._settings.name is not None:
             if self._held is None and self.generation >= 0:
-                self._held = Held(before, self.generation)
+                self._held = GrantedName(before, self.generation)
             if known and self._held is not None:
                 await self._go_on(self._held, known[:LEASES_MAX])
         if self._over:
@@ -248,16 +250,18 @@ class PidSession:
         for partition in self._host.partitions.values():
             self._host.wake(partition)
 
-    async def _renew(self, held: Held, partitions: list[PartitionQueue]) -> Sequence[Answer] | None:
-        """The name's next PID; None where the name is somebody else's by now: that ends it."""
+    async def _renew(
+        self, held: GrantedName, partitions: list[PartitionQueue]
+    ) -> Sequence[Answer] | None:
+        """Lease the name's next PID; None: the session has ended, another producer has the name."""
         try:
-            return await self._asking.renew(held, partitions)
+            return await self._requests.renew(held, partitions)
         except TakenError:
             self._fenced("the name was granted to another producer; this one had")
             return None
 
-    async def _go_on(self, held: Held, partitions: list[PartitionQueue]) -> None:
-        """Write under the name's next PID from now on."""
+    async def _go_on(self, held: GrantedName, partitions: list[PartitionQueue]) -> None:
+        """Continue under the name's next PID."""
         answers = await self._renew(held, partitions)
         if answers is None:
             return

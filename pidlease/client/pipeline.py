@@ -1,4 +1,4 @@
-"""A producer's parts, put together: what records go through from `send` to their answers."""
+"""The parts of a producer, put together: the path of a record from `send` to its outcome."""
 
 import asyncio
 import logging
@@ -23,48 +23,45 @@ from pidlease.client.lease_client import LeaseClient
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.partition_queue import RECORD_OVERHEAD, PartitionQueue
 from pidlease.client.partitioner import Partitioner
+from pidlease.client.pending_batch import Futures, PendingBatch, Sent
 from pidlease.client.pid_session import PidSession
 from pidlease.client.producer_memory import Memory
-from pidlease.client.record_accumulator import Batch, Futures, Sent
 from pidlease.client.record_arguments import check_topic
-from pidlease.client.settings import Settings
+from pidlease.client.settings import ProducerSettings
 
 _log = logging.getLogger(__name__)
 
-#: A request for leases takes no longer than this, whatever others may.
+#: The timeout of lease requests, whatever that of others is.
 _LEASE_TIMEOUT_S: Final = 30.0
 
 
 class Pipeline:
-    """See the attributes; `Host` is what its parts see of it.
-
-    Parameters:
-        settings: the producer's.
+    """Everything below the producers' interfaces; it is the `Host` of its parts.
 
     Attributes:
-        partitions: those that were written to, by (topic, partition).
-        partitioners: by topic; emptied when the metadata changes.
-        unresolved: batches that were sent and have no answer for good.
-        refusal: why no record is taken; None: they are.
-        unseen: failed records that nobody has looked at.
-        failure_log: what is logged about failed records.
+        partitions: the partitions with a queue, by (topic, partition).
+        partitioners: by topic; cleared when the metadata changes.
+        unresolved: in-flight batches of all partitions.
+        refusal: why no record is accepted; None: records are accepted.
+        unseen: failed records that the application has not seen.
+        failure_log: logs failed records.
     """
 
     loop: asyncio.AbstractEventLoop
     session: PidSession
-    _links: LeaderConnections
+    _connections: LeaderConnections
     _sender: Sender
     _deadlines: BatchDeadlines
     _leases: LeaseClient
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ProducerSettings) -> None:
         self.settings: Final = settings
         self.metrics: Final = ProducerMetrics()
         self.memory: Final = Memory(settings.buffer_memory)
         self.partitions: Final[dict[tuple[str, int], PartitionQueue]] = {}
         self.partitioners: Final[dict[str, Partitioner]] = {}
-        #: As many futures as may be waiting in the buffer: when all of them fail at once, each can
-        #: still be looked at.
+        #: As many futures as fit into the buffer: if all of them fail at once, the application can
+        #: still see each.
         self.unseen_max: Final = settings.buffer_memory // RECORD_OVERHEAD + 1
         self.unseen: Final[UnseenFailures[asyncio.Future[Sent]]] = UnseenFailures(
             _looked_at, self.unseen_max
@@ -78,27 +75,27 @@ class Pipeline:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """See `LeasedProducer.start`."""
+        """Connect, and accept records from now on."""
         if self._started:
             raise ProducerError("a producer is started once")
         self._started = True
         self.loop = asyncio.get_running_loop()
-        self._links = LeaderConnections(self)
+        self._connections = LeaderConnections(self)
         self._leases = LeaseClient(self.settings.leases, timeout_s=_LEASE_TIMEOUT_S)
         self.session = PidSession(self, self._leases)
-        self._sender = Sender(self, self.session, self._links)
+        self._sender = Sender(self, self.session, self._connections)
         self._deadlines = BatchDeadlines(self)
         try:
-            await self._links.start()
+            await self._connections.start()
         except BaseException:
             await self._close()
             raise
-        self._links.client.cluster.add_listener(lambda _: self.partitioners.clear())
+        self._connections.client.cluster.add_listener(lambda _: self.partitioners.clear())
         self.session.start()
         self.refusal = None
 
     async def stop(self, timeout_s: float | None) -> None:
-        """See `LeasedProducer.stop`."""
+        """Deliver all pending records within `timeout_s`, and end."""
         if not self._started:
             return
         if self.refusal is None:
@@ -120,22 +117,22 @@ class Pipeline:
         self._sender.close()
         self._deadlines.close()
         await self._tasks.cancel()
-        await self._links.close()
+        await self._connections.close()
         await self._leases.close()
 
-    # ------------------------------------------------------------------ asked by the producer
+    # ------------------------------------------------------------------ called by the producer
 
     async def topic(self, topic: str) -> Partitioner:
-        """How a topic's records are spread; waits for its first metadata.
+        """Load a topic's metadata, and return its partitioner.
 
         Raises:
             TypeError, ValueError: it is not a topic's name.
             ProducerError: there is no such topic.
         """
         check_topic(topic)
-        client = self._links.client
+        client = self._connections.client
         try:
-            # As aiokafka's producer does; it makes the topic where the server does that.
+            # As aiokafka's producer does; it creates the topic if the server allows that.
             await client._wait_on_metadata(topic)
         except KafkaError as error:
             raise ProducerError(f"topic {topic}: {error!r}") from None
@@ -146,7 +143,7 @@ class Pipeline:
         return partitioner
 
     async def partition(self, topic: str, number: int) -> PartitionQueue:
-        """A partition's queue, made on first use.
+        """Return a partition's queue; it is made on first use.
 
         Raises:
             ValueError: there is no such partition.
@@ -168,13 +165,13 @@ class Pipeline:
         """Wait for room in the buffer.
 
         Raises:
-            ProducerError: no record is taken any more.
+            ProducerError: records are not accepted any more.
         """
         await self.memory.room()
         self.check()
 
     async def lease(self, partition: PartitionQueue) -> None:
-        """Wait until a partition has numbers."""
+        """Wait until a partition has a lease."""
         self.check()
         waiter = partition.lease()
         if not waiter.done():
@@ -182,13 +179,13 @@ class Pipeline:
         await waiter
 
     async def flush(self, unseen: UnseenFailures[Any]) -> None:
-        """Wait for all that was taken so far; see `LeasedProducer.flush`.
+        """Wait for the outcome of all records accepted so far.
 
         Parameters:
-            unseen: where the failures are that are to be reported.
+            unseen: the failures to report.
 
         Raises:
-            ProducerError: there are some, or the session is over.
+            ProducerError: there are failures, or the session is over.
         """
         await self._delivered()
         await unseen.settle()
@@ -198,43 +195,43 @@ class Pipeline:
         self.check()
 
     def read_metrics(self) -> ProducerMetrics:
-        """The counters, as they are now."""
+        """Return the counters, as they are now."""
         self.metrics.buffered_bytes = self.memory.used
         return self.metrics
 
     def check(self) -> None:
-        """Whether records are taken.
+        """Raise if records are not accepted.
 
         Raises:
-            ProducerError: they are not.
+            ProducerError: the reason.
         """
         if self.refusal is not None:
             raise copy_of(self.refusal)
 
     async def _delivered(self) -> None:
-        """Wait for all that was taken so far."""
-        waiting: list[tuple[PartitionQueue, Batch]] = []
+        """Wait for the outcome of all records accepted so far."""
+        waiting: list[tuple[PartitionQueue, PendingBatch]] = []
         for partition in self.partitions.values():
             partition.close_open()
             self.wake(partition)
             waiting += [(partition, batch) for batch in _left(partition)]
-        # Not for the records' futures: those are the callers', who may cancel them.
+        # The records' futures would not do: callers may cancel them.
         for partition, batch in waiting:
             while batch in _left(partition):
                 await self.memory.released()
 
-    # ------------------------------------------------------------------ asked by its parts
+    # ------------------------------------------------------------------ called by its parts
 
     def began(self, partition: PartitionQueue) -> None:
-        """See `Host`."""
+        """Watch the batch that a partition has begun."""
         self._deadlines.began(partition)
 
     def filled(self, partition: PartitionQueue) -> None:
-        """See `Host`."""
+        """Send a partition's full batch."""
         self._sender.push(partition)
 
     def resolved(self, partition: PartitionQueue) -> None:
-        """See `Host`."""
+        """Send a partition's next batch: one that was sent has its outcome."""
         if not self.unresolved and self.session.draining:
             self.session.drained()
         if partition.closed:
@@ -243,21 +240,21 @@ class Pipeline:
             self._sender.wake(partition)
 
     def failed(self, error: ProducerError, futures: Futures) -> None:
-        """See `Host`."""
+        """Count and log failed records."""
         self.metrics.failed(error, len(futures))
         self.failure_log.add(error, len(futures))
         self.unseen.add(futures)
 
     def wake(self, partition: PartitionQueue) -> None:
-        """See `Host`."""
+        """Look at a partition: it may have a batch to send."""
         self._sender.wake(partition)
 
     def backoff(self, failures: int) -> float:
-        """See `Host`."""
-        return self._links.backoff(failures)
+        """Return how many seconds to wait after so many failures in a row."""
+        return self._connections.backoff(failures)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """See `Host`."""
+        """Run a background task; an error in it ends the session."""
         return self._tasks.spawn(work)
 
     def _broken(self, error: BaseException) -> None:
@@ -266,13 +263,15 @@ class Pipeline:
         self.end(OutcomeUnknownError(text), SessionEndedError(text))
 
     def refuse(self, error: ProducerError) -> None:
-        """See `Host`."""
+        """Accept no more records."""
         if self.refusal is None:
             self.refusal = error
-            _log.warning("the producer takes no more records: %s: %s", type(error).__name__, error)
+            _log.warning(
+                "the producer accepts no more records: %s: %s", type(error).__name__, error
+            )
 
     def end(self, sent: ProducerError, unsent: ProducerError, *, quietly: bool = False) -> None:
-        """See `Host`."""
+        """End the session: fail the sent records with one error, the unsent ones with the other."""
         if not quietly:
             self.refuse(unsent)
         self.session.end()
@@ -283,15 +282,15 @@ class Pipeline:
 
 
 def no_partition(topic: str, number: int, partitions: Sequence[int]) -> ValueError:
-    """What `send` raises for a partition that a topic does not have."""
+    """Return the error for a partition that a topic does not have."""
     return ValueError(f"topic {topic} has no partition {number!r}; it has {len(partitions)}")
 
 
 def _looked_at(future: "asyncio.Future[Sent]") -> bool:
-    # asyncio notes, for each failed future, whether its error must still be logged.
+    # asyncio notes for each failed future whether its error must still be logged.
     return not future._log_traceback
 
 
-def _left(partition: PartitionQueue) -> list[Batch]:
-    """What a partition was given and that has neither been stored nor failed."""
-    return [*partition.flight.all(), *partition.unsent]
+def _left(partition: PartitionQueue) -> list[PendingBatch]:
+    """Return the pending batches of a partition."""
+    return [*partition.in_flight.all(), *partition.unsent]

@@ -7,40 +7,30 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from pidlease.client.metrics import ProducerMetrics
+from pidlease.client.pending_batch import Headers, Sent
 from pidlease.client.pipeline import Pipeline
-from pidlease.client.record_accumulator import Headers, Sent
-from pidlease.client.record_arguments import (
-    check_sequence_id,
-    check_size,
-    check_timestamp,
-    checked_headers,
-    octets,
-    record_bytes_max,
-    size_of_headers,
-)
+from pidlease.client.record_arguments import check_record, record_bytes_max
 from pidlease.client.settings import ProducerOptions, RecordOptions, settings_of
 
 _log = logging.getLogger(__name__)
 
-_NO_HEADERS: Final[Headers] = []
-
 
 class LeasedProducer:
-    """Sends records exactly once, under a PID that was leased for it.
+    """Sends records exactly once, under a PID that it leases.
 
         async with LeasedProducer(bootstrap_servers="127.0.0.1:9092",
                                   leases="http://127.0.0.1:8080") as producer:
             sent = await producer.send_and_wait("orders", b"...")
 
     One event loop uses it, the one that it was started in. Records of one partition are stored in
-    the order of `send`. What was sent and has no answer is sent again, with the same numbers, over
-    as many connections as it takes; before the lease ends another PID takes over.
+    the order of `send`. A batch without a response is sent again, with the same sequence numbers,
+    over as many connections as it takes; before the lease ends another PID takes over.
 
     Parameters:
-        options: see `Settings`; `bootstrap_servers` and `leases` must be given.
+        options: those of `ProducerSettings`; `bootstrap_servers` and `leases` are required.
 
     Raises:
-        ValueError: an option makes no sense.
+        ValueError: an option is invalid.
     """
 
     def __init__(self, **options: Unpack[ProducerOptions]) -> None:
@@ -55,26 +45,25 @@ class LeasedProducer:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Find the cluster. No lease is asked for before the first record.
+        """Connect to the cluster. The first lease is requested with the first record.
 
         Raises:
-            ProducerError: no server answers.
+            ProducerError: no server responds.
         """
         await self._pipeline.start()
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """Deliver what waits, and end.
+        """Deliver all pending records, and end.
 
-        Records that fail are logged and counted; only their futures raise. Call `flush` before,
-        or use `async with`, to be told of them.
+        Records that fail are logged and counted; only their futures raise. Call `flush` first, or
+        use `async with`, to get an error for them.
 
         Parameters:
-            timeout_s: how long that may take; what is left fails then. None: as long as each
-                record has, `delivery_timeout_ms`.
+            timeout_s: how long that may take; records left then fail. None: `delivery_timeout_ms`.
         """
         await self._pipeline.stop(timeout_s)
         if not self._in_block:
-            self._pipeline.unseen.take()  # or asyncio would log each of them
+            self._pipeline.unseen.take()  # asyncio would log each of them
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -92,14 +81,14 @@ class LeasedProducer:
         except Exception:
             if error is None:
                 raise
-            _log.exception("a producer could not be stopped as it should be")
+            _log.exception("stopping a producer failed")
         failed = self._pipeline.unseen.take()
         if error is None and failed is not None:
             raise failed
 
     # ------------------------------------------------------------------ records
 
-    async def send(  # noqa: C901, PLR0912, PLR0913 - what a record has, without further calls
+    async def send(  # noqa: PLR0913 - what a record has
         self,
         topic: str,
         value: bytes | None = None,
@@ -110,49 +99,35 @@ class LeasedProducer:
         timestamp_ms: int | None = None,
         sequence_id: int | None = None,
     ) -> asyncio.Future[Sent]:
-        """Take a record. Waits only for room in the buffer, and for a topic's first metadata.
+        """Accept a record. Waits only for room in the buffer, and for a topic's first metadata.
 
         Parameters:
-            topic: where it goes;
-            value: bytes, a bytearray or a memoryview; None: Kafka's tombstone,
-            key: likewise; None: it has none,
-            partition: None: by the key's murmur2 hash; without a key to one partition until it
-                has got a batch, then to another (as Kafka's Java client does).
-            headers: (key, value) each; `pidlease` is not yours to give.
+            value: bytes, a bytearray or a memoryview; None: Kafka's tombstone.
+            key: likewise; None: no key.
+            partition: None: by the key's murmur2 hash; without a key, one partition until it has
+                got a batch, then another (as Kafka's Java client does).
+            headers: (key, value) each; the key `pidlease` is reserved.
             timestamp_ms: since 1970; None: now.
-            sequence_id: the record's own number, above those of all records sent before it to
-                this partition (policy monotonic: one that is not above is a duplicate); all
-                records of a partition bring one, or none does.
+            sequence_id: the record's own sequence number, above those of all records sent before
+                to this partition (policy monotonic: a lower one makes it a duplicate); all records
+                of a partition have one, or none has.
 
         Returns:
-            A future: where the record stands, or a `ProducerError`.
+            A future of the record's place in the log; it fails with a `ProducerError`.
 
         Raises:
-            ValueError: the record, its topic's name, its partition, a header or its id is not
-                possible. The record has taken no number.
-            TypeError: one of them is of another type.
-            ProducerError: the topic does not exist, or the producer takes no more records; the
+            ValueError: the record, its topic's name, its partition, a header or its id is invalid.
+                The record has taken no sequence number.
+            TypeError: one of them has the wrong type.
+            ProducerError: the topic does not exist, or the producer accepts no more records; the
                 class says why.
         """
         pipeline = self._pipeline
         try:
             pipeline.check()
-            if value.__class__ is not bytes:
-                value = octets(value, "value")
-            size = len(value) if value is not None else 0
-            if key is not None:
-                key = octets(key, "key") or b""
-                size += len(key)
-            if headers is None:
-                headers = _NO_HEADERS
-            else:
-                headers = checked_headers(headers)
-                size += size_of_headers(headers)
-            if size > self._record_bytes_max:
-                check_size(size, self._record_bytes_max)
-            if timestamp_ms is not None or sequence_id is not None:
-                check_timestamp(timestamp_ms)
-                check_sequence_id(sequence_id)
+            value, key, headers, size = check_record(
+                value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
+            )
             if partition is None:
                 partitioner = pipeline.partitioners.get(topic) or await pipeline.topic(topic)
                 partition = partitioner.of(key, size)
@@ -160,12 +135,12 @@ class LeasedProducer:
             if queue is None:
                 queue = await pipeline.partition(topic, partition)
             if queue.closed or self._yielding:
-                # It gathers faster than it sends: let answers come in, and other tasks run.
+                # Records come faster than they are sent: let responses and other tasks run.
                 await self._yield()
             if self._memory.full:
                 await pipeline.room()
-            # Nothing is awaited from here on: who is cancelled has not sent the record, and a
-            # session that ended meanwhile takes none.
+            # Nothing is awaited from here on: a cancelled caller has not sent the record, and a
+            # session that has ended meanwhile accepts none.
             pipeline.check()
             return queue.add(key, value, headers, timestamp_ms, sequence_id)
         except Exception as error:
@@ -173,7 +148,7 @@ class LeasedProducer:
             raise
 
     async def _yield(self) -> None:
-        """Let others run. Who comes meanwhile does so too, or it would overtake this record."""
+        """Let other tasks run. Calls of `send` meanwhile yield too: they must not overtake."""
         self._yielding += 1
         try:
             await asyncio.sleep(0)
@@ -183,29 +158,29 @@ class LeasedProducer:
     async def send_and_wait(
         self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]
     ) -> Sent:
-        """Send a record and wait until it stands in the log; see `send`."""
+        """Send a record and wait until it is in the log; the parameters are those of `send`."""
         return await (await self.send(topic, value, **options))
 
     async def flush(self) -> None:
-        """Wait until all that was sent so far stands in the log, or has failed.
+        """Wait until all records sent so far are in the log, or have failed.
 
-        A future was looked at when it was awaited, or asked for `result()` or `exception()`, also
-        by its callback, or was cancelled.
+        The application has seen a failure when it awaited the future, called its `result()` or
+        `exception()`, also in a callback, or cancelled it.
 
         Raises:
-            ProducerError: a record has failed since the last `flush`, and nobody has looked at its
-                future; or the session is over. Each record's future says what became of it.
+            ProducerError: a record has failed since the last `flush`, and the application has not
+                seen that; or the session is over. Each record's future has its outcome.
         """
         await self._pipeline.flush(self._pipeline.unseen)
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ state
 
     async def partitions_for(self, topic: str) -> Sequence[int]:
-        """The partitions of a topic.
+        """Return the partitions of a topic.
 
         Raises:
             TypeError, ValueError: it is not a topic's name.
-            ProducerError: there is no such topic, or the producer takes no more records.
+            ProducerError: there is no such topic, or the producer accepts no more records.
         """
         self._pipeline.check()
         partitioners = self._pipeline.partitioners
@@ -222,23 +197,24 @@ class LeasedProducer:
         await self._pipeline.lease(queue)
 
     def last_sequence_id(self, topic: str, partition: int) -> int:
-        """The highest number known to stand in the log, of this producer or, with a name, of the
-        one before it; -1: none is, or the partition has no lease yet (see `lease`).
+        """Return the highest sequence number known to be in the log; -1: none is.
+
+        With a name, its previous producers count. It is -1 before a lease (see `lease`).
         """
         queue = self._partitions.get((topic, partition))
         return queue.acknowledged if queue is not None else -1
 
     @property
     def producer_name(self) -> str | None:
-        """The name that it was given."""
+        """The producer's name."""
         return self._settings.name
 
     @property
     def pid(self) -> int:
-        """The PID that it writes under; -1: none yet."""
+        """The current PID; -1: none yet."""
         return self._pipeline.session.pid
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """Plain counters, as they are now."""
+        """The counters, as they are now."""
         return self._pipeline.read_metrics()

@@ -1,4 +1,4 @@
-"""How much may wait in a producer, and who waits for room."""
+"""The buffer memory of a producer, and the callers that wait for room."""
 
 import asyncio
 from collections import deque
@@ -9,10 +9,10 @@ from pidlease.core.byte_budget import ByteBudget
 
 
 class Memory(ByteBudget):
-    """Bytes of records that are not acknowledged yet.
+    """Bytes of pending records.
 
     Parameters:
-        limit: from here on, `send` waits.
+        limit: when so many bytes are used, `send` waits.
     """
 
     __slots__ = ("_released", "_waiting")
@@ -24,11 +24,11 @@ class Memory(ByteBudget):
 
     @property
     def full(self) -> bool:
-        """Whether the next record has to wait; those before it go first."""
+        """Whether the next record has to wait; those that wait already go first."""
         return self.exhausted or bool(self._waiting)
 
     async def room(self) -> None:
-        """Wait for room, in the order of asking. The caller takes it before anybody else runs."""
+        """Wait for room, in the order of calls. The caller must use it before it yields."""
         while self.full:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -37,10 +37,10 @@ class Memory(ByteBudget):
             except asyncio.CancelledError:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
-                self.wake()  # the turn was given to somebody who left
+                self.wake()  # this turn goes to the next caller
                 raise
             if not self.exhausted:
-                # Who is next goes on when this one has taken its part.
+                # The next caller continues after this one has used its part.
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
 
@@ -53,14 +53,14 @@ class Memory(ByteBudget):
             self._released = None
 
     async def released(self) -> None:
-        """Wait until a batch gives back what it took: it stands in the log, or has failed."""
+        """Wait until a batch gives back its bytes: it is in the log, or has failed."""
         if self._released is None:
             self._released = asyncio.get_running_loop().create_future()
-        # Several may wait for it, and `wait` does not cancel it where one of them is.
+        # Several tasks may wait for it; `wait` does not cancel it with one of them.
         await asyncio.wait((self._released,))
 
     def wake(self) -> None:
-        """Let the next one go on, if there is room."""
+        """Let the next caller continue, if there is room."""
         while self._waiting and not self.exhausted:
             turn = self._waiting.popleft()
             if not turn.done():

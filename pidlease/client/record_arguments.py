@@ -1,25 +1,68 @@
-"""What `send` is given, checked before the record is taken."""
+"""Validates the arguments of `send`, before the record is accepted."""
 
 from typing import Final
 
-from pidlease.client.record_accumulator import Headers
+from pidlease.client.pending_batch import Headers
 from pidlease.kafka.records.identity_header import HEADER_KEY
 from pidlease.storage.topics.topic_store import illegal_name
 
-#: Of a record beside key, value and headers, and of a batch around it.
+#: Bytes of a record beside key, value and headers, and of the batch around it.
 _FRAME_BYTES: Final = 200
 _HEADER: Final = HEADER_KEY.decode()
 _BUFFERS: Final = (bytes, bytearray, memoryview)
+_NO_HEADERS: Final[Headers] = []
 SEQUENCE_MAX: Final = 2**63 - 1
 
 
 def record_bytes_max(max_request_size: int) -> int:
-    """How many bytes key, value and headers of a record may have together."""
+    """Return how many bytes key, value and headers of a record may have together."""
     return max_request_size - _FRAME_BYTES
 
 
+def check_record(
+    value: bytes | None,
+    key: bytes | None,
+    headers: Headers | None,
+    timestamp_ms: int | None,
+    sequence_id: int | None,
+    bytes_max: int,
+) -> tuple[bytes | None, bytes | None, Headers, int]:
+    """Validate a record, except for its topic and partition.
+
+    Parameters:
+        bytes_max: see `record_bytes_max`.
+
+    Returns:
+        Value, key and headers as the producer's own, and their size in bytes.
+
+    Raises:
+        TypeError: one of them has the wrong type.
+        ValueError: one of them has an impossible value, or the record is too large.
+    """
+    if value.__class__ is not bytes:
+        value = octets(value, "value")
+    size = len(value) if value is not None else 0
+    if key is not None:
+        key = octets(key, "key") or b""
+        size += len(key)
+    if not headers:
+        headers = _NO_HEADERS
+    else:
+        headers = checked_headers(headers)
+        size += size_of_headers(headers)
+    if size > bytes_max:
+        raise ValueError(
+            f"a record of {size} bytes; with max_request_size {bytes_max + _FRAME_BYTES}"
+            f" it has at most {bytes_max}"
+        )
+    if timestamp_ms is not None or sequence_id is not None:
+        check_timestamp(timestamp_ms)
+        check_sequence_id(sequence_id)
+    return value, key, headers, size
+
+
 def check_topic(topic: str) -> None:
-    """Refuse what cannot be a topic's name, by Kafka's rule.
+    """Validate a topic's name by Kafka's rule.
 
     Raises:
         TypeError: it is no str.
@@ -32,13 +75,13 @@ def check_topic(topic: str) -> None:
 
 
 def octets(value: bytes | None, what: str) -> bytes | None:
-    """A record's key or value as bytes of its own.
+    """Return a record's key or value as bytes of its own.
 
     Parameters:
-        what: which of both it is.
+        what: its name, for the message.
 
     Raises:
-        TypeError: it is of another type.
+        TypeError: it has another type.
     """
     if value is None or type(value) is bytes:
         return value
@@ -49,11 +92,11 @@ def octets(value: bytes | None, what: str) -> bytes | None:
 
 
 def checked_headers(headers: Headers) -> Headers:
-    """A copy of a record's headers.
+    """Copy and validate a record's headers.
 
     Raises:
         TypeError: a name is no str, or a value is neither bytes nor None.
-        ValueError: one has the name that is the producer's own.
+        ValueError: one has the producer's own name, `pidlease`.
     """
     found: Headers = []
     for name, text in headers:
@@ -66,25 +109,12 @@ def checked_headers(headers: Headers) -> Headers:
 
 
 def size_of_headers(headers: Headers) -> int:
-    """How many bytes headers may take at most."""
+    """Return the largest size that headers may have when encoded."""
     return sum(len(name) * 4 + len(text or b"") for name, text in headers)
 
 
-def check_size(size: int, bytes_max: int) -> None:
-    """Refuse a record that is too large.
-
-    Raises:
-        ValueError: it is.
-    """
-    if size > bytes_max:
-        raise ValueError(
-            f"a record of {size} bytes; with max_request_size {bytes_max + _FRAME_BYTES}"
-            f" it has at most {bytes_max}"
-        )
-
-
 def check_timestamp(timestamp_ms: int | None) -> None:
-    """Refuse what is no time in ms since 1970.
+    """Validate a time in ms since 1970.
 
     Raises:
         TypeError: it is no int.

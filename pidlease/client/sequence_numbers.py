@@ -1,22 +1,20 @@
-"""Under which PID and numbers a partition is written to, and what ids its records bring."""
+"""The sequence numbers of a partition: from its lease, or the records' own sequence_ids."""
 
 from typing import Final
 
-from pidlease.client.record_accumulator import Batch, Span
+from pidlease.client.pending_batch import PendingBatch, SequenceRange
 from pidlease.client.record_arguments import SEQUENCE_MAX
 
 
-class Numbers:
-    """What a lease begins with, and how far it has gone since.
+class LeasedSequence:
+    """The next sequence numbers under a lease.
 
     Parameters:
-        pid: the PID,
-        generation: and the generation.
-        first: where the range of the next batch begins on the wire.
-        number: the number of the next record, where records bring none; beyond `first` only
-            where a name has got a new PID.
-        stored: what has a number below this stands in the log under the name's PID before: the
-            server would not know it again.
+        first: first_sequence of the next batch on the wire.
+        number: the sequence number of the next record, if records have none of their own; above
+            `first` only after a name has got a new PID.
+        stored: records with a sequence number below this are in the log under the name's previous
+            PID: the server would not detect them as duplicates.
     """
 
     __slots__ = ("first", "generation", "number", "pid", "stored")
@@ -28,22 +26,22 @@ class Numbers:
         self.number = number
         self.stored: Final = stored
 
-    def span(self, batch: Batch, *, holes: bool) -> Span:
-        """The next batch's numbers; they are taken.
+    def span(self, batch: PendingBatch, *, gaps: bool) -> SequenceRange:
+        """Take the next batch's sequence numbers.
 
         Parameters:
-            holes: whether numbers may be left out between batches.
+            gaps: whether sequence gaps between batches are allowed.
         """
         number = batch.ids[0] if batch.ids else self.number
         last = batch.ids[-1] if batch.ids else number + len(batch.futures) - 1
-        # An application that sends again what it sent before a crash begins behind `first`.
-        first = number if holes else min(self.first, number)
+        # An application that sends again after a crash may begin below `first`.
+        first = number if gaps else min(self.first, number)
         self.first = self.number = last + 1
-        return Span(self.pid, self.generation, first, last, number)
+        return SequenceRange(self.pid, self.generation, first, last, number)
 
 
-class Ids:
-    """Numbers that an application gives its records itself: they rise, or there are none.
+class SequenceIds:
+    """The sequence_ids that an application gives its records: they rise, or there are none.
 
     Attributes:
         last: the highest; -1: there was none.
@@ -56,16 +54,16 @@ class Ids:
         self.last = -1
 
     def check(self, sequence_id: int | None, *, repeats: bool = False) -> bool:
-        """Whether a record is new that brings this id, or none.
+        """Check the sequence_id of the next record.
 
         Parameters:
-            repeats: an id that is not above the last one makes a record a duplicate.
+            repeats: whether a record with a sequence_id not above the last one is a duplicate.
 
         Returns:
-            False: it is a duplicate.
+            False: the record is a duplicate.
 
         Raises:
-            ValueError: it may not come next.
+            ValueError: the record cannot be next.
         """
         if self._given not in (None, sequence_id is not None):
             raise ValueError("either all records bring a sequence_id, or none")
@@ -76,12 +74,12 @@ class Ids:
         raise ValueError(f"sequence_id {sequence_id} does not rise: {self.last} was the last")
 
     def note(self, sequence_id: int | None) -> None:
-        """A record has come."""
+        """Note the sequence_id of a record that was added."""
         self._given = sequence_id is not None
         if sequence_id is not None:
             self.last = sequence_id
 
     @property
     def given(self) -> bool:
-        """Whether records are known to bring some."""
+        """Whether the records have sequence_ids, as far as is known."""
         return self._given is True

@@ -1,4 +1,4 @@
-"""The options of a producer, checked."""
+"""The options of a producer, validated."""
 
 import ssl
 from collections.abc import Mapping, Sequence
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, TypedDict
 
-from pidlease.client.record_accumulator import CODECS
+from pidlease.client.pending_batch import CODECS
 from pidlease.core.pid import Policy, policy_of
 
 Place = tuple[str, int]
 PolicyName = Literal["strict", "monotonic"]
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
-#: As many as the server remembers with their offsets.
+#: The server remembers so many batches with their offsets.
 IN_FLIGHT_MAX: Final = 5
 _NAME_BYTES_MAX: Final = 256
-#: A name gets no third PID while the lease of its first one lasts.
+#: Then a name gets no third PID while the lease of its first one lasts.
 _RENEW_BEFORE_MAX: Final = 0.5
 _INT63_MAX: Final = 2**63 - 1
 
 
 class ProducerOptions(TypedDict, total=False):
-    """What `LeasedProducer` and `BlockingProducer` are told; see `Settings`."""
+    """The options of `LeasedProducer` and `BlockingProducer`; `ProducerSettings` documents them."""
 
     bootstrap_servers: str | Sequence[str]
     leases: str
@@ -50,7 +50,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class RecordOptions(TypedDict, total=False):
-    """What `send` takes beside topic and value; see `LeasedProducer.send`."""
+    """Arguments of `send` beside topic and value; `LeasedProducer.send` documents them."""
 
     key: bytes | None
     partition: int | None
@@ -60,37 +60,37 @@ class RecordOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ProducerSettings:
     """A producer's settings.
 
     Attributes:
         bootstrap_servers: HOST:PORT, or several of them, of the Kafka port.
-        leases: where leases are asked for: the URL of the HTTP port, `http://HOST:PORT`.
-        client_id: what the server's logs call this client.
-        name: of the producer: it gets the same PID again after a crash, and its numbers go on.
-        policy: strict numbers without holes; monotonic takes ids of the application's own, which
-            rise and may have holes, and needs a name.
-        pid: a PID that was leased before,
-        generation: the generation to use with it; None: as the server says,
-        sequences: and the next number by (topic, partition), where it is not the server's to say.
-        initial_sequence_id: of policy monotonic: the first record without an id of its own gets
-            the number behind this one; None: it goes on behind the last in the log.
+        leases: the URL of the HTTP port, `http://HOST:PORT`, for leases.
+        client_id: the name of this client in the server's logs.
+        name: the producer's name: after a crash it gets the same PID and continues its sequence.
+        policy: strict: sequence numbers without gaps; monotonic: sequence_ids of the application,
+            which rise and may have gaps. Monotonic needs a name.
+        pid: a PID that was leased before.
+        generation: the generation to use with `pid`; None: the server's.
+        sequences: the next sequence number with `pid`, by (topic, partition); else the server's.
+        initial_sequence_id: of policy monotonic: the first record without a sequence_id gets the
+            number after this one; None: it continues after the last in the log.
         compression_type: of batches.
-        max_batch_size: bytes of a batch before compression; a larger record goes alone.
-        max_request_size: bytes of a record at most, and about those of a request.
-        linger_ms: how long a batch that is not full waits for more. 0: as long as one is under
-            way on its partition.
-        max_in_flight: batches of a partition that are sent and not answered.
-        buffer_memory: bytes of all records that were not answered, with what is kept for each;
-            beyond, `send` waits.
-        delivery_timeout_ms: how long a record may take from `send` to its answer.
-        request_timeout_ms: how long an answer may take; then the connection is replaced.
-        retry_backoff_ms: the wait before a batch is sent again, doubled each time,
-        retry_backoff_max_ms: up to this.
-        metadata_max_age_ms: how often it is looked for new partitions.
-        renew_before: the part of a lease before whose end the next one is leased.
-        security_protocol: PLAINTEXT or SSL,
-        ssl_context: and by what.
+        max_batch_size: bytes of a batch before compression; a larger record is sent alone.
+        max_request_size: the most bytes of a record, and about those of a request.
+        linger_ms: how long a batch that is not full waits for more records. 0: while another batch
+            of its partition is in flight.
+        max_in_flight: the most in-flight batches of a partition.
+        buffer_memory: bytes of all pending records, with the overhead of each; beyond, `send`
+            waits.
+        delivery_timeout_ms: how long a record may take from `send` to its outcome.
+        request_timeout_ms: how long a response may take; then the connection is replaced.
+        retry_backoff_ms: the wait before a batch is sent again, doubled each time.
+        retry_backoff_max_ms: the longest wait before a batch is sent again.
+        metadata_max_age_ms: how often the metadata is loaded again, for new partitions.
+        renew_before: the part of a lease that is left when the next PID is leased.
+        security_protocol: PLAINTEXT or SSL.
+        ssl_context: of SSL connections.
     """
 
     bootstrap_servers: str | Sequence[str]
@@ -118,10 +118,10 @@ class Settings:
     ssl_context: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Validate the options.
 
         Raises:
-            ValueError: names the option.
+            ValueError: one is invalid; the text names it.
         """
         for problem in (
             self._identity_problem(),
@@ -134,12 +134,12 @@ class Settings:
 
     @property
     def monotonic(self) -> bool:
-        """Whether numbers may have holes."""
+        """Whether sequence gaps are allowed."""
         return self.policy == "monotonic"
 
     @property
     def codec(self) -> str | None:
-        """What batches are compressed by."""
+        """The codec of batches; None: no compression."""
         return None if self.compression_type == "none" else self.compression_type
 
     def _identity_problem(self) -> str:
@@ -148,7 +148,7 @@ class Settings:
         if self.name is not None and not 1 <= len(self.name.encode()) <= _NAME_BYTES_MAX:
             return f"name has 1 to {_NAME_BYTES_MAX} bytes"
         if self.name is not None and self.pid is not None:
-            return "name and pid cannot both be given: a name's PID is the server's to say"
+            return "name and pid cannot both be given: the server chooses a name's PID"
         if self.monotonic and self.name is None:
             return "policy monotonic needs a name"
         if not self.leases.startswith(("http://", "https://")):
@@ -161,7 +161,7 @@ class Settings:
         if self.initial_sequence_id is not None and not self.monotonic:
             return "initial_sequence_id goes with policy monotonic"
         if self.pid is not None and self.pid <= 0:
-            return f"pid {self.pid} is none"
+            return f"pid {self.pid} is not above 0"
         numbers = {"generation": self.generation, **{
             f"sequences of {place}": number for place, number in (self.sequences or {}).items()
         }}  # fmt: skip
@@ -171,7 +171,7 @@ class Settings:
         if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
             return "initial_sequence_id is at least -1"
         if self.pid is not None and policy_of(self.pid) is not Policy.STRICT:
-            # It would be sent by the rules of one policy, and judged by those of another.
+            # The client would send by one policy's rules, and the server validate by another's.
             return f"pid {self.pid} was not leased with policy strict"
         return ""
 
@@ -202,14 +202,14 @@ class Settings:
         return ""
 
 
-def settings_of(options: ProducerOptions) -> Settings:
-    """The settings that a producer was given.
+def settings_of(options: ProducerOptions) -> ProducerSettings:
+    """Return the settings of a producer.
 
     Raises:
-        ValueError: one is missing, unknown, or makes no sense.
+        ValueError: an option is missing, unknown, or invalid.
     """
     if missing := {"bootstrap_servers", "leases"} - options.keys():
         raise ValueError(f"not given: {', '.join(sorted(missing))}")
     if unknown := options.keys() - ProducerOptions.__annotations__.keys():
         raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
-    return Settings(**options)
+    return ProducerSettings(**options)

@@ -8,9 +8,9 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from pidlease.copier.cluster_reader import Chunk
 from pidlease.copier.copied_batch import CopiedBatch, Records, Writer, unpacked, with_identity
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk
 from pidlease.kafka.records.record_batch import (
     CODEC_BITS,
     CODECS,

@@ -10,11 +10,14 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.admin import CreateTopicsRequest_v3, CreateTopicsResponse_v3
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from typing_extensions import override
 
 from pidlease.copier.cluster_reader import Asked
-from pidlease.copier.create_topics import CreateTopic, NewTopic
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+from pidlease.kafka.api import API_CREATE_TOPICS
 from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
 
 _log = logging.getLogger(__name__)
@@ -27,7 +30,46 @@ _REST_S: Final = 0.5
 _INTERNAL: Final = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 _DEDUPLICATION: Final = "pidlease.deduplication"
 _OFF: Final = "off"
+#: The first version that leaves the replication factor to the cluster (KIP-464). aiokafka knows up
+#: to version 3, which has the same fields.
+API_CREATE_TOPICS_VERSION: Final = 4
+#: The cluster's default.
+_DEFAULT_REPLICATION: Final = -1
 Answer = TypeVar("Answer")
+
+
+class _CreateTopicsResponse(Response):  # type: ignore[misc]  # aiokafka is not typed
+    API_KEY = API_CREATE_TOPICS
+    API_VERSION = API_CREATE_TOPICS_VERSION
+    SCHEMA = CreateTopicsResponse_v3.SCHEMA
+
+
+class _CreateTopicsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka is not typed
+    API_KEY = API_CREATE_TOPICS
+    API_VERSION = API_CREATE_TOPICS_VERSION
+    RESPONSE_TYPE = _CreateTopicsResponse
+    SCHEMA = CreateTopicsRequest_v3.SCHEMA
+
+
+class _CreateTopic(Request[_CreateTopicsStruct]):  # type: ignore[misc]  # aiokafka is not typed
+    """A request to create a topic.
+
+    Parameters:
+        timeout_ms: how long the cluster may take.
+    """
+
+    API_KEY = API_CREATE_TOPICS
+
+    def __init__(self, topic: str, partitions: int, timeout_ms: int) -> None:
+        self._topic: Final = topic
+        self._partitions: Final = partitions
+        self._timeout_ms: Final = timeout_ms
+
+    @override
+    def build(self, request_struct_class: type[_CreateTopicsStruct]) -> _CreateTopicsStruct:
+        none: list[object] = []
+        topics = [(self._topic, self._partitions, _DEFAULT_REPLICATION, none, none)]
+        return request_struct_class(topics, self._timeout_ms, False)  # noqa: FBT003 - not only tried
 
 
 class Patience(Protocol):
@@ -163,7 +205,7 @@ class Cluster:
 
     async def _create(self, topic: str, partitions: int) -> None:
         """Make a topic, unless somebody else does."""
-        request = CreateTopic(NewTopic(topic, partitions), int(_SEEN_S * 1000))
+        request = _CreateTopic(topic, partitions, int(_SEEN_S * 1000))
         node = self.client.get_random_node()
         response = await self.client.send(node, request)
         for _, code, message in response.topic_errors:

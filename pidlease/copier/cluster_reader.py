@@ -1,9 +1,9 @@
-"""Asks a cluster for offsets and records, until it answers."""
+"""Reads offsets and records of a cluster's partitions, with retries."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final, NamedTuple
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, LeaderNotAvailableError, for_code
@@ -12,8 +12,9 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk, chunk_of
+from pidlease.core.buffer import Buffer
 from pidlease.kafka.error_codes import REREAD
+from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader, read_header
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,56 @@ def known_leader(client: AIOKafkaClient, place: TopicPartition) -> int | None:
     """Who leads a partition, as far as a client knows; None: nobody is known to."""
     leader = client.cluster.leader_for_partition(place)
     return None if leader is None or leader == _NOBODY else int(leader)
+
+
+class Chunk(NamedTuple):
+    """A fetch's records of one partition.
+
+    Attributes:
+        data: batches; the first may begin before what was asked for, the last may be cut off.
+        aborted: transactions that were aborted: (producer id, first offset), in any order.
+        end_offset: where reading goes up to now.
+    """
+
+    data: Buffer
+    aborted: list[tuple[int, int]]
+    end_offset: int
+
+    def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """The whole batches; nothing of them is checked."""
+        view = memoryview(self.data)
+        at = 0
+        while len(view) - at >= HEADER_BYTES:
+            header = read_header(view, at)
+            if at + header.size > len(view):
+                return
+            if header.size < HEADER_BYTES:  # of an old format, or none: for who checks it
+                yield header, view[at:]
+                return
+            yield header, view[at : at + header.size]
+            at += header.size
+
+    @property
+    def behind(self) -> int:
+        """The first offset behind its last whole batch; -1: it has none."""
+        last = -1
+        for header, _ in self.batches():
+            last = header.last_offset
+        return last + 1 if last >= 0 else -1
+
+
+def chunk_of(part: tuple[Any, ...], *, committed: bool) -> Chunk:
+    """What stands in aiokafka's Fetch answer of version 4 or newer.
+
+    Parameters:
+        part: the partition's part of it.
+        committed: only what is committed was asked for: that ends at the last stable offset.
+    """
+    _, _, end, stable, *rest = part
+    # More comes between the last stable offset and the records from version to version.
+    aborted = next((each for each in rest if isinstance(each, list)), [])
+    return Chunk(rest[-1] or b"", [(each[0], each[1]) for each in aborted],
+                 stable if committed else end)  # fmt: skip
 
 
 class Asked:

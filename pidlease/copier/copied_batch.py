@@ -1,7 +1,7 @@
 """Batches for the destination, out of the source's.
 
 A batch of the source goes on as it is, with a header before the others of its first record: nothing
-is done for each record. Only small ones are joined, and those with holes, or with what is not to be
+is done for each record. Only small ones are joined, and those with gaps, or with what is not to be
 copied, are written anew.
 """
 
@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, cast
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
+from typing_extensions import override
 
-from pidlease.client.record_accumulator import CODECS, Batch, Futures, Span
+from pidlease.client.pending_batch import CODECS, Futures, PendingBatch, SequenceRange
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.records.identity_header import (
     HEADER_KEY,
@@ -61,7 +62,7 @@ class Records(NamedTuple):
     max_timestamp: int
 
 
-class CopiedBatch(Batch):
+class CopiedBatch(PendingBatch):
     """Records of the source on their way.
 
     Parameters:
@@ -98,12 +99,13 @@ class CopiedBatch(Batch):
         self.weight: Final = max(self.cost, source_bytes)
         self.made_at = made_at
         self.data = bytearray()
-        self.span: Span | None = None
+        self.span: SequenceRange | None = None
         self.sends = 0
         self.repeats = []
 
-    def seal(self, span: Span, codec: str | None) -> None:  # noqa: ARG002 - the source's is kept
-        """See `Batch`."""
+    @override
+    def seal(self, span: SequenceRange, codec: str | None) -> None:
+        # The codec of the source's batch is kept.
         if self._records is None:
             raise ValueError("the batch is sealed")
         payload, at, count, base_timestamp, max_timestamp = self._records
@@ -123,12 +125,13 @@ class CopiedBatch(Batch):
         _UINT32.pack_into(data, CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
         self.span, self.data = span, data
 
+    @override
     def drop_below(self, number: int) -> tuple[Futures, list[int]]:
-        """See `Batch`; a copier's lease never says what to drop."""
-        raise NotImplementedError
+        raise NotImplementedError("a copier's lease never asks for this")
 
-    def cut(self, expected: int, codec: str | None, *, holes: bool) -> Futures:  # noqa: ARG002
-        """See `Batch`: leave out what the destination has; whoever waits, waits for the rest."""
+    @override
+    def cut(self, expected: int, codec: str | None, *, gaps: bool) -> Futures:
+        # The one future of the batch completes with its rest.
         span = self.sealed
         gone = sum(offset < expected for offset in self.ids)
         writer = Writer()
@@ -187,7 +190,7 @@ def with_identity(header: BatchHeader, records: Buffer) -> Records | None:
     """A batch's records with room for who sends them, and without a header `pidlease` they had.
 
     Parameters:
-        header: the batch's, whose records have no holes.
+        header: the batch's, whose records have no gaps.
         records: not compressed.
 
     Returns:

@@ -16,10 +16,10 @@ from pidlease.client.leader_connections import LeaderConnections
 from pidlease.client.lease_client import LeaseClient
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.partition_queue import PartitionQueue
+from pidlease.client.pending_batch import Futures
 from pidlease.client.producer_memory import Memory
-from pidlease.client.record_accumulator import Futures
-from pidlease.client.sequence_numbers import Numbers
-from pidlease.client.settings import Settings
+from pidlease.client.sequence_numbers import LeasedSequence
+from pidlease.client.settings import ProducerSettings
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.settings import CLIENT_ID, CopySettings
 
@@ -36,7 +36,7 @@ class Destination:
         settings: a producer's. How long a delivery may take is for whoever waits for it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ProducerSettings) -> None:
         self.settings: Final = settings
         self.metrics: Final = ProducerMetrics()
         self.leases: Final = LeaseClient(settings.leases)
@@ -91,9 +91,9 @@ class Destination:
         self._broken = error
 
 
-def destination_settings(settings: CopySettings) -> Settings:
+def destination_settings(settings: CopySettings) -> ProducerSettings:
     """What a copier is as a producer."""
-    return Settings(
+    return ProducerSettings(
         bootstrap_servers=settings.destination,
         leases=settings.leases,
         client_id=CLIENT_ID,
@@ -148,7 +148,7 @@ class Channel:
         Parameters:
             first: where the range of the first batch begins.
         """
-        self.queue.leased(Numbers(pid, generation, first, first))
+        self.queue.leased(LeasedSequence(pid, generation, first, first))
 
     def send(self, batch: CopiedBatch) -> "asyncio.Future[Any]":
         """Send a batch behind those before it; its answer, of which the offset is its first's."""

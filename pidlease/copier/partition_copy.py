@@ -15,19 +15,17 @@ from typing import Final, Protocol
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
+from pidlease.client.pending_batch import Sent
 from pidlease.client.producer_memory import Memory
-from pidlease.client.record_accumulator import Sent
 from pidlease.copier.batch_translator import BatchTranslator
-from pidlease.copier.carry_over import carry_over
-from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked
+from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked, Chunk
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.copy_checkpoint import Checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics, PartitionProgress
 from pidlease.copier.destination import Channel, Destination
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk
 from pidlease.copier.group_membership import ReplacedError, Saved
-from pidlease.copier.resume_check import ResumeCheck, generation_of
+from pidlease.copier.resume_position import ResumeCheck, carry_over, generation_of
 from pidlease.copier.settings import CopySettings
 from pidlease.core.lease import Lease
 

@@ -12,10 +12,11 @@ from aiokafka.structs import TopicPartition
 from pidlease.client.background_tasks import BackgroundTasks
 from pidlease.copier.cluster_reader import (
     READ_COMMITTED,
+    Chunk,
+    chunk_of,
     known_leader,
 )
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk, chunk_of
 from pidlease.kafka.error_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, REREAD
 
 _log = logging.getLogger(__name__)

@@ -191,7 +191,7 @@ async def test_partitions_that_move_from_node_to_node(policy: Any) -> None:
                 if random.random() < 0.2:
                     broker.leader = random.randint(1, 3)
                 if random.random() < 0.2:
-                    producer._pipeline._links.refresh()
+                    producer._pipeline._connections.refresh()
                 await asyncio.sleep(random.random() * 0.004)
             faults.left = 0
             broker.slow = lambda: 0
@@ -211,8 +211,8 @@ async def test_nothing_goes_to_a_new_leader_past_the_old_one(policy: Any) -> Non
             futures += [await producer.send("t", b"%d" % number) for number in range(1, 20)]
             await until(lambda: producer.metrics.requests == 2)
             broker.leader = 2
-            cluster = producer._pipeline._links.client.cluster
-            producer._pipeline._links.refresh()
+            cluster = producer._pipeline._connections.client.cluster
+            producer._pipeline._connections.refresh()
             await until(lambda: cluster.leader_for_partition(TopicPartition("t", 0)) == 2)
             futures += [await producer.send("t", b"%d" % number) for number in range(20, 60)]
             await asyncio.sleep(0.02)

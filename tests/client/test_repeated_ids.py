@@ -124,9 +124,9 @@ async def test_a_refusal_is_not_said_of_what_was_sent_before() -> None:
         first = await producer.send("t", b"x" * 150, sequence_id=1)
         second = await producer.send("t", b"x" * 150, sequence_id=2)
         repeated = [await producer.send("t", b"", sequence_id=each) for each in (1, 2)]
-        await until(lambda: len(producer._pipeline.partitions[("t", 0)].flight.open) == 2)
+        await until(lambda: len(producer._pipeline.partitions[("t", 0)].in_flight.open) == 2)
         partition = producer._pipeline.partitions[("t", 0)]
-        partition.fail_refused(partition.flight.open[1], ProducerError("refused"))
+        partition.fail_refused(partition.in_flight.open[1], ProducerError("refused"))
         partition.end(SessionEndedError("refused"))
         partition.fail_sent(OutcomeUnknownError("refused"))
         kinds = [type(each.exception()) for each in (first, second, *repeated)]

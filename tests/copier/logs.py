@@ -7,7 +7,7 @@ from typing import NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from pidlease.client.record_accumulator import CODECS
+from pidlease.client.pending_batch import CODECS
 from pidlease.kafka.records.record_batch import (
     ATTRIBUTES_AT,
     CRC_AT,

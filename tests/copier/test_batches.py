@@ -8,11 +8,11 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pidlease.client.record_accumulator import CODECS, Span
+from pidlease.client.pending_batch import CODECS, SequenceRange
 from pidlease.copier.batch_translator import BatchTranslator
+from pidlease.copier.cluster_reader import Chunk
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk
 from pidlease.kafka.records.identity_header import Identity, decode_identity
 from pidlease.kafka.records.record_batch import (
     CODEC_BITS,
@@ -116,7 +116,7 @@ def records_of(batch: CopiedBatch, first: int) -> Iterator[Record]:
 
 def sealed(batch: CopiedBatch, first: int) -> CopiedBatch:
     """A batch under its numbers."""
-    batch.seal(Span(PID, 3, first, batch.ids[-1], batch.ids[0]), None)
+    batch.seal(SequenceRange(PID, 3, first, batch.ids[-1], batch.ids[0]), None)
     return batch
 
 
@@ -139,7 +139,7 @@ def test_what_the_destination_has_is_cut_off(log: Log, data: st.DataObject) -> N
         if len(batch.ids) < 2:
             continue
         expected = data.draw(st.integers(batch.ids[0] + 1, batch.ids[-1]))
-        assert batch.cut(expected, None, holes=False) == []
+        assert batch.cut(expected, None, gaps=False) == []
         after = list(records_of(batch, expected))
         assert after == [each for each in before if each.offset >= expected]
         assert batch.cut_off == len(before) - len(after)

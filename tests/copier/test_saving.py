@@ -12,7 +12,7 @@ from pidlease.copier.checkpoint_commits import CheckpointCommits
 from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.group_membership import Saved, UnavailableError
-from pidlease.copier.resume_check import generation_of
+from pidlease.copier.resume_position import generation_of
 from pidlease.core.lease import Lease
 
 PLACE = TopicPartition("t", 0)

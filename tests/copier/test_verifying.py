@@ -5,9 +5,8 @@ from typing import Any, cast
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.copier.cluster_reader import EARLIEST, Asked
+from pidlease.copier.cluster_reader import EARLIEST, Asked, Chunk
 from pidlease.copier.comparison import Comparison, compare
-from pidlease.copier.fetched_chunk import Chunk
 from pidlease.core.pid import Policy, make_pid
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from tests.copier.logs import Record, batch_of

@@ -9,8 +9,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition
 from typer.testing import CliRunner
 
+from pidlease.copier.cluster_reader import Chunk
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk
 from pidlease.copier.source_fetcher import SourceFetcher
 from pidlease.spark.reader.errors import ReadError
 from pidlease.spark.reader.kafka_batches import Servers

@@ -49,7 +49,10 @@ CLIENT: Final = (
     Mutant(
         "the blocking producer's loop finds what is wrong with a call",
         _BLOCKING,
-        '            value, key = octets(value, "value"), octets(key, "key")\n',
+        """            value, key, headers, _ = check_record(
+                value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
+            )
+""",
         "",
         _UNSEEN,
     ),
@@ -70,7 +73,7 @@ CLIENT: Final = (
     Mutant(
         "a duplicate of what has failed is a success",
         _PARTITION,
-        "            if error is None or number <= self._told_last:\n",
+        "            if error is None or number <= self._completed_last:\n",
         "            if error is None or number <= self._sent_last:\n",
         _REPEATED,
     ),
@@ -94,7 +97,7 @@ CLIENT: Final = (
     Mutant(
         "a batch does not cover the number of a refused record",
         "pidlease/client/sequence_numbers.py",
-        "        first = number if holes else min(self.first, number)\n",
+        "        first = number if gaps else min(self.first, number)\n",
         "        first = number\n",
         ("tests/client/test_recipe.py",),
     ),

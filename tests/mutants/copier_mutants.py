@@ -5,7 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _SAVING: Final = "pidlease/copier/checkpoint_commits.py"
-_RESUMING: Final = "pidlease/copier/resume_check.py"
+_RESUMING: Final = "pidlease/copier/resume_position.py"
 _BATCHES: Final = "pidlease/copier/copied_batch.py"
 _TRANSLATING: Final = "pidlease/copier/batch_translator.py"
 _VERIFYING: Final = "pidlease/copier/comparison.py"

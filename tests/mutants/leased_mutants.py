@@ -24,9 +24,9 @@ _FIRST: Final = "pidlease/kafka/records/first_record.py"
 LEASED: Final = (
     Mutant(
         "records are told as their answers come",
-        "pidlease/client/completion_order.py",
-        "        if not self._kept and (before is None or number < before):\n",
-        "        if before is None or number > 0:\n",
+        "pidlease/client/in_flight_batches.py",
+        "        if not self._stored and (unresolved is None or last_sequence < unresolved):\n",
+        "        if unresolved is None or last_sequence > 0:\n",
         ("tests/client/test_faults.py",),
     ),
     Mutant(

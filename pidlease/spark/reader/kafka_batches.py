@@ -13,9 +13,8 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_pair import Cluster
-from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED
+from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Chunk
 from pidlease.copier.errors import CopyError
-from pidlease.copier.fetched_chunk import Chunk
 from pidlease.spark.reader.errors import ReadError
 from pidlease.spark.reader.log_directory import Span
 from pidlease.spark.reader.read_parts import KafkaPart, Security, name_of

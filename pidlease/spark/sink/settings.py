@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from pidlease.client.record_accumulator import CODECS
-from pidlease.client.settings import Codec, Settings
+from pidlease.client.pending_batch import CODECS
+from pidlease.client.settings import Codec, ProducerSettings
 from pidlease.spark.errors import SinkError
 from pidlease.spark.spark_options import OptionError, check_names, number, truth
 
@@ -69,7 +69,7 @@ class SinkSettings:
         """What a topic of the source is called at the destination."""
         return self.topic.replace(NAME, topic)
 
-    def producer(self) -> Settings:
+    def producer(self) -> ProducerSettings:
         """The same as a producer's.
 
         Raises:
@@ -77,7 +77,7 @@ class SinkSettings:
         """
         try:
             context = ssl.create_default_context(cafile=self.ca) if self.tls else None
-            return Settings(
+            return ProducerSettings(
                 bootstrap_servers=self.bootstrap_servers.split(","),
                 leases=self.leases,
                 client_id=_CLIENT_ID,

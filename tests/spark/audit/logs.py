@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, cast
 
-from pidlease.client.record_accumulator import Batch, Span
+from pidlease.client.pending_batch import PendingBatch, SequenceRange
 from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy, policy_of
@@ -54,14 +54,14 @@ def encoded(
         data = make_batch([value] * count, pid=who.pid, epoch=generation, first=first,
                           timestamps=time_ms, compression=CODECS[codec])  # fmt: skip
         return NewBatch(data, read_header(data))
-    batch = Batch(1 << 30, 0.0)
+    batch = PendingBatch(1 << 30, 0.0)
     headers: list[tuple[str, bytes | None]] = []
     if who.producer_id:
         return _named(who.producer_id, (generation, first, last), count, value, time_ms)
     for _ in range(count):
         batch.append(None, value, headers, time_ms)
         batch.futures.append(cast("Any", None))
-    batch.seal(Span(who.pid, generation, first, last, first), codec)
+    batch.seal(SequenceRange(who.pid, generation, first, last, first), codec)
     return NewBatch(batch.data, under_writer(read_header(batch.data), batch.data))
 
 

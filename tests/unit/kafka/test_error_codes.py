@@ -3,9 +3,13 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pidlease.client.produce_messages import PartAnswer
-from pidlease.client.record_accumulator import Span
-from pidlease.client.response_meaning import Kind, Meaning, meaning_of
+from pidlease.client.pending_batch import SequenceRange
+from pidlease.client.produce_messages import (
+    PartitionResult,
+    ResponseAction,
+    ResponseMeaning,
+    meaning_of,
+)
 from pidlease.kafka import error_codes as table
 
 #: Written by hand, not by the table.
@@ -42,11 +46,13 @@ def test_the_codes_of_a_class(which: table.ErrorClass) -> None:
 @pytest.mark.parametrize(
     ("code", "meaning"),
     [
-        (table.UNSUPPORTED_COMPRESSION_TYPE, Meaning(Kind.REFUSED)),
-        (table.UNKNOWN_TOPIC_ID, Meaning(Kind.AGAIN, moved=True)),
+        (table.UNSUPPORTED_COMPRESSION_TYPE, ResponseMeaning(ResponseAction.REFUSED)),
+        (table.UNKNOWN_TOPIC_ID, ResponseMeaning(ResponseAction.RETRY, moved=True)),
     ],
 )
-def test_the_client_refreshes_metadata_where_java_s_does(code: int, meaning: Meaning) -> None:
+def test_the_client_refreshes_metadata_where_java_s_does(
+    code: int, meaning: ResponseMeaning
+) -> None:
     """UnknownTopicIdException is an InvalidMetadataException there; a codec's error is final."""
-    answer = PartAnswer("t", 0, code, -1, "")
-    assert meaning_of(answer, Span(1, 0, 0, 9, 0), behind=False) == meaning
+    answer = PartitionResult("t", 0, code, -1, "")
+    assert meaning_of(answer, SequenceRange(1, 0, 0, 9, 0), after_failed=False) == meaning

@@ -6,9 +6,9 @@ from typing import Final
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.copier.carry_over import last_in_log
 from pidlease.copier.cluster_pair import Cluster
 from pidlease.copier.cluster_reader import EARLIEST, LATEST
+from pidlease.copier.resume_position import last_in_log
 from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.driver.name_grants import Grant
 from pidlease.spark.sink.run_state import Place, RunState

@@ -10,8 +10,8 @@ from typing import Final
 import pyarrow as pa
 
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
-from pidlease.client.record_accumulator import Sent
-from pidlease.client.settings import Settings
+from pidlease.client.pending_batch import Sent
+from pidlease.client.settings import ProducerSettings
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.destination import Channel, Destination
 from pidlease.spark.errors import SinkError, SinkFencedError
@@ -59,7 +59,7 @@ class Sending:
 
     def __init__(
         self,
-        producer: Settings,
+        producer: ProducerSettings,
         delivery_s: float,
         sources: Mapping[Place, Source],
         numbering: Numbering,

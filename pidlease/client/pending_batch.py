@@ -1,8 +1,8 @@
-"""A batch: records gathered for a partition, then sealed under their numbers.
+"""A pending batch: gathers records for a partition, then is sealed with its sequence numbers.
 
-The records are written by aiokafka's builder (in C) as they come; what is known only at the end
-stands in their first record's header `pidlease`, whose value has a fixed length: it is put in when
-the batch is sealed, before compression and the checksum.
+aiokafka's builder (in C) encodes each record at once. PID and sequence numbers are known only when
+the batch is sealed. They are in the first record's header `pidlease`. Its value has a fixed
+length: sealing overwrites it, before compression and the checksum.
 """
 
 import struct
@@ -28,7 +28,7 @@ from pidlease.kafka.records.record_batch import (
 
 Headers = list[tuple[str, bytes | None]]
 
-#: What is compressed how: Kafka's number of the codec, and what does it.
+#: By codec: Kafka's number of it, and its compressor.
 CODECS: Final[dict[str, tuple[int, Callable[[bytes], bytes]]]] = {
     "gzip": (1, gzip_encode),
     "snappy": (2, snappy_encode),
@@ -43,19 +43,19 @@ _NO_IDENTITY: Final = encode_identity(Identity(1, "", 0, 0, 0))
 _IDENTITY_SIZE: Final = len(_NO_IDENTITY)
 _IDENTITY: Final = (HEADER_NAME, _NO_IDENTITY)
 _EMPTY_SIZE: Final = 2  # of no key and no value
-#: Beyond any batch: how many bytes a batch that was cut may have.
+#: The size limit of a batch that was cut: none.
 _ANY_SIZE: Final = 2**31 - 1
 
 
 class Sent(NamedTuple):
-    """A record that stands in the log.
+    """A record that is in the log.
 
     Attributes:
-        offset: where; -1: it is a duplicate whose offset the server does not know any more.
-        pid: the PID it was sent under,
-        generation: its generation,
-        sequence: and the record's number in the producer's numbering.
-        duplicate: it had been there before this send.
+        offset: its offset; -1: a duplicate, and the server has forgotten its offset.
+        pid: the PID it was sent under.
+        generation: the PID's generation.
+        sequence: the record's sequence number.
+        duplicate: whether an earlier request stored it.
     """
 
     topic: str
@@ -70,13 +70,13 @@ class Sent(NamedTuple):
 Futures = list[Future[Sent]]
 
 
-class Span(NamedTuple):
-    """Whose batch it is, and under which numbers it goes.
+class SequenceRange(NamedTuple):
+    """The PID and the sequence numbers of a batch.
 
     Attributes:
-        first: where its range begins on the wire,
-        last: and where it ends.
-        number: the number of its first record, where the records bring none of their own.
+        first: first_sequence on the wire.
+        last: last_sequence on the wire.
+        number: the sequence number of the first record, if the records have none of their own.
     """
 
     pid: int
@@ -86,26 +86,26 @@ class Span(NamedTuple):
     number: int
 
 
-class Repeat(NamedTuple):
-    """A record that is a duplicate by its id, once the outcome of those before it is known."""
+class DuplicateRecord(NamedTuple):
+    """A record that repeats a sequence_id; it completes after the preceding records."""
 
     number: int
     future: Future[Sent]
 
 
-class Batch:
+class PendingBatch:
     """Records for one partition.
 
     Parameters:
         size_max: bytes before compression; one record may be larger.
-        made_at: when, by the monotonic clock.
+        made_at: seconds of the monotonic clock.
 
     Attributes:
         futures: one for each record.
-        ids: the records' own numbers; empty where they bring none.
-        cost: what it takes of the buffer, in bytes.
-        data: as it goes over the wire; empty until it is sealed.
-        repeats: records given after these whose id is not above theirs; not sent.
+        ids: the records' own sequence_ids; empty if they have none.
+        cost: its buffer memory in bytes.
+        data: the encoded batch; empty until it is sealed.
+        repeats: the duplicates that follow its records; not sent.
         sends: how often it was sent.
     """
 
@@ -118,23 +118,23 @@ class Batch:
         self._identity_at = 0
         self.futures: Futures = []
         self.ids: list[int] = []
-        self.repeats: list[Repeat] = []
+        self.repeats: list[DuplicateRecord] = []
         self.cost = 0
         self.made_at = made_at
         self.data = bytearray()
-        self.span: Span | None = None
+        self.span: SequenceRange | None = None
         self.sends = 0
 
     def append(
         self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int | None
     ) -> int:
-        """Write a record; the caller adds its future (and id).
+        """Encode a record; the caller adds its future (and sequence_id).
 
         Returns:
             Its size in bytes; 0: the batch is full.
 
         Raises:
-            TypeError: key, value or a header is of another type. Nothing was written.
+            TypeError: key, value or a header has the wrong type. The batch is unchanged.
         """
         place = len(self.futures)
         if place:
@@ -144,11 +144,11 @@ class Batch:
         self._identity_at = HEADER_BYTES + record.size - _IDENTITY_SIZE - _size_of(headers)
         return int(record.size)
 
-    def seal(self, span: Span, codec: str | None) -> None:
-        """Close it under its numbers: its bytes are the same from now on.
+    def seal(self, span: SequenceRange, codec: str | None) -> None:
+        """Close it with its sequence numbers: its bytes do not change from now on.
 
         Parameters:
-            codec: one of CODECS; None: not compressed.
+            codec: one of CODECS; None: no compression.
         """
         pid, generation, first, last, _ = span
         self._builder.set_producer_state(pid, generation & 0x7FFF, first & 0x7FFFFFFF)
@@ -167,10 +167,10 @@ class Batch:
         self.data = data
 
     def drop_below(self, number: int) -> tuple[Futures, list[int]]:
-        """Leave out the records whose own numbers are below one; it is not sealed yet.
+        """Remove the records with sequence_ids below `number`, before it is sealed.
 
         Returns:
-            Their futures, and their numbers.
+            Their futures and their sequence_ids.
         """
         gone = sum(each < number for each in self.ids)
         dropped = self.futures[:gone], self.ids[:gone]
@@ -180,9 +180,9 @@ class Batch:
         self.futures, self.ids = rest.futures, self.ids[gone:]
         return dropped
 
-    def _without(self, gone: int, data: bytes | bytearray) -> "Batch":
-        """A batch of the records behind the first so many, not sealed."""
-        rest = Batch(_ANY_SIZE, self.made_at)
+    def _without(self, gone: int, data: bytes | bytearray) -> "PendingBatch":
+        """Return an unsealed batch without the first `gone` records."""
+        rest = PendingBatch(_ANY_SIZE, self.made_at)
         for place, record in enumerate(DefaultRecordBatch(bytes(data))):
             if place >= gone:
                 headers = record.headers if place else record.headers[1:]
@@ -192,29 +192,29 @@ class Batch:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The number of each record of a sealed batch."""
+        """The sequence number of each record of a sealed batch."""
         if self.ids:
             return self.ids
         number = self.sealed.number
         return range(number, number + len(self.futures))
 
     @property
-    def sealed(self) -> Span:
-        """The numbers of a batch that has some."""
+    def sealed(self) -> SequenceRange:
+        """The sequence numbers of a sealed batch."""
         if self.span is None:
             raise ValueError("the batch is not sealed")
         return self.span
 
-    def cut(self, expected: int, codec: str | None, *, holes: bool) -> Futures:
-        """Leave out the records that are in the log already, and seal the rest.
+    def cut(self, expected: int, codec: str | None, *, gaps: bool) -> Futures:
+        """Remove the records that are in the log already, and seal the rest.
 
         Parameters:
-            expected: the first number that is not in the log.
-            holes: numbers may be left out between batches (policy monotonic), so the range begins
-                with its first record; otherwise with `expected`.
+            expected: the first sequence number that is not in the log.
+            gaps: whether sequence gaps are allowed (policy monotonic): the range then begins with
+                its first record, otherwise with `expected`.
 
         Returns:
-            The futures of the records that were cut off.
+            The futures of the removed records.
         """
         span = self.sealed
         numbers = self.numbers
@@ -222,31 +222,30 @@ class Batch:
         cut = self.futures[:gone]
         rest = self._without(gone, self.data)
         number = numbers[gone]
-        rest.seal(span._replace(first=number if holes else expected, number=number), codec)
+        rest.seal(span._replace(first=number if gaps else expected, number=number), codec)
         self.futures, self.ids = rest.futures, self.ids[gone:]
         self.span, self.data = rest.span, rest.data
         return cut
 
 
-def tell(futures: Futures, numbers: Iterable[int], first: Sent) -> None:
-    """Resolve the futures of records that stand in the log.
+def complete_futures(futures: Futures, numbers: Iterable[int], first: Sent) -> None:
+    """Complete the futures of records that are in the log.
 
     Parameters:
-        futures: of the records,
-        numbers: and their numbers; there may be more of them.
-        first: the answer to the first one, but for its number; the others stand behind it.
+        numbers: the records' sequence numbers; there may be more of them.
+        first: the result of the first record, but for its sequence number; offsets count up.
     """
     topic, partition, offset, pid, generation, _, duplicate = first
     new = tuple.__new__  # a third faster than Sent(...)
     offsets = range(offset, offset + len(futures)) if offset >= 0 else repeat(-1)
     for future, offset, number in zip(futures, offsets, numbers, strict=False):
         if not future.done():
-            answer = (topic, partition, offset, pid, generation, number, duplicate)
-            future.set_result(new(Sent, answer))
+            result = (topic, partition, offset, pid, generation, number, duplicate)
+            future.set_result(new(Sent, result))
 
 
 def _size_of(headers: Headers) -> int:
-    """How many bytes headers take in a record, without their count."""
+    """Return the encoded size of a record's headers, without their count."""
     if not headers:
         return 0
     count = len(headers)
