@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import Scheduling
 
 from pidlease.observability.repeated_lines import LINES
+from tests.scheduling import UnitScheduling, rank
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +16,15 @@ def _first_lines() -> Iterator[None]:
     LINES.flush(everything=True)
     yield
     LINES.flush(everything=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Deal out units under `--dist loadgroup`."""
+    return UnitScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest units first, where workers take them."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank(item.nodeid))

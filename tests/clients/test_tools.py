@@ -20,7 +20,7 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
 
 #: One server for all of them, so one worker.
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("tools")]
+pytestmark = [needs_kafka, pytest.mark.kafka]
 
 
 @pytest.fixture(scope="module", params=["pidlease", "kafka"] if SOAK else ["pidlease"])

@@ -21,7 +21,7 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
+pytestmark = [needs_kafka, pytest.mark.kafka]
 
 TOPIC = "kills"
 PARTITIONS = 4

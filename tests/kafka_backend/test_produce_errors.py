@@ -30,7 +30,7 @@ from tests.unit.engine.kafka_sim import CodeFault
 from tests.unit.engine.test_produce_errors import BEFORE_APPEND
 
 pytestmark = [
-    needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front"), pytest.mark.timeout(900),
+    needs_kafka, pytest.mark.kafka, pytest.mark.timeout(900),
 ]  # fmt: skip
 
 _TIMED_OUT = 7

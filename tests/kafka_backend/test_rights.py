@@ -15,7 +15,7 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
+pytestmark = [needs_kafka, pytest.mark.kafka]
 
 _SECONDS = 30
 _NOT_AUTHORIZED = 29

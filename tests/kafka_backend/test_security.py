@@ -19,7 +19,7 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 
-pytestmark = [needs_kafka, needs_openssl, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
+pytestmark = [needs_kafka, needs_openssl, pytest.mark.kafka]
 
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"

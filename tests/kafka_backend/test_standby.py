@@ -19,7 +19,7 @@ from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
+pytestmark = [needs_kafka, pytest.mark.kafka]
 
 _SESSION_SECONDS = 2.0
 _WAIT_SECONDS = 40.0

@@ -33,7 +33,7 @@ from tests.servers.kafka import KafkaServer, dump_log_segments
 from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
+pytestmark = [needs_kafka, pytest.mark.kafka]
 
 _SECONDS: Final = 60
 #: The protocols of consumer groups: the new one is KIP-848.

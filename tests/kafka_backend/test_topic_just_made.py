@@ -29,7 +29,7 @@ from tests.servers.zookeeper import ZooKeeperServer
 __all__ = ["zookeeper"]
 
 pytestmark = [
-    needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front"),
+    needs_kafka, pytest.mark.kafka,
     pytest.mark.timeout(300),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
+pytestmark = [needs_kafka, pytest.mark.kafka]
 
 _SECONDS = 30
 

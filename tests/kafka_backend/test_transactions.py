@@ -31,7 +31,7 @@ from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S
 
 pytestmark = [
-    needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front"),
+    needs_kafka, pytest.mark.kafka,
     pytest.mark.timeout(7200 if SOAK else 500),
 ]  # fmt: skip
 

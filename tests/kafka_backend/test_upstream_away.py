@@ -23,7 +23,7 @@ from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 
 pytestmark = [
-    needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front"),
+    needs_kafka, pytest.mark.kafka,
     pytest.mark.timeout(3600 if SOAK else 400),
 ]  # fmt: skip
 

@@ -28,7 +28,7 @@ from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 from tests.sim.batches import make_batch
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.xdist_group("in-front")]
+pytestmark = [needs_kafka, pytest.mark.kafka]
 
 _SECONDS = 30
 _INVALID, _NOT_ALLOWED = 87, 53

@@ -148,7 +148,6 @@ def test_of_the_coordinator(watched: Callable[..., Alerts], tmp_path: Path) -> N
 
 @needs_kafka
 @pytest.mark.kafka
-@pytest.mark.xdist_group("observability-kafka")
 def test_in_front_of_kafka(
     kafka: KafkaServer, watched: Callable[..., Alerts], tmp_path: Path
 ) -> None:

@@ -104,7 +104,6 @@ def test_every_panel_of_servers_copiers_and_clients(tmp_path: Path) -> None:
 
 @needs_kafka
 @pytest.mark.kafka
-@pytest.mark.xdist_group("observability-kafka")
 def test_every_panel_in_front_of_kafka(kafka: KafkaServer, tmp_path: Path) -> None:
     """With records that are too large for Kafka."""
     with in_front_of(kafka, tmp_path / "server") as server:

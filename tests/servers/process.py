@@ -141,10 +141,14 @@ class ServerProcess:
         return f"; the end of {self.log_path}:\n{text}"
 
 
+def in_short_test() -> bool:
+    """Whether a test asks, and not one of the soak: servers may start in a cheaper way then."""
+    return "PYTEST_CURRENT_TEST" in os.environ and not SOAK
+
+
 def _may_fork(command: Sequence[str]) -> bool:
-    in_a_test = "PYTEST_CURRENT_TEST" in os.environ and not SOAK
     own, what = tuple(command[: len(_PIDLEASE)]), command[len(_PIDLEASE) :]
-    return in_a_test and own == _PIDLEASE and what[:1] in (["serve"], ["copy"])
+    return in_short_test() and own == _PIDLEASE and what[:1] in (["serve"], ["copy"])
 
 
 def _stands_still(task: Path) -> bool:

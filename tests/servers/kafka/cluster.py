@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Final, Self
 
-from tests.servers.kafka.server import KafkaServer, new_cluster_id
+from tests.servers.kafka.server import KafkaServer
+from tests.servers.kafka.template import new_id
 
 _HEAP: Final = "256m"
 #: What a cluster should have that people trust with their data.
@@ -39,7 +40,7 @@ class KafkaCluster:
             KafkaServer(directory / f"node{number}", heap=_HEAP, overrides=settings, node_id=number)
             for number in (1, 2, 3)
         ]
-        cluster_id = new_cluster_id()
+        cluster_id = new_id()
         for node in self.nodes:
             node.voters = ",".join(each.voter for each in self.nodes)
             node.cluster_id = cluster_id

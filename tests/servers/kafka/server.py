@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
 import subprocess
-import uuid
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.servers.kafka.install import java_command
+from tests.servers.fetching import fetch_once
+from tests.servers.kafka.install import fetch_jars, java_command, kafka_version
+from tests.servers.kafka.template import Template, new_id
 from tests.servers.ports import LOOPBACK, free_ports
-from tests.servers.process import ServerError, ServerProcess
+from tests.servers.process import ServerError, ServerProcess, in_short_test
 
+_JVM_ALWAYS = ("-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 # What Kafka's own start script passes, so that we measure Kafka as people run it.
-_JVM_OPTIONS = (
+_JVM_AS_DEPLOYED = (
     "-server",
     "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
-    "-Djava.awt.headless=true",
-    "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )
+# A broker that lives for seconds never earns back what the optimizing compiler costs.
+_JVM_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_TEMPLATE_STOP_TIMEOUT_S = 300.0
 # Everything else keeps Kafka's defaults; these only make one node enough.
 _SINGLE_NODE = {
     "process.roles": "broker,controller",
@@ -61,8 +64,19 @@ class KafkaServer:
         listeners: Mapping[str, str] | None = None,
         node_id: int = 1,
         start_timeout_s: float = 90,
+        template: Template | None = None,
     ) -> None:
-        """`listeners`: names of more of them, and their protocols (SASL_SSL and the like)."""
+        """Choose the ports; nothing starts yet.
+
+        Parameters:
+            directory: for its data and its log.
+            heap: of the JVM, as in -Xmx.
+            overrides: further settings.
+            listeners: names of more of them, and their protocols (SASL_SSL and the like).
+            node_id: within its cluster.
+            start_timeout_s: until it answers.
+            template: is filled by this server.
+        """
         self.node_id = node_id
         #: All controllers, and the cluster's id, where there are more nodes than this one.
         self.voters = ""
@@ -71,6 +85,7 @@ class KafkaServer:
         self.data_dir = self.directory / "data"
         self.heap = heap
         self.start_timeout_s = start_timeout_s
+        self._template = template
         self._overrides = dict(overrides or {})
         self._protocols = dict(listeners or {})
         self._broker_port, self._controller_port, *others = free_ports(2 + len(self._protocols))
@@ -108,7 +123,7 @@ class KafkaServer:
         properties = self._write_properties()
         if not (self.data_dir / "meta.properties").exists():
             self._format(properties)
-        options = (f"-Xms{self.heap}", f"-Xmx{self.heap}", *_JVM_OPTIONS)
+        options = (f"-Xms{self.heap}", f"-Xmx{self.heap}", *self._jvm_options(), *_JVM_ALWAYS)
         self.process.start([*java_command("kafka.Kafka", *options), str(properties)], os.environ)
 
     def wait(self) -> None:
@@ -154,8 +169,18 @@ class KafkaServer:
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return path
 
+    def _jvm_options(self) -> tuple[str, ...]:
+        if self._template is not None:
+            return (*_JVM_SHORT_LIVED, *self._template.writing_options)
+        if in_short_test():
+            return (*_JVM_SHORT_LIVED, *_filled_template().reading_options)
+        return _JVM_AS_DEPLOYED
+
     def _format(self, properties: Path) -> None:
-        cluster_id = self.cluster_id or new_cluster_id()
+        cluster_id = self.cluster_id or new_id()
+        if self._template is None and in_short_test():
+            _filled_template().copy_storage(self.data_dir, self.node_id, cluster_id)
+            return
         done = subprocess.run(
             [
                 *java_command("kafka.tools.StorageTool"),
@@ -180,7 +205,22 @@ class KafkaServer:
             return False
 
 
-def new_cluster_id() -> str:
-    """The id of a new cluster."""
-    # A leading letter: the tool would take an id that begins with "-" for an option.
-    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+@cache
+def _filled_template() -> Template:
+    jars = fetch_jars()
+    folder = jars.with_name("kafka-template")
+    # The archive fits these very files: Java compares their times.
+    marker = folder / f"{kafka_version()}-{jars.stat().st_mtime_ns}"
+    fetch_once(folder, marker.is_file, lambda aside: _fill_template(aside, marker.name))
+    return Template(folder)
+
+
+def _fill_template(aside: Path, marker: str) -> Path:
+    folder = aside / "template"
+    folder.mkdir()
+    template = Template(folder)
+    with KafkaServer(aside / "kafka", template=template) as kafka:
+        template.take_storage(kafka.data_dir)
+        kafka.stop(_TEMPLATE_STOP_TIMEOUT_S)  # the archive is written at its exit
+    (folder / marker).touch()
+    return folder
