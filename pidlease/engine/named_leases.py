@@ -287,7 +287,7 @@ class NamedLeases:
 
     async def _landed(self, binding: Binding) -> None:
         deadline = time.monotonic() + _LANDING_SECONDS
-        while any(self._leases.is_flying(pid) for pid in (binding.pid, binding.former)):
+        while any(self._leases.is_in_flight(pid) for pid in (binding.pid, binding.former)):
             if time.monotonic() > deadline:
                 raise NameBusyError("what is in flight of the one before does not land; try again")
             await asyncio.sleep(_LANDING_POLL_SECONDS)

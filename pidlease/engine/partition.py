@@ -418,7 +418,7 @@ class Partition(ProducerTable):
 
     # ------------------------------------------------------------------ state
 
-    def is_flying(self, pid: int) -> bool:
+    def is_in_flight(self, pid: int) -> bool:
         """Whether batches of a PID are in flight."""
         return pid in self._flying
 

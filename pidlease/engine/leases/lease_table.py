@@ -21,7 +21,7 @@ class LeasedPartition(Protocol):
 
     producers: dict[int, Packed]
 
-    def is_flying(self, pid: int) -> bool:
+    def is_in_flight(self, pid: int) -> bool:
         """Whether batches of a PID are in flight."""
 
     def forget(self, pid: int) -> None:

@@ -241,7 +241,7 @@ class Leases:
         _, granted_ms, first_ms = self._table.get(pid) or (pid, -1, -1)
         partitions = self._table.partitions(pid)
         now_ms = self._clock_ms()
-        if any(partition.is_flying(pid) for partition in partitions):
+        if any(partition.is_in_flight(pid) for partition in partitions):
             return now_ms + self.lease_ms
         until_ms = max(granted_ms, first_ms) + self.lease_ms
         if policy_of(pid) is not Policy.STRICT:
@@ -252,9 +252,9 @@ class Leases:
             until_ms = max(until_ms, *arrivals, 0)
         return until_ms if until_ms > now_ms else None
 
-    def is_flying(self, pid: int) -> bool:
+    def is_in_flight(self, pid: int) -> bool:
         """Whether batches of a PID are in flight, on any partition."""
-        return any(partition.is_flying(pid) for partition in self._table.partitions(pid))
+        return any(partition.is_in_flight(pid) for partition in self._table.partitions(pid))
 
     async def leave(self, partition: LeasedPartition) -> None:
         """Remove a deleted partition from all leases; the leases continue."""
