@@ -1,1 +1,1 @@
-"""Who owns which numbers and names: the PID sequence, from a file or from ZooKeeper."""
+"""What servers share: the PID sequence and the bindings of names, in files or in ZooKeeper."""

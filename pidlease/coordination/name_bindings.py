@@ -1,8 +1,8 @@
 """Names of producers: which PID a name is bound to, and the last generation granted to it.
 
-A named producer remembers nothing but its name. Its binding is durable before a lease by name is
-answered, and changed by conditional writes only: of two that raise its generation at once, one
-looks again.
+A named producer remembers nothing but its name. The binding is durable before a lease by name is
+granted. It is changed by conditional writes only: of two servers that raise the generation at once,
+one fails and reads it again.
 """
 
 from typing import Final, NamedTuple, Protocol
@@ -18,11 +18,11 @@ class Binding(NamedTuple):
 
     Attributes:
         pid: the PID.
-        generation: the last one that was granted; `RELEASED`: nobody may write under it any more.
-        former: the PID before it, whose lease had not ended then; -1: none.
-        granted_ms: when the PID was leased, in ms since 1970: where nothing else is known of its
-            lease, because a crash came before the next snapshot, or another server granted it, this
-            says how long it lasts.
+        generation: the last granted generation; `RELEASED`: no producer may write under the name.
+        former: the PID before it, if its lease had not ended at the grant; -1: none.
+        granted_ms: when the PID was leased, in ms since 1970. A server that has no other record of
+            the lease, after a crash or because another server granted it, computes its end from
+            this.
     """
 
     pid: int
@@ -32,41 +32,41 @@ class Binding(NamedTuple):
 
 
 class NamesError(Exception):
-    """Bindings cannot be read or changed now, and whether they were is not known; try again."""
+    """Bindings cannot be read or changed now; a change may have been made or not. Try again."""
 
 
 class BindingConflictError(Exception):
-    """A binding is not what it was taken for: somebody else has changed it. Look again."""
+    """A binding has changed since it was read. Read it again."""
 
 
 class NameBindings(Protocol):
-    """The bindings of all names. All methods block, and are called in threads."""
+    """The bindings of all names. All methods block and run in threads."""
 
     def get(self, name: str) -> Binding | None:
-        """What a name is bound to.
+        """Return what a name is bound to.
 
         Raises:
-            NamesError: it cannot be known.
+            NamesError: the binding cannot be read.
         """
 
     def all(self) -> dict[str, Binding]:
-        """What all names are bound to.
+        """Return what all names are bound to.
 
         Raises:
-            NamesError: it cannot be known.
+            NamesError: the bindings cannot be read.
         """
 
     def change(self, name: str, expected: Binding | None, new: Binding | None) -> None:
-        """Bind a name, raise its generation, or let go of it; durably before this returns.
+        """Change or remove a binding, durably before this returns.
 
         Parameters:
             name: the name.
-            expected: what it is bound to now; None: it is free.
-            new: what it is to be bound to; None: it is to be free.
+            expected: the current binding; None: the name is free.
+            new: the new binding; None: unbind the name.
 
         Raises:
-            BindingConflictError: it is bound to something else; nothing was changed.
-            NamesError: it may have been changed, or not.
+            BindingConflictError: the binding is not the expected one; nothing was changed.
+            NamesError: the binding may have been changed, or not.
         """
 
 
@@ -74,7 +74,7 @@ def check_name(name: str) -> None:
     """Check a producer's name.
 
     Raises:
-        ValueError: it is empty, too long, or no text.
+        ValueError: the name is empty, too long, or cannot be encoded as UTF-8.
     """
     try:
         size = len(name.encode())

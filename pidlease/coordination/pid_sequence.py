@@ -1,4 +1,4 @@
-"""What the engine asks of a coordinator."""
+"""The coordinator's interface: blocks of PIDs, and all that servers share."""
 
 from typing import Final, NamedTuple, Protocol
 
@@ -7,21 +7,21 @@ from pidlease.coordination.writer_ids import WriterIds
 from pidlease.core.blocks import PidBlock
 from pidlease.storage.io_pool import IoPool
 
-#: The file beside that of the sequence which says that PIDs come from ZooKeeper, and which it is.
+#: The file, beside the sequence's, that says which ZooKeeper the PIDs come from.
 ZOOKEEPER_MARK: Final = "zookeeper"
 
 
 class SequenceError(Exception):
-    """No block could be taken now. Leases go on to the end of the last one; try again."""
+    """No block can be taken now. Leases continue to the end of the last block; try again."""
 
 
 class Coordination(NamedTuple):
-    """All that servers may share: the PID sequence, and the bindings of names.
+    """All that servers may share: PID sequence, name bindings, and writers' producer ids.
 
     Attributes:
-        writers: the producer ids of partitions' writers, where Kafka is the log.
-        pool: threads of its own, for who waits for a coordinator is not to hold up the log; None:
-            those of the log will do.
+        writers: the producer ids of partitions' writers, if Kafka is the log.
+        pool: its own threads, so that a slow coordinator does not delay the log; None: use the
+            log's.
     """
 
     sequence: "PidSequence"
@@ -31,9 +31,9 @@ class Coordination(NamedTuple):
 
 
 class PidSequence(Protocol):
-    """The one global sequence of producer numbers, handed out in blocks.
+    """The one global sequence of PIDs' numbers, handed out in blocks.
 
-    Both methods block, and are called in a thread.
+    Both methods block and run in a thread.
 
     Attributes:
         shared: whether other servers take blocks as well.
@@ -42,23 +42,21 @@ class PidSequence(Protocol):
     shared: bool
 
     def blocks(self, beyond: int = 0) -> list[PidBlock]:
-        """Read the blocks on record, as of when this is called or later.
-
-        They are merged where they are older than anybody asks for.
+        """Read the recorded blocks, as of this call or later; old ones may be merged.
 
         Parameters:
             beyond: blocks that end at or before this number may be left out; 0: none is.
 
         Raises:
-            SequenceError: they cannot be read now.
+            SequenceError: the blocks cannot be read now.
         """
 
     def take(self, at_least: int = 1) -> PidBlock:
-        """Take the next block: durably on record, with its time, before this returns.
+        """Take the next block, recorded durably with its time before this returns.
 
         Parameters:
             at_least: the block must not begin below this number.
 
         Raises:
-            SequenceError: it could not be recorded.
+            SequenceError: the block could not be recorded.
         """

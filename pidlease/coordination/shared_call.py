@@ -1,4 +1,4 @@
-"""One call for many callers, whose result is never older than the request."""
+"""One call for many callers; its result is never older than their requests."""
 
 import asyncio
 import time

@@ -1,21 +1,21 @@
-"""What the topics of a Kafka cluster take, as it was set here: Kafka keeps no such settings.
+"""Pidlease's own settings of a Kafka cluster's topics: Kafka does not store them.
 
-It outlives the server; and with ZooKeeper it is there for whoever serves the cluster next.
+They outlive the server. With ZooKeeper the next server of the cluster has them, too.
 """
 
 from typing import NamedTuple, Protocol
 
 
 class TopicBookError(OSError):
-    """The settings cannot be read, or they may have been saved, or not; try again."""
+    """The settings cannot be read, or may have been saved or not; try again."""
 
 
 class TopicSettings(NamedTuple):
-    """All of them.
+    """All settings.
 
     Attributes:
-        shared: what is set for all topics, by name.
-        own: what is set for one, by its id.
+        shared: those of all topics, by name of the setting.
+        own: those of single topics, by topic id.
     """
 
     shared: dict[str, str]
@@ -23,30 +23,30 @@ class TopicSettings(NamedTuple):
 
 
 class TopicBook(Protocol):
-    """Where they stand. The methods block, and are called in threads."""
+    """Stores the settings. The methods block and run in threads."""
 
     def load(self) -> TopicSettings:
-        """All of them.
+        """Read all settings.
 
         Raises:
             TopicBookError: they cannot be read.
         """
 
     def save_shared(self, settings: dict[str, str]) -> None:
-        """Put what is set for all topics in the place of what was, durably.
+        """Replace the settings of all topics, durably.
 
         Raises:
-            TopicBookError: it may have been saved, or not.
+            TopicBookError: they may have been saved or not.
         """
 
     def save_own(self, topic: str, topic_id: str, settings: dict[str, str]) -> None:
-        """The same for one topic.
+        """Replace the settings of one topic, durably.
 
         Parameters:
-            topic: its name, for a person to look at,
-            topic_id: and its id: another topic of the name has settings of its own.
+            topic: the topic's name, stored for the operator only.
+            topic_id: the topic's id: a later topic of the same name has its own settings.
             settings: by name.
 
         Raises:
-            TopicBookError: see `save_shared`.
+            TopicBookError: they may have been saved or not.
         """

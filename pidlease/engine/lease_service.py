@@ -1,6 +1,6 @@
-"""lease_pid: a fresh PID for a partition, where a known one goes on, or the one of a name.
+"""lease_pid: lease a fresh PID, or a name's, or return where a leased PID continues.
 
-No lease changes what is known of a producer: only batches in the log do.
+A lease does not change a producer's state: only batches in the log do.
 """
 
 import random
@@ -27,34 +27,34 @@ _BLOCK_WAIT_SECONDS: Final = 2.0
 
 
 class NameNeededError(Exception):
-    """What is asked for goes by name only, or a name goes with what is asked for in no way."""
+    """The request needs a name, or must not have one."""
 
 
 class BadNameError(Exception):
-    """A name that is none."""
+    """The name is invalid."""
 
 
 class WrongPolicyError(Exception):
-    """A PID is under a policy that does not come here."""
+    """The PID has a policy that is not leased here."""
 
 
 class UnknownPidError(Exception):
-    """A PID was never leased, or its lease has ended."""
+    """The PID was never leased, or its lease has ended."""
 
 
 class LeaseService:
-    """Grants the leases of one request. What it asks for under one name is one grant.
+    """Grants the leases of one request; those under one name share one grant.
 
     Parameters:
         engine: the engine.
-        batch: all that the request wants.
+        batch: all leases that the request wants.
     """
 
     def __init__(self, engine: Engine, batch: Sequence[LeaseWanted]) -> None:
         self._engine = engine
         named = [TopicPartition(each.topic, each.partition) for each in batch]
         self._lookup = PartitionLookup(engine, named)
-        #: The partitions for which the batch wants the same.
+        #: The partitions for which the batch wants the same, by its terms.
         self._same: dict[tuple[object, ...], list[TopicPartition]] = {}
         for each, partition in zip(batch, named, strict=True):
             self._same.setdefault(_terms(each), []).append(partition)
@@ -63,22 +63,22 @@ class LeaseService:
         self._assigned = ""
 
     async def lease(self, wanted: LeaseWanted) -> Lease:
-        """Lease a PID, or say where one goes on.
+        """Lease a PID, or return where a leased one continues.
 
         Raises:
-            UnknownTopicError: there is no such topic.
-            UnknownPartitionError: it has no such partition.
-            AwaitedTopicError: it cannot be read yet, or cannot be known now.
-            WrongPolicyError: the PID is of a policy that is not leased.
+            UnknownTopicError: the topic does not exist.
+            UnknownPartitionError: the topic has no such partition.
+            AwaitedTopicError: the partition cannot be read yet, or whether it exists is not known.
+            WrongPolicyError: the PID has a policy that is not leased.
             UnknownPidError: the PID was never leased, or its lease has ended.
-            NameNeededError: a PID of policy monotonic has a name; a PID is asked for by one only.
-            BadNameError: the name is too long, or no text.
-            NameTakenError: the name to renew was granted to another one since.
+            NameNeededError: policy monotonic without a name, or both PID and name without renew.
+            BadNameError: the name is too long, or not UTF-8.
+            NameTakenError: the name to renew was granted to another producer since.
             NameConflictError: the name has a PID of another policy.
             NameBusyError: the name cannot be granted now; try again.
             NamesError: bindings of names cannot be read or changed now; try again.
-            NoPidError: there is none to be had now; try again.
-            LogStoppedError: the partition is stopped; where the PID goes on there is not known.
+            NoPidError: no PID can be leased now; try again.
+            LogStoppedError: the partition is stopped, so where the PID continues is not known.
         """
         began = time.monotonic()
         try:
@@ -90,7 +90,7 @@ class LeaseService:
         partition = await self._lookup.find(TopicPartition(wanted.topic, wanted.partition))
         name = self._name(wanted)
         if name or wanted.pid >= 0:
-            # Before a name's generation is raised: where a PID goes on cannot be answered.
+            # Check before a generation is raised: where the PID continues could not be returned.
             partition.check_not_stopped()
         if wanted.pid >= 0 and not (name and wanted.renew):
             if name:
@@ -124,7 +124,7 @@ class LeaseService:
                 return leases.lease(policy)
             except NoPidError as error:
                 left = give_up - time.monotonic()
-                # Where there are PIDs in the block, it is the ring that is full.
+                # If the block has PIDs left, the lease table is full.
                 if leases.blocks.left or left <= 0 or not await leases.blocks.fetched(left):
                     leases.refuse(policy, error)
                     raise
@@ -147,10 +147,10 @@ class LeaseService:
         return Lease(*partition.name, pid, generation, *numbers, expire_ms, name=name)
 
     async def _sure(self, partition: Partition, pid: int) -> None:
-        """See to it that all is known of a PID: what is told here is not used for something else.
+        """Wait until the state of a PID on the partition is certain.
 
         Raises:
-            NameBusyError: it cannot be known now.
+            NameBusyError: it cannot be determined now.
         """
         if not await partition.sure_of(pid):
             raise NameBusyError(
@@ -158,7 +158,7 @@ class LeaseService:
             )
 
     async def _grant(self, name: str, wanted: LeaseWanted) -> Binding:
-        """Grant once for all that the batch wants under a name; a refusal is kept as well."""
+        """Grant once for all leases of the batch under a name; a refusal is kept as well."""
         held = (wanted.pid, wanted.generation) if wanted.pid >= 0 else None
         key = name, wanted.policy, wanted.renew, held
         found = self._grants.get(key)
@@ -176,7 +176,7 @@ class LeaseService:
         return found
 
     def _partitions(self, wanted: LeaseWanted) -> list[Partition]:
-        """The partitions for which the batch wants the same as this."""
+        """Return the partitions for which the batch wants the same."""
         found = (self._engine.partition(*each) for each in self._same[_terms(wanted)])
         return [each for each in found if each is not None and not each.log.stopped]
 
@@ -208,7 +208,7 @@ class LeaseService:
         """Learn whether another server has leased a PID.
 
         Raises:
-            NameBusyError: that cannot be known now.
+            NameBusyError: the coordinator cannot be read now.
         """
         try:
             await self._engine.leases.look()
@@ -220,14 +220,14 @@ class LeaseService:
 
 
 def _terms(wanted: LeaseWanted) -> tuple[object, ...]:
-    """What is wanted, whatever the partition."""
+    """Return what is wanted, without the partition."""
     return (
         wanted.pid, wanted.generation, wanted.name, wanted.assign_name, wanted.policy, wanted.renew,
     )  # fmt: skip
 
 
 def _next(partition: Partition, pid: int, former: int) -> tuple[int, int]:
-    """The next sequence of a PID, and where its name's numbering goes on."""
+    """Return the next sequence number of a PID, and where its name's numbering continues."""
     state = partition.producer(pid)
     if state is not None:
         return state.high + 1, state.high + 1

@@ -1,14 +1,14 @@
-"""Named leases: a name brings back the same PID, under a generation that fences the one before.
+"""Named leases: a name gets the same PID again, under a generation that fences the previous one.
 
-Who crashed needs to remember nothing but its name. A grant, in this order:
+A producer that restarts needs to remember nothing but its name. A grant has four steps:
 
-    1. the generation is raised in the binding, by a conditional write, durably
-    2. from then on lower generations of the PID are fenced
-    3. what is in flight of the PID lands
-    4. the next sequence is told: persisted H + 1
+    1. raise the generation in the binding, by a conditional write, durably
+    2. fence lower generations of the PID
+    3. wait until the PID has no batch in flight
+    4. return the next sequence number: the highest one in the log, plus 1
 
-Without 2 and 3 a batch of the one before could still come in behind what 4 tells, and the record
-that stands there for it would pass for a duplicate (the model's named-race).
+Without 2 and 3 a batch of the previous producer could be appended after step 4. The new producer's
+first record would then have a sequence number that is in the log, and count as a duplicate.
 """
 
 import asyncio
@@ -36,19 +36,19 @@ from pidlease.engine.partition import Partition
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 
-#: A generation begins below this, at random: who guesses one, or remembers one of another PID,
-#: is fenced or refused, not taken for its successor.
+#: A generation begins below this, at random: a producer that guesses it, or has one of another
+#: PID, is fenced or refused, and does not count as the successor.
 GENERATION_START_MAX: Final = 2**30
-#: How long a grant waits for what is in flight, in seconds.
+#: How long a grant waits for batches in flight, in seconds.
 _LANDING_SECONDS: Final = 10.0
 _LANDING_POLL_SECONDS: Final = 0.002
-#: How often a binding that others change at the same time is looked at again.
+#: How often a binding that others change at the same time is read again.
 _ATTEMPTS_MAX: Final = 20
-#: Who waits for a grant, or a release, at once.
+#: Grants and releases that wait at once.
 _WAITING_MAX: Final = 1000
-#: PIDs of grants that came to nothing, kept for the next try.
+#: PIDs of failed grants, kept for the next attempt.
 _SPARE_MAX: Final = 1000
-#: Names that were let go of and have ended, unbound at a start.
+#: Released names with expired leases that a start unbinds.
 _UNBOUND_MAX: Final = 200
 
 _log = structlog.get_logger(__name__)
@@ -66,7 +66,7 @@ class UnknownNameError(Exception):
 
 
 class NameTakenError(Exception):
-    """Another one was granted the name since."""
+    """The name was granted to another producer since."""
 
 
 class NameBusyError(Exception):
@@ -78,8 +78,8 @@ class NamedLeases:
 
     Parameters:
         bindings: which PID each name has.
-        pool: the threads for it; not those of the log, for a coordinator may take its time.
-        leases: all leases; told whom to fence.
+        pool: the threads for the bindings; not the log's, because a coordinator may be slow.
+        leases: all leases; gets the generations to fence.
     """
 
     def __init__(self, bindings: NameBindings, pool: IoPool, leases: Leases) -> None:
@@ -90,15 +90,15 @@ class NamedLeases:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._waiting = 0
         self._spare: dict[str, int] = {}
-        #: Names of PIDs that are bound and whose leases are kept here.
+        #: Names by PID, for bound PIDs with a lease here.
         self.names: dict[int, str] = {}
         leases.on_ended.append(self._forget)
 
     async def load(self) -> None:
-        """Fence what was fenced before this start. Before anything is judged.
+        """Fence what was fenced before this start; call before the first batch is validated.
 
         Raises:
-            NamesError: it cannot be known.
+            NamesError: the bindings cannot be read.
         """
         ended = []
         for number, (name, binding) in enumerate(
@@ -114,7 +114,7 @@ class NamedLeases:
             await self._unbind(name, binding)
 
     async def _unbind(self, name: str, binding: Binding) -> None:
-        """Forget a name that was let go of: nobody is left whom it would fence."""
+        """Unbind a released name: no producer is left to fence."""
         try:
             await self._pool.run(lambda: self._bindings.change(name, binding, None))
         except (BindingConflictError, NamesError) as error:
@@ -122,7 +122,7 @@ class NamedLeases:
                         name=name, reason=str(error))  # fmt: skip
 
     def former(self, pid: int) -> int:
-        """The PID that the name of a PID had before; -1: none."""
+        """Return the PID that the name of a PID had before; -1: none."""
         return self._leases.formers.get(pid, -1)
 
     # ------------------------------------------------------------------ granting
@@ -134,21 +134,21 @@ class NamedLeases:
 
         Parameters:
             name: the name, checked.
-            wanted: the request, as every partition of it has it. With `renew`: a fresh PID, unless
-                the last one came that way and the one before it still lasts.
-            partitions: the partitions that it is for.
+            wanted: the request. With `renew`: a fresh PID, unless the last one came by a renewal
+                and the lease of the one before it has not ended.
+            partitions: the partitions that the request is for.
             lease: leases a fresh PID, for a name that has none.
 
         Returns:
             The name's new binding.
 
         Raises:
-            NameTakenError: the name is not the caller's any more.
+            NameTakenError: the name was granted to another producer since.
             NameConflictError: the name has a PID of another policy.
-            NameBusyError: others are granted the name again and again, too many wait, or what is in
-                flight does not land.
-            NamesError: the binding cannot be changed now, or it is not known whether it was.
-            NoPidError: there is no PID to be had.
+            NameBusyError: others change the binding again and again, too many requests wait, or
+                batches stay in flight.
+            NamesError: the binding cannot be changed now, or whether it was is unknown.
+            NoPidError: no PID can be leased now.
         """
         async with self._alone(name):
             binding = await self._raise(name, wanted, partitions, lease)
@@ -159,12 +159,12 @@ class NamedLeases:
             return binding
 
     async def release(self, name: str) -> None:
-        """Let go of a name: who writes under it is fenced, and who asks for it is new.
+        """Release a name: its producer is fenced, and the next one begins anew.
 
         Raises:
-            UnknownNameError: it has no PID.
-            NameBusyError: it is being granted again and again, or too many wait.
-            NamesError: it cannot be changed now, or it is not known whether it was.
+            UnknownNameError: the name has no PID.
+            NameBusyError: others change the binding again and again, or too many requests wait.
+            NamesError: the binding cannot be changed now, or whether it was is unknown.
         """
         async with self._alone(name):
             for _ in range(_ATTEMPTS_MAX):
@@ -178,10 +178,10 @@ class NamedLeases:
             raise NameBusyError(f"the name {name!r} is being granted to others; try again")
 
     async def binding(self, name: str) -> Binding | None:
-        """What a name is bound to; None: it is free.
+        """Return what a name is bound to; None: it is free.
 
         Raises:
-            NamesError: it cannot be known.
+            NamesError: the binding cannot be read.
         """
         binding = await self._pool.run(lambda: self._bindings.get(name))
         return None if binding is None or binding.generation == RELEASED else binding
@@ -193,7 +193,7 @@ class NamedLeases:
         for _ in range(_ATTEMPTS_MAX):
             bound = await self._pool.run(lambda: self._bindings.get(name))
             if held is not None and (bound is None or held != bound[:2]):
-                if bound is not None and _was_answered(held, bound):
+                if bound is not None and _was_granted(held, bound):
                     return bound
                 raise NameTakenError(f"another one was granted the name {name!r} since")
             last = bound if bound is not None and self._lasts(bound) else None
@@ -211,10 +211,11 @@ class NamedLeases:
     def _goes_on(
         self, binding: Binding, wanted: LeaseWanted, partitions: Sequence[Partition]
     ) -> bool:
-        """Whether a name keeps its PID, whose lease has not ended."""
+        """Whether a name with an unexpired lease keeps its PID."""
         if binding.generation == RELEASED or (wanted.renew and not self._is_fresh(binding)):
             return False
-        # Where history is missing since it was leased, it could not begin; another one can.
+        # If a partition lost history since the lease, this PID could not begin there; a fresh one
+        # can.
         return policy_named(wanted.policy) is not Policy.STRICT or all(
             each.producer(binding.pid) is not None
             or self._leases.age(binding.pid, each.hole_ms) is Age.YOUNG
@@ -222,7 +223,7 @@ class NamedLeases:
         )
 
     def _is_fresh(self, binding: Binding) -> bool:
-        """Whether a PID came by a renewal not long ago: nothing of it is about to end."""
+        """Whether a PID came by a renewal in the last half of a lease."""
         half_ms = self._leases.lease_ms // 2
         recent = binding.granted_ms + half_ms > self._leases.now_ms()
         return recent and binding.former in self._leases
@@ -230,30 +231,30 @@ class NamedLeases:
     async def _fresh(
         self, name: str, bound: Binding | None, wanted: LeaseWanted, lease: LeaseFresh
     ) -> Binding:
-        """A binding to a fresh PID; the one before is remembered as long as it lasts."""
+        """Make a binding to a fresh PID; it names the former PID until the end of its lease."""
         policy = policy_named(wanted.policy)
         pid = self._spare.pop(name, -1)
         if pid not in self._leases or policy_of(pid) is not policy:
             pid = await lease(policy)
         while len(self._spare) >= _SPARE_MAX:
             self._spare.pop(next(iter(self._spare)))
-        # Should the change fail, or not be known, the next try for this name takes the same one.
+        # If the change fails, or its outcome is unknown, the next attempt uses the same PID.
         self._spare[name] = pid
         generation = self._random.randrange(GENERATION_START_MAX)
         former = -1
         if bound is not None and bound.generation != RELEASED:
-            # A name's generations rise whatever PID it has, by one for who renews what it holds and
-            # by two for who takes over: so a renewal that is asked for again can be told.
+            # A name's generations rise across PIDs: by one for a renewal, by two for a takeover. So
+            # a renewal that is requested again is recognised.
             generation = bound.generation + (2 if wanted.pid < 0 else 1)
-            # One that never wrote may be gone while the one before it has the numbers.
+            # A PID that never wrote may have expired while the one before it has the numbers.
             former = next((p for p in (bound.pid, bound.former) if p in self._leases), -1)
         return Binding(pid, generation, former, self._leases.now_ms())
 
     def _lasts(self, binding: Binding) -> bool:
-        """Whether the lease of a name's PID has not ended; from then on it is kept here.
+        """Whether the lease of a name's PID has not ended; if so, keep it here.
 
-        Where it is not kept, because a crash came before the next snapshot, or another server
-        granted it, the binding says when that was.
+        A server without the lease, after a crash before the next snapshot, or because another
+        server granted it, takes the time of the grant from the binding.
         """
         if binding.granted_ms + self._leases.lease_ms <= self._leases.now_ms():
             return binding.pid in self._leases
@@ -261,7 +262,7 @@ class NamedLeases:
         return True
 
     async def _change(self, name: str, expected: Binding | None, new: Binding) -> bool:
-        """Change a binding; False: it is not what it was taken for."""
+        """Change a binding; False: it is not the expected one."""
         try:
             await self._pool.run(lambda: self._bindings.change(name, expected, new))
         except BindingConflictError:
@@ -271,7 +272,7 @@ class NamedLeases:
     # ------------------------------------------------------------------ fencing
 
     def _note(self, name: str, binding: Binding) -> None:
-        """Fence who had the name before: PIDs whose leases are kept, so that it ends with them."""
+        """Fence the name's previous producers; a fence ends with the lease of its PID."""
         fences = self._leases.fences
         if binding.pid in self._leases:
             fences[binding.pid] = max(binding.generation, fences.get(binding.pid, -1))
@@ -286,14 +287,14 @@ class NamedLeases:
 
     async def _landed(self, binding: Binding) -> None:
         deadline = time.monotonic() + _LANDING_SECONDS
-        while any(self._leases.is_flying(pid) for pid in (binding.pid, binding.former)):
+        while any(self._leases.is_in_flight(pid) for pid in (binding.pid, binding.former)):
             if time.monotonic() > deadline:
                 raise NameBusyError("what is in flight of the one before does not land; try again")
             await asyncio.sleep(_LANDING_POLL_SECONDS)
 
     @asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[None]:
-        """One at a time for each name; conditional writes settle it between servers."""
+        """Admit one request at a time for each name; conditional writes order those of servers."""
         if self._waiting >= _WAITING_MAX:
             raise NameBusyError("too many wait for the coordinator; try again")
         lock, waiting = self._locks.get(name, (asyncio.Lock(), 0))
@@ -311,10 +312,10 @@ class NamedLeases:
                 self._locks[name] = (lock, waiting - 1)
 
 
-def _was_answered(held: tuple[int, int], bound: Binding) -> bool:
-    """Whether a renewal was granted already, and its answer lost: nothing has come behind it.
+def _was_granted(held: tuple[int, int], bound: Binding) -> bool:
+    """Whether a renewal was granted already, and its response was lost.
 
-    Whoever takes a name over raises its generation first.
+    A takeover since then would have raised the generation further.
     """
     pid, generation = held
     return (bound.former, bound.generation) == (pid, generation + 1)

@@ -479,7 +479,7 @@ class Partition:
         """When it was found that earlier history is missing (see `PartitionRows`)."""
         return self.table.hole_ms
 
-    def is_flying(self, pid: int) -> bool:
+    def is_in_flight(self, pid: int) -> bool:
         """Whether batches of a PID are in flight."""
         return pid in self._flying
 

@@ -25,7 +25,7 @@ class UnloadedPartition:
         #: Those of them whose leases have not ended.
         self.producers: dict[int, Packed] = dict(rows.producers)
 
-    def is_flying(self, pid: int) -> bool:  # noqa: ARG002 - nothing is
+    def is_in_flight(self, pid: int) -> bool:  # noqa: ARG002 - nothing is
         """See `LeasedPartition`."""
         return False
 

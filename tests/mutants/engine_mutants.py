@@ -162,7 +162,7 @@ ENGINE: Final = (
     Mutant(
         "a lease in flight ends",
         _LEASING,
-        "        if any(partition.is_flying(pid) for partition in partitions):\n"
+        "        if any(partition.is_in_flight(pid) for partition in partitions):\n"
         "            return now_ms + self.lease_ms\n",
         "",
         (LEASING,),

@@ -1,12 +1,12 @@
-"""Bindings of names from a file, for a server without ZooKeeper.
+"""Bindings of names in a file, for a server without ZooKeeper.
 
 One line for each change, appended and fsynced before it counts:
 
     {"former":-1,"generation":3,"granted_ms":17...,"name":"orders","pid":281474976710663} 8d2f3a11
     {"name":"orders"} 1c0d9a44
 
-with a CRC-32C of the JSON behind it; the last line of a name counts, and one without a PID lets go
-of it. The file is written anew when most of its lines say nothing any more.
+Each line ends with a CRC-32C of its JSON. The last line of a name counts; one without a PID unbinds
+the name. The file is rewritten when most of its lines are superseded.
 """
 
 import threading
@@ -15,21 +15,27 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from typing_extensions import override
 
-from pidlease.coordination.name_bindings import Binding, BindingConflictError, NamesError
+from pidlease.coordination.name_bindings import (
+    Binding,
+    BindingConflictError,
+    NameBindings,
+    NamesError,
+)
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.checked_lines import decode_line, encode_line, split_torn
 from pidlease.storage.errors import reason_for_clients
 from pidlease.storage.files import Files, make_durable_file, read_file, write_aside
 
-#: Lines that may say nothing any more, beside as many as say something.
+#: Superseded lines that the file may have beyond the number of names.
 _SPARE_LINES: Final = 10_000
 
 _log = structlog.get_logger(__name__)
 
 
-class FileNames:
-    """Bindings from a file (see `names.NameBindings`).
+class FileNames(NameBindings):
+    """Bindings in a file.
 
     Parameters:
         files: the file system.
@@ -46,25 +52,25 @@ class FileNames:
         self._bindings: dict[str, Binding] = {}
         self._lines = 0
         self._length = 0
-        #: A failed write may have left something, or an fsync lost something: write it anew.
+        #: A failed write may have left bytes, or an fsync lost some: rewrite the file.
         self._doubtful = False
         self._load()
 
     def __len__(self) -> int:
         return len(self._bindings)
 
+    @override
     def get(self, name: str) -> Binding | None:
-        """See `NameBindings`."""
         with self._lock:
             return self._bindings.get(name)
 
+    @override
     def all(self) -> dict[str, Binding]:
-        """See `NameBindings`."""
         with self._lock:
             return dict(self._bindings)
 
+    @override
     def change(self, name: str, expected: Binding | None, new: Binding | None) -> None:
-        """See `NameBindings`."""
         with self._lock:
             found = self._bindings.get(name)
             if found != expected:
@@ -92,8 +98,8 @@ class FileNames:
                 file.write_at([line], self._length)
                 file.fsync()
             except OSError:
-                # It was refused, and must not count after a crash. Whatever comes of this, the
-                # file is written anew before the next change: an fsync tells of a loss only once.
+                # The change was refused, and must not count after a crash. The file is rewritten
+                # before the next change in any case: fsync reports a loss only once.
                 self._doubtful = True
                 with suppress(OSError):
                     file.truncate(self._length)
@@ -129,7 +135,7 @@ class FileNames:
             self._length += len(line) + 1
             self._lines += 1
         if torn:
-            # What a crash left of a line was never answered.
+            # A line that a crash tore was never acknowledged.
             self._doubtful = True
             _log.warning("the end of the names' file is not intact: it is left out",
                          path=str(self._path), bytes=len(torn))  # fmt: skip
@@ -143,7 +149,7 @@ def _line(name: str, binding: Binding | None) -> bytes:
 
 
 def parse_line(line: bytes) -> tuple[str, Binding | None] | None:
-    """Read a line of the file; None where it is not intact."""
+    """Parse a line of the file; None: it is damaged."""
     fields = decode_line(line)
     if fields is None:
         return None

@@ -1,10 +1,10 @@
-"""The PID sequence from a file, for a server without ZooKeeper; the same block rule.
+"""The PID sequence in a file, for a server without ZooKeeper; the same block rule.
 
 One line for each block, appended and fsynced before the block is used:
 
     {"count":100,"first":1,"owner":"...","taken_ms":1700000000000} 8d2f3a11
 
-with a CRC-32C of the JSON behind it. What a crash leaves of a block is wasted on purpose.
+Each line ends with a CRC-32C of its JSON. The rest of a block is lost with a crash, on purpose.
 """
 
 import threading
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from typing_extensions import override
 
-from pidlease.coordination.pid_sequence import SequenceError
+from pidlease.coordination.pid_sequence import PidSequence, SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock
 from pidlease.core.pid import BLOCK_SIZE
 from pidlease.storage.checked_lines import decode_line, encode_line
@@ -23,19 +24,19 @@ from pidlease.storage.files import Files, make_durable_file, read_file, write_as
 
 #: Lines in the file at which the old ones are merged.
 _LINES_MAX: Final = 10_000
-#: The shortest line there can be.
+#: The shortest possible line.
 _LINE_BYTES_MIN: Final = 50
 
 _log = structlog.get_logger(__name__)
 
 
-class FileSequence:
-    """Blocks of 100 from a file (see `ports.PidSequence`).
+class FileSequence(PidSequence):
+    """Blocks of 100 PIDs from a file.
 
     Parameters:
         files: the file system.
         path: the file.
-        owner: who takes the blocks, for the record.
+        owner: the server's name, recorded with each block.
         clock_ms: the time, in ms since 1970.
         keep_ms: blocks older than this may be merged; at least the lease length.
 
@@ -64,13 +65,13 @@ class FileSequence:
         """The first number that was never handed out."""
         return self._next
 
+    @override
     def blocks(self, beyond: int = 0) -> list[PidBlock]:
-        """See `PidSequence`."""
         with self._lock:
             return [block for block in self._blocks if block.end > beyond]
 
+    @override
     def take(self, at_least: int = 1) -> PidBlock:
-        """See `PidSequence`."""
         with self._lock:
             first = max(self._next, _round_up(at_least))
             block = PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner)
@@ -104,8 +105,8 @@ class FileSequence:
             self._next = block.end
             self._length += len(line) + 1
         if self._length < len(content):
-            # A torn line was never used. But damaged ones may have been: leave out the numbers
-            # of as many as may stand there.
+            # The block of a torn line was never used, but those of damaged lines may have been:
+            # skip as many blocks as lines fit there.
             skipped = (len(content) - self._length) // _LINE_BYTES_MIN + 1
             self._next += skipped * BLOCK_SIZE
             _log.warning("the end of the PID sequence is not intact; skipping blocks",
@@ -114,7 +115,7 @@ class FileSequence:
     def _append(self, line: bytes) -> None:
         file = self._files.open(self._path)
         try:
-            # Truncated first: what a failed or torn append left behind is not to be read again.
+            # Truncate first: the rest of a failed or torn append must not be read again.
             file.truncate(self._length)
             file.write_at([line], self._length)
             file.fsync()
@@ -133,7 +134,7 @@ class FileSequence:
 
 
 def _round_up(n: int) -> int:
-    """The first number of the block that begins at or behind n."""
+    """Return the first number of the block that begins at n or after it."""
     return (n - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
 
 
@@ -148,7 +149,7 @@ def _line(block: PidBlock) -> bytes:
 
 
 def parse_line(line: bytes) -> PidBlock | None:
-    """Read a line of the file; None where it is not intact."""
+    """Parse a line of the file; None: it is damaged."""
     fields = decode_line(line)
     if fields is None:
         return None

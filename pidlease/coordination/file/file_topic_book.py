@@ -1,44 +1,46 @@
-"""What topics take in a file, for a server without ZooKeeper (see `topic_book`).
+"""The topics' settings in a file, for a server without ZooKeeper.
 
-One line for each topic of which something is set, and one for all of them (see `checked_file`).
+One line for each topic with settings, and one for the settings of all topics.
 """
 
 import threading
 from pathlib import Path
 from typing import Final
 
-from pidlease.coordination.topic_book import TopicBookError, TopicSettings
+from typing_extensions import override
+
+from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
 from pidlease.storage.checked_file import CheckedFile
 from pidlease.storage.files import Files
 
-#: In the place of a topic's id.
+#: Stands for a topic's id.
 _SHARED: Final = ""
 
 
-class FileTopicBook:
-    """See the module's text, and `topic_book.TopicBook`.
+class FileTopicBook(TopicBook):
+    """The topics' settings in a file.
 
     Parameters:
         files: the file system.
-        path: the file; it is made with the first change.
+        path: the file; the first change creates it.
     """
 
     def __init__(self, files: Files, path: Path) -> None:
         self._file: Final = CheckedFile(files, path)
         self._lock = threading.Lock()
 
+    @override
     def load(self) -> TopicSettings:
-        """See `TopicBook`."""
         with self._lock:
             own = {topic_id: settings for topic_id, (_, settings) in self._read().items()}
         return TopicSettings(own.pop(_SHARED, {}), own)
 
+    @override
     def save_shared(self, settings: dict[str, str]) -> None:
-        """See `TopicBook`."""
         self.save_own("", _SHARED, settings)
 
+    @override
     def save_own(self, topic: str, topic_id: str, settings: dict[str, str]) -> None:
-        """See `TopicBook`."""
         with self._lock:
             known = self._read()
             known[topic_id] = (topic, settings)

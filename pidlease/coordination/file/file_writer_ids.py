@@ -1,37 +1,39 @@
-"""The writers' producer ids in a file, for a server without ZooKeeper (see `writer_ids`).
+"""The writers' producer ids in a file, for a server without ZooKeeper.
 
-One line for each (see `checked_file`). One comes seldom: once for a partition, and again when Kafka
-has forgotten its transactional id.
+One line for each id. Ids are added seldom: once for a partition, and again when Kafka has forgotten
+its transactional id.
 """
 
 import threading
 from pathlib import Path
 from typing import Final
 
-from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
+from typing_extensions import override
+
+from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.storage.checked_file import CheckedFile
 from pidlease.storage.files import Files
 
 
-class FileWriterIds:
-    """See the module's text, and `writer_ids.WriterIds`.
+class FileWriterIds(WriterIds):
+    """The writers' producer ids in a file.
 
     Parameters:
         files: the file system.
-        path: the file; it is made with the first id.
+        path: the file; the first id creates it.
     """
 
     def __init__(self, files: Files, path: Path) -> None:
         self._file: Final = CheckedFile(files, path)
         self._lock = threading.Lock()
 
+    @override
     def all(self) -> dict[int, WriterOf]:
-        """See `WriterIds`."""
         with self._lock:
             return self._read()
 
+    @override
     def add(self, pid: int, writer_of: WriterOf) -> None:
-        """See `WriterIds`."""
         with self._lock:
             known = self._read()
             if pid in known:

@@ -1,4 +1,4 @@
-"""What stands in the nodes of the PID sequence."""
+"""The contents of the PID sequence's nodes in ZooKeeper."""
 
 import json
 from collections.abc import Sequence
@@ -9,11 +9,10 @@ from pidlease.core.blocks import PidBlock
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block on record.
+    """A recorded block.
 
     Attributes:
-        block: the block.
-        token: of the attempt to take it: who does not know how that ended finds it again by this.
+        token: of the attempt to take the block: a server that missed the response finds it by this.
     """
 
     block: PidBlock
@@ -21,7 +20,7 @@ class Entry:
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """The content of a node with blocks."""
+    """Encode a node with blocks."""
     rows = [
         [each.block.first, each.block.count, each.block.taken_ms, each.block.owner, each.token]
         for each in entries
@@ -30,10 +29,10 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
 
 
 def decode_entries(path: str, data: bytes) -> list[Entry]:
-    """Read a node with blocks.
+    """Decode a node with blocks.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: the node holds something else.
     """
     try:
         rows = json.loads(data)["blocks"]
@@ -46,20 +45,20 @@ def decode_entries(path: str, data: bytes) -> list[Entry]:
 
 
 def encode_merged(block: PidBlock | None) -> bytes:
-    """The content of the node with what is left of old blocks."""
+    """Encode the node with the merged old blocks."""
     fields = {"end": block.end if block else 1, "taken_ms": block.taken_ms if block else -1}
     return json.dumps(fields).encode()
 
 
 def decode_merged(path: str, data: bytes) -> PidBlock | None:
-    """Read the node with what is left of old blocks; None: there are none yet.
+    """Decode the node with the merged old blocks; None: there are none yet.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: the node holds something else.
     """
     try:
         fields = json.loads(data)
         end, taken_ms = int(fields["end"]), int(fields["taken_ms"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"ZooKeeper's {path} does not tell old blocks ({error})") from error
+        raise ValueError(f"ZooKeeper's {path} is no merged PID blocks ({error})") from error
     return PidBlock(1, end - 1, taken_ms) if end > 1 else None

@@ -1,4 +1,4 @@
-"""One connection to ZooKeeper that mends itself, for threads."""
+"""One connection to ZooKeeper, which reconnects by itself; for threads."""
 
 import logging
 import threading
@@ -24,15 +24,15 @@ from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.security import make_digest_acl
 
 _log = structlog.get_logger(__name__)
-#: kazoo tells each attempt to connect; we tell when the session comes and goes.
+#: kazoo logs each attempt to connect; pidlease logs when the session comes and goes.
 _kazoo_log: Final = logging.getLogger("pidlease.kazoo")
 _kazoo_log.setLevel(logging.CRITICAL)
 
-#: How long attempts to connect wait in between, at first and at most.
+#: The pauses between attempts to connect, at first and at most, in seconds.
 _RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
-#: Nodes that are asked for at once.
+#: Nodes read at once.
 _AT_ONCE: Final = 200
-#: After these it is not known whether it was done.
+#: After these errors the outcome of a change is unknown.
 _CONNECTION_ERRORS: Final = (
     ConnectionClosedError,
     ConnectionLoss,
@@ -43,22 +43,22 @@ _CONNECTION_ERRORS: Final = (
 
 
 class ZooKeeperError(Exception):
-    """ZooKeeper does not answer, or not what was asked; try again."""
+    """ZooKeeper does not respond, or its response is invalid; try again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperConfig:
-    """How ZooKeeper is reached.
+    """How to reach ZooKeeper.
 
     Attributes:
-        hosts: HOST:PORT,... and behind it, perhaps, /CHROOT, which is made where it is missing.
-        session_seconds: ZooKeeper ends a session of which it has not heard for so long.
+        hosts: HOST:PORT,... and optionally /CHROOT, which is created if it is missing.
+        session_seconds: ZooKeeper ends a session that was silent for so long.
         timeout_seconds: how long one call may take.
-        digest: USER:PASSWORD; nodes are then made so that only this user may use them.
-        tls: whether to connect by TLS,
-        ca: trusting these certificates,
-        certificate: with this one,
-        key: and its key.
+        digest: USER:PASSWORD; only this user may use the nodes that are created.
+        tls: whether to connect by TLS.
+        ca: the certificates to trust.
+        certificate: the client's certificate.
+        key: the certificate's key.
     """
 
     hosts: str
@@ -84,7 +84,7 @@ class ZooKeeperConfig:
 
     @property
     def addresses(self) -> str:
-        """Without the chroot."""
+        """The hosts without the chroot."""
         return self.hosts.partition("/")[0]
 
     @property
@@ -97,17 +97,17 @@ class ZooKeeperConfig:
 class ZooKeeper:
     """A connection. It may be used while it is down: then every call fails in time.
 
-    A session that has ended is followed by a new one. Who holds an ephemeral node looks after it
-    (`ownership.py`).
+    A session that has ended is replaced by a new one; its ephemeral nodes are not created again
+    here.
 
-    A server of ZooKeeper's answers reads from its own copy, which may lag behind the leader's. So
-    every read here goes with a sync before it in the same session: it returns what the leader had
-    when the read was asked for, or later. Requests of a session are done in order, so the read does
-    not wait for the sync's answer. (A leader that was replaced, and has not noticed within
-    ZooKeeper's syncLimit, can answer a sync, too; a conditional write notices that.)
+    A ZooKeeper server serves reads from its own copy, which may be older than the leader's. So
+    every read here is preceded by a sync in the same session: it returns what the leader had when
+    the read was requested, or later. A session's requests are served in order, so the read does not
+    wait for the sync's response. (A replaced leader that has not noticed yet, within ZooKeeper's
+    syncLimit, can serve a sync, too; a conditional write detects that.)
 
     Parameters:
-        config: how it is reached.
+        config: how to reach it.
     """
 
     def __init__(self, config: ZooKeeperConfig) -> None:
@@ -133,19 +133,19 @@ class ZooKeeper:
         self._lock = threading.Lock()
         self._prepared = False
         self._connected = threading.Event()
-        #: connected, suspended (it may come back with the same session), or lost.
+        #: connected, suspended (the same session may resume), or lost.
         self.state = "lost"
         self.sessions_lost = 0
 
     def start(self) -> None:
-        """Begin to connect; does not wait for it."""
+        """Begin to connect, without waiting."""
         self._client.start_async()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the first answer. Blocks.
+        """Wait for the connection. Blocks.
 
         Raises:
-            ZooKeeperError: there is none within so many seconds.
+            ZooKeeperError: no connection within so many seconds.
         """
         if not self._connected.wait(seconds):
             raise ZooKeeperError(f"{self._config.addresses}: no connection within {seconds} s")
@@ -158,32 +158,32 @@ class ZooKeeper:
         self.state = "closed"
 
     def path(self, name: str) -> str:
-        """The path of a node below the chroot."""
+        """Return the path of a node below the chroot."""
         return f"{self._config.root}/{name}"
 
     def call(self, ask: Callable[[KazooClient], Any]) -> Any:  # noqa: ANN401 - kazoo has no types
-        """Ask for a change, and wait for the answer. Blocks. Reads have methods of their own.
+        """Request a change, and wait for the response. Blocks. Reads have their own methods.
 
         Parameters:
             ask: given the client, calls one of its methods that do not wait.
 
         Raises:
-            ZooKeeperError: it does not answer; whether it has done it is not known.
-            KazooException: what it answers, where that is no failure of the connection.
+            ZooKeeperError: no response; whether the change was made is unknown.
+            KazooException: ZooKeeper's error, if the connection did not fail.
         """
         return self._answers(lambda client: [ask(client)])[0]
 
     def _answers(
         self, ask: Callable[[KazooClient], list[Any]], missing: tuple[type[Exception], ...] = ()
     ) -> list[Any]:
-        """Ask for several things, and wait for all answers as long as for one.
+        """Send several requests, and wait for all responses as long as for one.
 
         Parameters:
-            ask: given the client, calls methods of it that do not wait.
-            missing: errors in whose place the answer is None.
+            ask: given the client, calls its methods that do not wait.
+            missing: errors that count as the response None.
         """
         if self.state != "connected":
-            # Calls would be kept until it is back, and be done behind our back.
+            # kazoo would keep the calls, and make them after this has reported an error.
             raise ZooKeeperError(f"{self._config.addresses}: the connection is {self.state}")
         latest = time.monotonic() + self._config.timeout_seconds
         found = []
@@ -202,23 +202,23 @@ class ZooKeeper:
         return found
 
     def children(self, path: str) -> list[str]:
-        """The names below a node; none where there is no such node. Blocks; raises as `call`."""
+        """List the names below a node; none if it does not exist. Blocks; raises as `call`."""
         found: list[str] | None = self._read(lambda client: [client.get_children_async(path)])[0]
         return found or []
 
     def changes_below(self, path: str) -> int:
-        """How many nodes have come or gone below a node. Blocks; raises as `data`."""
+        """Count the nodes that came or went below a node. Blocks; raises as `data`."""
         found = self._read(lambda client: [client.get_children_async(path, include_data=True)])[0]
         if found is None:
             raise NoNodeError(path)
         return int(found[1].cversion)
 
     def node(self, path: str) -> tuple[bytes, ZnodeStat] | None:
-        """A node's content and state; None where there is none. Blocks; raises as `call`."""
+        """Return a node's content and state, if it exists. Blocks; raises as `call`."""
         return self.nodes([path])[0]
 
     def nodes(self, paths: Sequence[str]) -> list[tuple[bytes, ZnodeStat] | None]:
-        """The same of many nodes, hundreds of which are asked for at once."""
+        """Return the same of many nodes; hundreds are read at once."""
 
         def ask(some: Sequence[str], client: KazooClient) -> list[Any]:
             return [client.get_async(path) for path in some]
@@ -229,19 +229,19 @@ class ZooKeeper:
         return found
 
     def _read(self, ask: Callable[[KazooClient], list[Any]]) -> list[Any]:
-        """Read, behind a sync; None for a node that is not there."""
+        """Read after a sync; None for a node that does not exist."""
         path = self._config.root or "/"
-        # The sync's answer counts, too: were it lost with its connection, the read may go to
-        # another server.
+        # The sync must succeed, too: if it is lost with its connection, the read may go to another
+        # server.
         return self._answers(
             lambda client: [client.sync_async(path), *ask(client)], (NoNodeError,)
         )[1:]
 
     def session(self) -> int:
-        """The number of the session.
+        """Return the session's number.
 
         Raises:
-            ZooKeeperError: there is none now.
+            ZooKeeperError: there is no session now.
         """
         known = self._client.client_id
         if self.state != "connected" or known is None:
@@ -249,18 +249,18 @@ class ZooKeeper:
         return int(known[0])
 
     def data(self, path: str) -> bytes:
-        """What a node says. Blocks; raises as `call` does, and NoNodeError."""
+        """Return a node's content. Blocks; raises as `call`, and NoNodeError."""
         found = self.node(path)
         if found is None:
             raise NoNodeError(path)
         return found[0]
 
     def ensure(self, path: str, data: bytes = b"") -> None:
-        """Make a node, and those above it, where they are missing. Blocks.
+        """Create a node, and those above it, if they are missing. Blocks.
 
         Raises:
-            ZooKeeperError: it could not be known.
-            KazooException: they may not be made.
+            ZooKeeperError: no response; whether they were created is unknown.
+            KazooException: ZooKeeper refused.
         """
         self._make_root()
         above = path.split("/")[:-1]
@@ -269,7 +269,7 @@ class ZooKeeper:
         self.make(path, data)
 
     def _make_root(self) -> None:
-        """Make the nodes of the chroot."""
+        """Create the nodes of the chroot."""
         with self._lock:
             if self._prepared:
                 return
@@ -280,22 +280,22 @@ class ZooKeeper:
             self._prepared = True
 
     def make(self, path: str, data: bytes = b"") -> None:
-        """Make a node, unless it is there. Blocks; raises as `call` does."""
+        """Create a node, unless it exists. Blocks; raises as `call`."""
         try:
             self.call(lambda client: client.create_async(path, data))
         except NodeExistsError:
             return
 
     def _note_state(self, state: str) -> None:
-        """In one of kazoo's threads, which must not wait."""
+        """Note a new state; runs in one of kazoo's threads, and must not wait."""
         before, self.state = self.state, state.lower()
         if state == KazooState.CONNECTED:
             self._connected.set()
         if state == KazooState.LOST:
             self.sessions_lost += 1
         if before != self.state:
-            told = _log.info if state == KazooState.CONNECTED else _log.warning
-            told("ZooKeeper", state=self.state, hosts=self._config.addresses)
+            log = _log.info if state == KazooState.CONNECTED else _log.warning
+            log("ZooKeeper", state=self.state, hosts=self._config.addresses)
 
 
 def _text(path: Path | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Which coordinator it is: a data directory must not be led to another, with a sequence from 1."""
+"""The coordinator's id: a data directory must not use another one, with a sequence from 1."""
 
 import uuid
 
@@ -8,10 +8,10 @@ from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooK
 
 
 def identity_of(zookeeper: ZooKeeper) -> str:
-    """The id of what is below the chroot, made where there is none. Blocks.
+    """Return the id of the tree below the chroot; create it if there is none. Blocks.
 
     Raises:
-        ZooKeeperError: it cannot be known.
+        ZooKeeperError: the id cannot be read.
     """
     path = zookeeper.path("id")
     try:

@@ -2,7 +2,8 @@
 
     names/3f/3f9a...   {"name": ..., "pid": ..., "generation": ..., "former": ..., ...}
 
-By the SHA-256 of the name, which may hold what a node's name may not, in 256 folders.
+A node is named by the SHA-256 of the name, which may contain characters that a node's name may not;
+there are 256 folders.
 """
 
 import hashlib
@@ -10,13 +11,19 @@ import json
 import threading
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from typing_extensions import override
 
-from pidlease.coordination.name_bindings import Binding, BindingConflictError, NamesError
+from pidlease.coordination.name_bindings import (
+    Binding,
+    BindingConflictError,
+    NameBindings,
+    NamesError,
+)
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 
-class ZooKeeperNames:
-    """Bindings in ZooKeeper (see `names.NameBindings`).
+class ZooKeeperNames(NameBindings):
+    """Bindings in ZooKeeper.
 
     Parameters:
         zookeeper: the connection.
@@ -27,26 +34,26 @@ class ZooKeeperNames:
         self._lock = threading.Lock()
         self._folders: set[str] = set()
 
+    @override
     def get(self, name: str) -> Binding | None:
-        """See `NameBindings`."""
         try:
             return self._read(name)[0]
         except (ZooKeeperError, KazooException, ValueError) as error:
-            raise NamesError(_told(error)) from error
+            raise NamesError(_text(error)) from error
 
+    @override
     def all(self) -> dict[str, Binding]:
-        """See `NameBindings`."""
         found: dict[str, Binding] = {}
         root = self._zookeeper.path("names")
         try:
             for folder in self._zookeeper.children(root):
                 found |= self._read_all(f"{root}/{folder}")
         except (ZooKeeperError, KazooException, ValueError) as error:
-            raise NamesError(_told(error)) from error
+            raise NamesError(_text(error)) from error
         return found
 
+    @override
     def change(self, name: str, expected: Binding | None, new: Binding | None) -> None:
-        """See `NameBindings`."""
         try:
             found, version = self._read(name)
             if found == expected:
@@ -55,27 +62,27 @@ class ZooKeeperNames:
         except (BadVersionError, NodeExistsError, NoNodeError) as error:
             raise BindingConflictError(f"{name!r} was changed meanwhile") from error
         except (ZooKeeperError, KazooException, ValueError) as error:
-            raise NamesError(_told(error)) from error
+            raise NamesError(_text(error)) from error
         raise BindingConflictError(f"{name!r} is bound to {found}, not to {expected}")
 
     def _read(self, name: str) -> tuple[Binding | None, int]:
-        """A binding, and the version of its node; -1: there is none."""
+        """Read a binding, and the version of its node; -1: there is none."""
         path = self._path(name)
         found = self._zookeeper.node(path)
         if found is None:
             return None, -1
         data, stat = found
-        told, binding = _parse(path, data)
-        if told != name:
-            raise ValueError(f"ZooKeeper's {path} is no binding of {name!r}, but of {told!r}")
+        bound, binding = _parse(path, data)
+        if bound != name:
+            raise ValueError(f"ZooKeeper's {path} is no binding of {name!r}, but of {bound!r}")
         return binding, stat.version
 
     def _read_all(self, folder: str) -> dict[str, Binding]:
-        """The bindings of a folder: asked for many at once, for there may be thousands."""
+        """Read the bindings of a folder, many at once: there may be thousands."""
         found: dict[str, Binding] = {}
         paths = [f"{folder}/{each}" for each in self._zookeeper.children(folder)]
         for path, node in zip(paths, self._zookeeper.nodes(paths), strict=True):
-            if node is not None:  # let go of since
+            if node is not None:  # unbound since
                 name, binding = _parse(path, node[0])
                 found[name] = binding
         return found
@@ -113,7 +120,7 @@ def _parse(path: str, data: bytes) -> tuple[str, Binding]:
         raise ValueError(f"ZooKeeper's {path} is no binding: {error}") from error
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
     if isinstance(error, KazooException):
         return f"names: {type(error).__name__} {error}".strip()
     return f"names: {error}"

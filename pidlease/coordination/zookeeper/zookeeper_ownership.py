@@ -2,7 +2,7 @@
 
 /owners/<cluster>/owner   {"server": "host:pid", "folder": "..."}
 
-The node is ephemeral: it ends with the session that made it. A server whose session has ended makes
+The node is ephemeral: it ends with the session that made it. A server that lost its session makes
 it again, unless another server had it meanwhile: each child that comes or goes raises the version
 that the folder keeps of its children (cversion).
 """
@@ -90,7 +90,7 @@ class ZooKeeperOwnership:
                 raise ZooKeeperError("the owner comes and goes")
         if found is not None and found[0] != self._zookeeper.session():
             return False
-        # Of a node that was made, and whose answer was lost, it is not known when that was.
+        # The response to the creation of the node may have been lost: when it was made is unknown.
         changes = self._count_changes()
         alone = changes in (self._changes, self._changes + _OWN_CHANGES)
         self._changes = changes
@@ -100,7 +100,7 @@ class ZooKeeperOwnership:
         self._zookeeper.ensure(self._root)
 
     def _make(self) -> bool:
-        """Make the node; False: there is one."""
+        """Create the node; False: there is one."""
         data = json.dumps({"server": self._server, "folder": self._folder}).encode()
         try:
             self._zookeeper.call(
@@ -111,7 +111,7 @@ class ZooKeeperOwnership:
         return True
 
     def _owner(self) -> tuple[int, dict[str, Any], int] | None:
-        """The session that made the node, what it says, and its version."""
+        """Return the session that made the node, the node's fields, and its version."""
         found = self._zookeeper.node(self._node)
         if found is None:
             return None

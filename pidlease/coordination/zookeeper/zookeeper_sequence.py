@@ -2,10 +2,10 @@
 
     pids/blocks/0000000001   fifty blocks: first, count, taken_ms, owner, token
     pids/blocks/0000000002   the last node grows, by writes that name the version they were read at
-    pids/merged              up to where older blocks were, and when the newest of them was taken
+    pids/merged              where the older blocks end, and when the newest of them was taken
 
-Only the last node changes, and only while it has room; the node behind it is made when it is full.
-So of two servers that want the same numbers one is refused, and looks again.
+Only the last node changes, and only until it is full; then the next node is created. So of two
+servers that want the same numbers, one is refused and reads the node again.
 """
 
 import threading
@@ -25,8 +25,9 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
+from typing_extensions import override
 
-from pidlease.coordination.pid_sequence import SequenceError
+from pidlease.coordination.pid_sequence import PidSequence, SequenceError
 from pidlease.coordination.zookeeper.sequence_nodes import (
     Entry,
     decode_entries,
@@ -41,14 +42,14 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 
 #: Blocks in a node: each new one is written with all of them.
 _NODE_BLOCKS: Final = 50
-#: Nodes that are read at once, the newest first; then four times as many, and so on.
+#: Nodes read at once, the newest first; then four times as many, and so on.
 _NODES_AT_ONCE: Final = 2
-#: Nodes of old blocks that are merged at once.
+#: Nodes of old blocks merged at once.
 _MERGED_AT_ONCE: Final = 10
-#: How long others may be faster before we give up for now.
+#: How long other servers may win before an attempt fails, in seconds.
 _CONTENTION_SECONDS: Final = 10.0
 
-#: What the parts of a transaction answer where another server was faster.
+#: The results of a transaction's parts if another server was faster.
 _LOST_RACE: Final = (BadVersionError, NoNodeError, RolledBackError, RuntimeInconsistency)
 
 _log = structlog.get_logger(__name__)
@@ -56,13 +57,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The last node, as it was read or written last.
+    """The last node, as of the last read or write.
 
     Attributes:
-        number: of the node; 0: there is none yet.
+        number: the node's number; 0: there is none yet.
         version: of its content.
         entries: the blocks in it.
-        end: the first number that no block has.
+        end: the first number after all blocks.
     """
 
     number: int
@@ -71,15 +72,15 @@ class _Tail:
     end: int
 
 
-class ZooKeeperSequence:
-    """Blocks of 100 from ZooKeeper (see `ports.PidSequence`).
+class ZooKeeperSequence(PidSequence):
+    """Blocks of 100 PIDs from ZooKeeper.
 
     Parameters:
         zookeeper: the connection.
-        owner: who takes the blocks, for the record.
+        owner: the server's name, recorded with each block.
         clock_ms: the time, in ms since 1970.
         keep_ms: blocks older than this may be merged; at least the lease length.
-        begin: the first number that may be handed out: where another sequence ended.
+        begin: the first number to hand out: where another sequence ended.
     """
 
     shared = True
@@ -102,11 +103,11 @@ class ZooKeeperSequence:
         self._lock = threading.Lock()
         self._prepared = False
         self._tail: _Tail | None = None
-        #: Of an attempt whose outcome is not known; empty: there is none.
+        #: The token of an attempt with an unknown outcome; empty: there is none.
         self._token = ""
 
+    @override
     def blocks(self, beyond: int = 0) -> list[PidBlock]:
-        """See `PidSequence`."""
         try:
             self._prepare()
             while True:
@@ -115,10 +116,10 @@ class ZooKeeperSequence:
                 except NoNodeError:
                     continue  # a node was merged meanwhile
         except (ZooKeeperError, KazooException, ValueError) as error:
-            raise SequenceError(f"the PID blocks cannot be read: {_told(error)}") from error
+            raise SequenceError(f"the PID blocks cannot be read: {_text(error)}") from error
 
+    @override
     def take(self, at_least: int = 1) -> PidBlock:
-        """See `PidSequence`."""
         with self._lock:
             give_up = time.monotonic() + _CONTENTION_SECONDS
             try:
@@ -131,13 +132,13 @@ class ZooKeeperSequence:
                         raise SequenceError("no PID block: other servers are faster all the time")
             except (ZooKeeperError, KazooException, ValueError) as error:
                 self._tail = None
-                raise SequenceError(f"no PID block: {_told(error)}") from error
+                raise SequenceError(f"no PID block: {_text(error)}") from error
             return taken
 
     # ------------------------------------------------------------------ taking
 
     def _try_to_take(self, at_least: int) -> PidBlock | None:
-        """Take a block; None: somebody else was faster."""
+        """Take a block; None: another server was faster."""
         tail = self._tail or self._read_tail()
         found = self._unresolved(tail)
         if found is not None:
@@ -145,7 +146,7 @@ class ZooKeeperSequence:
         first = max(tail.end, _round_up(at_least))
         token = uuid.uuid4().hex[:12]
         entry = Entry(PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner), token)
-        # From here on it may be on record, whatever we hear of it.
+        # From here on the block may be recorded, whatever the response.
         self._token, self._tail = token, None
         try:
             self._tail = self._write(tail, entry)
@@ -156,16 +157,16 @@ class ZooKeeperSequence:
         return entry.block
 
     def _unresolved(self, tail: _Tail) -> PidBlock | None:
-        """The block of an attempt that came through without our hearing of it.
+        """Return the block of an attempt that succeeded, but the response was lost.
 
-        Nobody has used it. It may stand in the node before the last one as well: then it is left
-        out, as after a crash.
+        The block is unused. It may also be in the node before the last one: then it is lost, as
+        after a crash.
         """
         token, self._token = self._token, ""
         if not token:
             return None
-        # It stands there, or it never will: were it still under way, it would name a version that
-        # is refused from our next write on. That is the one that follows.
+        # The block is recorded now, or never: a request that is still in flight names a version
+        # that the write after this makes invalid.
         found = [each.block for each in tail.entries if each.token == token]
         if found:
             self._tail = tail
@@ -185,7 +186,7 @@ class ZooKeeperSequence:
             self._merge()
         except (ZooKeeperError, KazooException, ValueError) as error:
             LINES.write(_log, "warning", "old PID blocks could not be merged", kind_of(error),
-                        error=_told(error))  # fmt: skip
+                        error=_text(error))  # fmt: skip
         return _Tail(number, 0, (entry,), end)
 
     # ------------------------------------------------------------------ reading
@@ -206,7 +207,7 @@ class ZooKeeperSequence:
         return _Tail(numbers[-1], version, tuple(entries), entries[-1].block.end)
 
     def _read_blocks(self, beyond: int) -> list[PidBlock]:
-        """The blocks, from the newest node back to the one that holds a number.
+        """Read the blocks, from the newest node back to the one that holds a number.
 
         Raises:
             NoNodeError: a node was merged meanwhile.
@@ -220,7 +221,7 @@ class ZooKeeperSequence:
             if found[0].first <= beyond:
                 return found
             at_once *= 4
-        merged = self._read_merged()[0]  # after the nodes: what leaves them is here by then
+        merged = self._read_merged()[0]  # read last: blocks move from nodes to here
         if merged is None:
             return found
         return [merged, *(each for each in found if each.first >= merged.end)]
@@ -233,7 +234,7 @@ class ZooKeeperSequence:
         return self._read_nodes([number])[0]
 
     def _read_nodes(self, numbers: Sequence[int]) -> list[tuple[list[Entry], int]]:
-        """The blocks in nodes, and the nodes' versions."""
+        """Read the blocks in nodes, and the nodes' versions."""
         read = []
         paths = [self._node(number) for number in numbers]
         for path, node in zip(paths, self._zookeeper.nodes(paths), strict=True):
@@ -257,7 +258,7 @@ class ZooKeeperSequence:
     # ------------------------------------------------------------------ merging
 
     def _merge(self) -> None:
-        """Leave of the oldest nodes only how far they went, where all in them is old."""
+        """Merge the oldest nodes, if all blocks in them are old, into one end and time."""
         before_ms = self._clock_ms() - self._keep_ms
         for number in self._numbers()[:-1][:_MERGED_AT_ONCE]:
             entries, _ = self._read_node(number)
@@ -268,10 +269,10 @@ class ZooKeeperSequence:
             end = entries[-1].block.end
             data = encode_merged(PidBlock(1, end - 1, newest_ms))
             if not self._replace(number, data, version):
-                return  # somebody else does it
+                return  # another server does it
 
     def _replace(self, number: int, merged: bytes, version: int) -> bool:
-        """Remove a node, and write what is left of it, in one step; False: somebody did."""
+        """Remove a node and write its merged rest in one step; False: another server did."""
 
         def ask(client: KazooClient) -> object:
             transaction = client.transaction()
@@ -287,12 +288,12 @@ class ZooKeeperSequence:
 
 
 def _round_up(n: int) -> int:
-    """The first number of the block that begins at or behind n."""
+    """Return the first number of the block that begins at n or after it."""
     return (n - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
 
 
-def _told(error: Exception) -> str:
-    """What to say of an error: those of kazoo often have a name only."""
+def _text(error: Exception) -> str:
+    """Describe an error; those of kazoo often have a name only."""
     if isinstance(error, KazooException):
         return f"{type(error).__name__} {error}".strip()
     return str(error)

@@ -1,4 +1,4 @@
-"""What topics take in ZooKeeper (see `topic_book`): a node for each, and one for all of them.
+"""The topics' settings in ZooKeeper: a node for each topic, and one for all topics.
 
 topics/<cluster>/<topic id>   {"topic": ..., "settings": {...}}
 topics/<cluster>/shared       {"settings": {...}}
@@ -8,27 +8,28 @@ import json
 from typing import Any, Final
 
 from kazoo.exceptions import KazooException, NoNodeError
+from typing_extensions import override
 
-from pidlease.coordination.topic_book import TopicBookError, TopicSettings
+from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 _SHARED: Final = "shared"
 
 
-class ZooKeeperTopicBook:
-    """See the module's text, and `topic_book.TopicBook`.
+class ZooKeeperTopicBook(TopicBook):
+    """The topics' settings in ZooKeeper.
 
     Parameters:
         zookeeper: the connection.
-        cluster: of Kafka.
+        cluster: the Kafka cluster's id.
     """
 
     def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
         self._zookeeper: Final = zookeeper
         self._root: Final = zookeeper.path(f"topics/{cluster}")
 
+    @override
     def load(self) -> TopicSettings:
-        """See `TopicBook`."""
         own = {}
         try:
             names = self._zookeeper.children(self._root)
@@ -40,12 +41,12 @@ class ZooKeeperTopicBook:
             raise self._error(error) from error
         return TopicSettings(own.pop(_SHARED, {}), own)
 
+    @override
     def save_shared(self, settings: dict[str, str]) -> None:
-        """See `TopicBook`."""
         self._save(_SHARED, {"settings": settings})
 
+    @override
     def save_own(self, topic: str, topic_id: str, settings: dict[str, str]) -> None:
-        """See `TopicBook`."""
         self._save(topic_id, {"topic": topic, "settings": settings})
 
     def _save(self, name: str, fields: dict[str, Any]) -> None:

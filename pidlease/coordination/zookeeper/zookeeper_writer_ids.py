@@ -1,14 +1,14 @@
-"""The writers' producer ids in ZooKeeper (see `writer_ids`).
+"""The writers' producer ids in ZooKeeper.
 
     writer-ids/0000000001   {"ids": [[producer id, topic, partition, given_ms], ...]}, up to 100
     writers/<producer id>   {"topic": ..., "partition": ..., "given_ms": ...}
 
-Each id stands in both. A start reads the nodes of many ids: with 10,000 partitions, 100 nodes
-instead of 10,000. The nodes of one id are what servers of earlier versions read and write. An id
-that such a server recorded is added to the nodes of many by the next start that finds it.
+Each id is in both. A start reads the nodes of many ids: with 10,000 partitions, 100 nodes instead
+of 10,000. Servers of earlier versions read and write the nodes of one id. The next start that finds
+such an id adds it to the nodes of many.
 
-The last node of many grows, by writes that name the version it was read at; the node after it is
-made when it is full. So no server overwrites what another one recorded.
+The last node of many grows by writes that name the version it was read at; when it is full, the
+next node is created. So no server overwrites what another one recorded.
 """
 
 import json
@@ -19,27 +19,28 @@ from typing import Any, Final
 
 import structlog
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from typing_extensions import override
 
-from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
+from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 #: Ids in a node: each new one is written with all of them. With the longest names of topics, 30 kB.
 _NODE_IDS: Final = 100
-#: How long other servers may be faster before it is given up for now, in seconds.
+#: How long other servers may win before an attempt fails, in seconds.
 _CONTENTION_SECONDS: Final = 10.0
 
 _log = structlog.get_logger(__name__)
 
-#: A producer id, and what it was given for.
+#: A producer id, and the partition it was given for.
 _Row = tuple[int, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The last node of many ids, as it was read or written last.
+    """The last node of many ids, as of the last read or write.
 
     Attributes:
-        number: of the node; 0: there is none yet.
+        number: the node's number; 0: there is none yet.
         version: of its content.
         rows: the ids in it.
     """
@@ -49,8 +50,8 @@ class _Tail:
     rows: tuple[_Row, ...]
 
 
-class ZooKeeperWriterIds:
-    """See the module's text, and `writer_ids.WriterIds`.
+class ZooKeeperWriterIds(WriterIds):
+    """The writers' producer ids in ZooKeeper.
 
     Parameters:
         zookeeper: the connection.
@@ -64,8 +65,8 @@ class ZooKeeperWriterIds:
         self._prepared = False
         self._tail: _Tail | None = None
 
+    @override
     def all(self) -> dict[int, WriterOf]:
-        """See `WriterIds`."""
         try:
             numbers = self._numbers()
             found = {row[0]: WriterOf(*row[1:]) for each in self._read(numbers) for row in each[0]}
@@ -76,8 +77,8 @@ class ZooKeeperWriterIds:
             self._pack(others)
         return found | others
 
+    @override
     def add(self, pid: int, writer_of: WriterOf) -> None:
-        """See `WriterIds`."""
         try:
             with self._lock:
                 self._prepare()
@@ -93,7 +94,7 @@ class ZooKeeperWriterIds:
     # ------------------------------------------------------------------ nodes of one id
 
     def _singles(self, known: dict[int, WriterOf]) -> dict[int, WriterOf]:
-        """The ids that stand in nodes of their own only."""
+        """Read the ids that are only in nodes of one id."""
         names = [name for name in self._zookeeper.children(self._root) if int(name) not in known]
         nodes = self._zookeeper.nodes([f"{self._root}/{name}" for name in names])
         found = {}
@@ -105,7 +106,7 @@ class ZooKeeperWriterIds:
         return found
 
     def _pack(self, ids: dict[int, WriterOf]) -> None:
-        """Add ids to the nodes of many; where that fails, they are read one by one again."""
+        """Add ids to the nodes of many; if that fails, the next start reads them one by one."""
         try:
             with self._lock:
                 self._prepare()
@@ -126,15 +127,15 @@ class ZooKeeperWriterIds:
         self._prepared = True
 
     def _append(self, rows: list[_Row]) -> None:
-        """Record ids in the last node, and in new ones as they are needed.
+        """Record ids in the last node, and in new ones as needed.
 
         Raises:
-            ZooKeeperError: it is not known whether they were, or other servers are always faster.
+            ZooKeeperError: they may have been recorded or not, or other servers are always faster.
         """
         give_up = time.monotonic() + _CONTENTION_SECONDS
         while rows:
             tail, self._tail = self._tail or self._read_tail(), None
-            there = {row[0] for row in tail.rows}  # by a write whose answer was lost
+            there = {row[0] for row in tail.rows}  # by a write without a response
             rows = [row for row in rows if row[0] not in there]
             try:
                 self._tail = self._write(tail, rows)
@@ -161,7 +162,7 @@ class ZooKeeperWriterIds:
         return _Tail(0, -1, ())
 
     def _read(self, numbers: list[int]) -> list[tuple[list[_Row], int]]:
-        """The ids in nodes, and the nodes' versions."""
+        """Read the ids in nodes, and the nodes' versions."""
         paths = [self._node(number) for number in numbers]
         read = []
         for path, node in zip(paths, self._zookeeper.nodes(paths), strict=True):
@@ -182,7 +183,7 @@ class ZooKeeperWriterIds:
 
 
 def _room(tail: _Tail) -> int:
-    """How many ids go into the next node that is written."""
+    """Return how many ids fit into the next node that is written."""
     return _NODE_IDS - len(tail.rows) % _NODE_IDS
 
 

@@ -1,1 +1,1 @@
-"""Leases, the blocks that they come from, and when they end."""
+"""Leases, the blocks of PIDs that they come from, and their expiry."""

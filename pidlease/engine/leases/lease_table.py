@@ -1,7 +1,7 @@
-"""What is known of each leased PID, in a few bytes: there are a million of them.
+"""The state of each lease, in a few bytes: there are a million of them.
 
-PIDs are handed out one behind the other, so what belongs to a hundred neighbours stands in arrays
-of one block, without a key for each. A block goes when the last of its PIDs has gone.
+PIDs are handed out one after another, so the leases of a hundred neighbours are stored in the
+arrays of one block, without a key for each. A block is removed with the last of its leases.
 """
 
 from array import array
@@ -12,22 +12,22 @@ from pidlease.core.packed import Packed
 from pidlease.core.pid import BLOCK_SIZE, N_MASK, POLICY_SHIFT, number_of
 from pidlease.storage.snapshots import LeaseRow
 
-#: A place in a block that holds no lease. (-1 is a lease that was not kept since its grant.)
+#: An entry of a block without a lease. (-1 is a lease that was not kept since its grant.)
 _NONE: Final = -2
 
 
 class LeasedPartition(Protocol):
-    """What the leases ask of a partition."""
+    """A partition, as far as the leases use it."""
 
     @property
     def producers(self) -> dict[int, Packed]:
         """The states of its producers, by PID."""
 
-    def is_flying(self, pid: int) -> bool:
+    def is_in_flight(self, pid: int) -> bool:
         """Whether batches of a PID are in flight."""
 
     def forget(self, pid: int) -> None:
-        """Let go of a producer whose lease has ended."""
+        """Remove the state of a producer after its lease."""
 
 
 class _Block:
@@ -37,9 +37,9 @@ class _Block:
         self.leases = 0
         self.granted_ms = array("q", [_NONE] * BLOCK_SIZE)
         self.first_ms = array("q", [_NONE] * BLOCK_SIZE)
-        #: By number alone a PID is not told from one of another policy.
+        #: The number alone does not distinguish PIDs of different policies.
         self.policies = bytearray(BLOCK_SIZE)
-        # None, a partition, or a list of several: nearly all write to one only.
+        # None, a partition, or a list of several: nearly all PIDs write to one only.
         self.partitions: list[Any] = [None] * BLOCK_SIZE
 
 
@@ -57,7 +57,7 @@ class LeaseTable:
         return self.get(pid) is not None
 
     def get(self, pid: int) -> LeaseRow | None:
-        """The lease of a PID, if there is one."""
+        """Return the lease of a PID, if there is one."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
         if block is None or block.granted_ms[place] == _NONE:
@@ -65,7 +65,7 @@ class LeaseTable:
         return LeaseRow(pid, block.granted_ms[place], block.first_ms[place])
 
     def is_other(self, pid: int) -> bool:
-        """Whether the number of a PID is that of a lease of another policy."""
+        """Whether the number of a PID belongs to a lease of another policy."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
         if block is None or block.granted_ms[place] == _NONE:
@@ -86,7 +86,7 @@ class LeaseTable:
         block.policies[place] = pid >> POLICY_SHIFT
 
     def pop(self, pid: int) -> tuple[LeasedPartition, ...]:
-        """End a lease; the partitions that the PID wrote to."""
+        """End a lease; return the partitions that the PID wrote to."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
         if block is None or block.granted_ms[place] == _NONE:
@@ -101,13 +101,13 @@ class LeaseTable:
         return partitions
 
     def partitions(self, pid: int) -> tuple[LeasedPartition, ...]:
-        """The partitions that a leased PID writes to."""
+        """Return the partitions that a leased PID writes to."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
         return () if block is None else _as_tuple(block.partitions[place])
 
     def add_partition(self, pid: int, partition: LeasedPartition) -> None:
-        """Take note that a leased PID writes to a partition."""
+        """Note that a leased PID writes to a partition."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
         partitions = self._blocks[number].partitions
         there = partitions[place]
@@ -122,15 +122,15 @@ class LeaseTable:
     def restore(
         self, pids: Iterable[int], partition: LeasedPartition, now_ms: int
     ) -> Iterator[int]:
-        """Take note at a start of state on a partition; each partition tells its PIDs once.
+        """Note, at a start, the PIDs with state on a partition; once for each partition.
 
         Parameters:
-            pids: which.
-            partition: where.
-            now_ms: counts as their first message.
+            pids: PIDs with state on the partition.
+            partition: the partition.
+            now_ms: counts as the time of their first message.
 
         Yields:
-            Those that had no lease; they have one now that was not kept since its grant.
+            The PIDs without a lease. They get one, which counts as not kept since its grant.
         """
         blocks = self._blocks
         for pid in pids:
@@ -155,23 +155,23 @@ class LeaseTable:
                 yield pid
 
     def remove_partition(self, pid: int, partition: LeasedPartition) -> None:
-        """A leased PID no longer writes to a partition: it is gone."""
+        """Note that a partition of a leased PID was deleted."""
         number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
         partitions = self._blocks[number].partitions
         left = [each for each in _as_tuple(partitions[place]) if each is not partition]
         partitions[place] = left or None
 
-    def tell(self, pids: Iterable[int], told: Callable[[int, int, int], None]) -> None:
-        """Call with (pid, granted_ms, first_ms) of PIDs, those left out that have no lease."""
+    def visit(self, pids: Iterable[int], visitor: Callable[[int, int, int], None]) -> None:
+        """Call a visitor with (pid, granted_ms, first_ms) for each PID that has a lease."""
         blocks = self._blocks
         for pid in pids:
             number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
             block = blocks.get(number)
             if block is not None and block.granted_ms[place] != _NONE:
-                told(pid, block.granted_ms[place], block.first_ms[place])
+                visitor(pid, block.granted_ms[place], block.first_ms[place])
 
 
-def _as_tuple(partitions: Any) -> tuple[LeasedPartition, ...]:  # noqa: ANN401 - see `_Block`
+def _as_tuple(partitions: Any) -> tuple[LeasedPartition, ...]:  # noqa: ANN401 - as in `_Block`
     if partitions is None:
         return ()
     return tuple(partitions) if isinstance(partitions, list) else (partitions,)

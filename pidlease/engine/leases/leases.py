@@ -1,8 +1,8 @@
-"""Leases: PIDs from blocks of the sequence, and the ring that tracks when they end.
+"""Leases: PIDs from blocks of the sequence, and their expiry.
 
-A lease changes nothing in the log or its fold. A PID that was leased and never wrote needs no
-memory at all: its block is on record with its time, and a young block is proof that a producer
-of which nothing is known starts at 0. The ring only bounds how much is known at once.
+A lease changes nothing in the log or its fold. A leased PID that never wrote needs no state: its
+block is recorded with its time, and a young block proves that a producer without state starts at 0.
+The lease ring only bounds the number of leases.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from pidlease.engine.leases.pid_blocks import PidBlocks
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
-#: Numbers from here on are not the sequence's: they stand for producer ids.
+#: Numbers from here on are not from the sequence: they stand for producer ids.
 _NUMBERS_MAX: Final = 1 << (POLICY_SHIFT - 1)
-#: PIDs that are looked at before others get their turn.
+#: PIDs handled before other tasks get their turn.
 _AT_ONCE: Final = 500
 #: Why leases are refused.
 _NO_BLOCK: Final = "no block"
@@ -35,11 +35,11 @@ _log = structlog.get_logger(__name__)
 
 
 class NoPidError(Exception):
-    """No PID can be leased now: no block to be had, or the ring is full. Try again.
+    """No PID can be leased now: there is no block, or the lease table is full. Try again.
 
     Parameters:
-        why: as it is counted where somebody is refused for it.
-        text: what it says.
+        why: the reason under which the refusal is counted.
+        text: the error's message.
     """
 
     def __init__(self, why: str, text: str) -> None:
@@ -51,12 +51,12 @@ class Leases:
     """All leases of this server.
 
     Parameters:
-        sequence: where blocks come from.
+        sequence: the source of blocks.
         pool: the threads for it.
         clock_ms: the time, in ms since 1970.
-        lease_ms: how long a lease is, the same for all.
-        capacity: slots of the ring.
-        names: the producer ids of policy epoch; what ends here is forgotten there.
+        lease_ms: the length of every lease.
+        capacity: the most leases at once.
+        names: the producer ids of policy epoch; an id is removed with its lease.
     """
 
     def __init__(
@@ -78,26 +78,26 @@ class Leases:
         self.fences: dict[int, int] = {}
         #: The PID that the name of a PID had before.
         self.formers: dict[int, int] = {}
-        #: Called with each PID whose lease has ended.
+        #: Called with each PID after its lease has ended.
         self.on_ended: Final[list[Callable[[int], None]]] = []
         self._table = LeaseTable()
-        #: Of blocks taken up to then, PIDs were let go: an unknown one may have written, also when
-        #: the clock is put back and the block seems young again.
+        #: Leases of PIDs from blocks taken up to this time have ended: an unknown PID of them may
+        #: have written, even if the clock was set back and its block looks young again.
         self._forgotten_ms = -1
         #: How many PIDs were leased, by policy.
         self.granted_by: Final[Counter[Policy]] = Counter()
-        #: How many leases were refused, by reason and policy; None: a PID of none.
+        #: How many leases were refused, by reason and policy; None: a PID without a policy.
         self.refused_by: Final[Counter[tuple[str, Policy | None]]] = Counter()
         self.expired = 0
 
     def first_block(self) -> None:
-        """Take the first block of this run. Blocks; before the doors open.
+        """Take the first block of this run. Blocks the thread; call before the listeners open.
 
         Raises:
-            SequenceError: there is none to be had.
+            SequenceError: no block can be taken.
         """
         leased = (number_of(pid) for pid, _ in self.ring)
-        # What no sequence comes to was never handed out, whoever let it into the log.
+        # Larger numbers cannot come from a sequence, although the log has them.
         self.blocks.first(max((n for n in leased if n < _NUMBERS_MAX), default=0))
 
     @property
@@ -119,7 +119,7 @@ class Leases:
         """Lease a fresh PID.
 
         Raises:
-            NoPidError: there is none now; try again, or have it counted (`refuse`) and told.
+            NoPidError: there is none now. The caller tries again, or counts it with `refuse`.
         """
         now_ms = self._clock_ms()
         self.expire()
@@ -135,11 +135,11 @@ class Leases:
         return pid
 
     def refuse(self, policy: Policy, error: NoPidError) -> None:
-        """Count that somebody got no PID."""
+        """Count a refused lease."""
         self.refused_by[error.why, policy] += 1
 
     def expire_ms(self, pid: int) -> int:
-        """When the lease of a PID ends, in ms since 1970: not before that, and perhaps later."""
+        """Return when the lease of a PID ends at the earliest, in ms since 1970."""
         _, granted_ms, first_ms = self._table.get(pid) or (pid, -1, -1)
         begun_ms = max(granted_ms, first_ms)
         return (begun_ms if begun_ms >= 0 else self.blocks.ages.taken_ms(pid)) + self.lease_ms
@@ -155,8 +155,8 @@ class Leases:
         if self._table.is_other(pid):
             return Age.NEVER
         if policy_of(pid) is Policy.MONOTONIC and pid not in self.fences:
-            # They all have names. One that no name is bound to is the one before, whose state has
-            # ended: to let it begin anywhere would store for a second time what its successor has.
+            # Monotonic PIDs have names. One without a name is a former PID with expired state: if
+            # it could begin anywhere, it would store again what its successor has stored.
             return Age.NEVER
         if lease is not None and lease.granted_ms > hole_ms:
             return Age.YOUNG
@@ -176,16 +176,16 @@ class Leases:
         await self.blocks.look()
 
     def now_ms(self) -> int:
-        """The time by which leases end, in ms since 1970."""
+        """Return the time by which leases end, in ms since 1970."""
         return self._clock_ms()
 
     def hold(self, pid: int, granted_ms: int) -> None:
-        """Keep a lease that stands in a name's binding, unless it is kept since its grant.
+        """Keep a lease recorded in a name's binding, unless it is kept since its grant.
 
         Parameters:
             pid: the PID.
             granted_ms: when it was granted, in ms since 1970: less than a lease length ago, so that
-                nothing of it can have ended.
+                none of its state can have expired.
         """
         lease = self._table.get(pid)
         if lease is None:
@@ -211,10 +211,10 @@ class Leases:
         return True
 
     def _adopt_unknown(self, pid: int, now_ms: int) -> None:
-        """A PID whose slot a crash forgot, or whose state had expired, writes (again)."""
+        """Take a slot for a PID that lost its own by a crash, or had expired."""
         due_ms = now_ms + self.lease_ms
         if self.blocks.ages.age(pid, now_ms - self.lease_ms) is Age.YOUNG:
-            # It was granted a slot not long ago, and has it still: beyond the capacity if need be.
+            # Its slot was granted less than a lease ago: keep it, even beyond the capacity.
             self.ring.restore(pid, due_ms)
             return
         self.expire()
@@ -223,7 +223,7 @@ class Leases:
     # ------------------------------------------------------------------ ending
 
     def expire(self) -> int:
-        """Let go of what has ended, a bounded part at a time; how many PIDs left."""
+        """End leases that are due, a bounded number at a time; return how many ended."""
         gone = self.ring.expire(self._clock_ms(), self._stays_until_ms)
         for pid in gone:
             self._forgotten_ms = max(self._forgotten_ms, self.blocks.ages.taken_ms(pid))
@@ -231,8 +231,8 @@ class Leases:
                 partition.forget(pid)
             self.fences.pop(pid, None)
             self.formers.pop(pid, None)
-            for told in self.on_ended:
-                told(pid)
+            for on_ended in self.on_ended:
+                on_ended(pid)
             self._names.drop(pid)
         self.expired += len(gone)
         return len(gone)
@@ -241,23 +241,23 @@ class Leases:
         _, granted_ms, first_ms = self._table.get(pid) or (pid, -1, -1)
         partitions = self._table.partitions(pid)
         now_ms = self._clock_ms()
-        if any(partition.is_flying(pid) for partition in partitions):
+        if any(partition.is_in_flight(pid) for partition in partitions):
             return now_ms + self.lease_ms
         until_ms = max(granted_ms, first_ms) + self.lease_ms
         if policy_of(pid) is not Policy.STRICT:
-            # Kafka clients do not know about leases: who is active gets a second chance. Those that
-            # bring numbers of their own end a lease length after their last append.
+            # Kafka clients do not know about leases: an active one gets a second chance. The lease
+            # of a producer with its own numbers ends a lease length after its last append.
             states = (partition.producers.get(pid) for partition in partitions)
             arrivals = (arrival_of(state) + self.lease_ms for state in states if state)
             until_ms = max(until_ms, *arrivals, 0)
         return until_ms if until_ms > now_ms else None
 
-    def is_flying(self, pid: int) -> bool:
+    def is_in_flight(self, pid: int) -> bool:
         """Whether batches of a PID are in flight, on any partition."""
-        return any(partition.is_flying(pid) for partition in self._table.partitions(pid))
+        return any(partition.is_in_flight(pid) for partition in self._table.partitions(pid))
 
     async def leave(self, partition: LeasedPartition) -> None:
-        """Forget a partition that is gone; the leases go on."""
+        """Remove a deleted partition from all leases; the leases continue."""
         for number, pid in enumerate(list(partition.producers)):
             if pid in self._table:
                 self._table.remove_partition(pid, partition)
@@ -274,10 +274,10 @@ class Leases:
         return pid in self._table
 
     async def rows(self) -> LeaseRows:
-        """The leases, in the order of the ring; a part at a time, so that the loop stays free.
+        """Return the leases in the order of the lease table, a part at a time.
 
-        Each row is true of some time meanwhile. One that goes back to the ring's end in between
-        may come twice, the last time as it is then.
+        The event loop stays free meanwhile. Each row was true at some time in between. A lease that
+        moves to the end meanwhile may occur twice; the last one counts.
         """
         rows = LeaseRows()
         position = self.ring.head
@@ -285,11 +285,11 @@ class Leases:
             position, pids = self.ring.read(position, _AT_ONCE)
             if not pids:
                 return rows
-            self._table.tell([pid for pid in pids if not is_stand_in(pid)], rows.append)
+            self._table.visit([pid for pid in pids if not is_stand_in(pid)], rows.append)
             await asyncio.sleep(0)
 
     def restore_rows(self, rows: Iterable[LeaseRow]) -> None:
-        """Begin with the leases of a snapshot."""
+        """Restore the leases of a snapshot."""
         for pid, granted_ms, first_ms in rows:
             if pid not in self._table:
                 self._table.put(pid, granted_ms, first_ms)
@@ -301,6 +301,6 @@ class Leases:
         A PID that only the log knows has its full lease again.
         """
         now_ms = self._clock_ms()
-        # Every entry has its full lease again: while the server was away, nobody could write.
+        # Every lease begins anew: while the server was down, producers could not write.
         for pid in self._table.restore(pids, partition, now_ms):
             self.ring.restore(pid, now_ms + self.lease_ms)

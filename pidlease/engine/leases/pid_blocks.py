@@ -1,4 +1,4 @@
-"""Blocks of PIDs: the one that is handed out, the next one, and how old all of them are."""
+"""Blocks of PIDs: the current one, the next one, and the ages of all."""
 
 import asyncio
 import time
@@ -16,24 +16,24 @@ from pidlease.core.pid import number_of
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 
-#: The next block is taken when this much of the current one is left.
+#: The next block is taken when the current one has this many numbers left.
 _PREFETCH_AT: Final = 50
 #: The least time between two reads of the coordinator's blocks.
 _LOOK_REST_SECONDS: Final = 0.02
-#: Blocks from which on it is worth it to merge those that are older than a lease.
+#: From this many blocks on, those older than a lease are merged.
 _MERGE_LEAST: Final = 200
 
 _log = structlog.get_logger(__name__)
 
 
 class PidBlocks:
-    """The blocks of this server, and what is known of those of others.
+    """The blocks of this server, and the known blocks of others.
 
     Parameters:
-        sequence: where blocks come from.
+        sequence: the source of blocks.
         pool: the threads for it.
         clock_ms: the time, in ms since 1970.
-        lease_ms: how long a lease is; blocks that are older are merged.
+        lease_ms: the length of a lease; older blocks are merged.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PidBlocks:
         self._pool = pool
         self._clock_ms = clock_ms
         self._lease_ms = lease_ms
-        #: The blocks on record.
+        #: The recorded blocks.
         self.ages = BlockAges()
         self._numbers = iter(range(0))
         self._left = 0
@@ -51,33 +51,33 @@ class PidBlocks:
         self._fetching = False
         self._came = asyncio.Event()
         self._merge_at = _MERGE_LEAST
-        #: Up to this number each block that any server ever took is on record here, as of the last
-        #: look. Blocks of this server lie beyond it, and between them those that others took since.
+        #: Up to this number all blocks of all servers are known, as of the last `look`. Blocks of
+        #: this server lie beyond it, and between them those that others took since.
         self._known_end = 1
-        #: Many batches wait for one look.
+        #: Many batches share one read of the coordinator's blocks.
         self._look: Final = SharedCall(self._look_once, rest_seconds=_LOOK_REST_SECONDS)
         self.prefetch_seconds = 0.0
         self.prefetch_error = ""
         self.prefetch_failures = 0
 
     def load(self) -> None:
-        """Read the blocks on record. Blocks; before anything is judged.
+        """Read the recorded blocks. Blocks the thread; call before the first batch is validated.
 
         Raises:
-            SequenceError: they cannot be read.
+            SequenceError: the blocks cannot be read.
         """
         self.ages = BlockAges(self._sequence.blocks())
         self._known_end = self.ages.end
         self._merge()
 
     def first(self, largest: int) -> None:
-        """Take the first block of this run. Blocks; before the doors open.
+        """Take the first block of this run. Blocks the thread; call before the listeners open.
 
         Parameters:
-            largest: the largest number that the log knows.
+            largest: the largest number in the log.
 
         Raises:
-            SequenceError: there is none to be had.
+            SequenceError: no block can be taken.
         """
         if largest >= self.ages.end:
             _log.error("the log has PIDs that the sequence never handed out; skipping them",
@@ -88,11 +88,11 @@ class PidBlocks:
 
     @property
     def left(self) -> int:
-        """Numbers that are there without another block."""
+        """How many numbers are left without another block."""
         return self._left + (self._next.count if self._next else 0)
 
     def prepare(self) -> bool:
-        """See to it that there is a number, and soon a block behind it; False: there is none."""
+        """Make a number available, and fetch the next block in time; False: there is none."""
         if not self._left and self._next is not None:
             self._use(self._next)
             self._next = None
@@ -101,18 +101,18 @@ class PidBlocks:
         return self._left > 0
 
     def take(self) -> int:
-        """Hand out a number; `prepare` has said that there is one."""
+        """Hand out a number, after `prepare` returned True."""
         self._left -= 1
         return next(self._numbers)
 
     async def fetched(self, seconds: float) -> bool:
-        """Wait until the block that is being taken is there; others may use it up at once.
+        """Wait for the block that is being taken; other callers may use it up at once.
 
         Parameters:
             seconds: how long at most.
 
         Returns:
-            False: none is being taken, or it could not be.
+            False: no block is being taken, or it could not be.
         """
         if not self._fetching:
             return False
@@ -151,9 +151,9 @@ class PidBlocks:
     # ------------------------------------------------------------------ other servers' blocks
 
     def unsure(self, pid: int) -> bool:
-        """Whether another server may have leased a PID, of whose block nothing is known here.
+        """Whether another server may have leased a PID, because its block is not known here.
 
-        What is decided by that waits for `look`.
+        A decision that depends on it waits for `look`.
         """
         beyond = self._sequence.shared and number_of(pid) >= self._known_end
         return beyond and self.ages.taken_ms(pid) < 0
@@ -169,7 +169,7 @@ class PidBlocks:
             raise SequenceError(str(error)) from error
 
     async def _look_once(self) -> SequenceError | None:
-        """Read the blocks that other servers took; return the error if they cannot be read."""
+        """Read the blocks of other servers; return the error if they cannot be read."""
         try:
             found = await self._pool.run(partial(self._sequence.blocks, self._known_end))
         except SequenceError as error:

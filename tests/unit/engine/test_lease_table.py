@@ -45,7 +45,7 @@ def test_the_table_is_a_dictionary(seed: int) -> None:
         assert {pid: table.get(pid) for pid in pids} == {pid: times.get(pid) for pid in pids}
         assert all(list(table.partitions(pid)) == where[pid] for pid in times)
         rows = LeaseRows()
-        table.tell(pids, rows.append)
+        table.visit(pids, rows.append)
         assert list(rows) == [times[pid] for pid in pids if pid in times]
     for pid in list(times):
         table.pop(pid)

@@ -28,7 +28,7 @@ class FakePartition:
         self.producers: dict[int, Packed] = {}
         self.flying: set[int] = set()
 
-    def is_flying(self, pid: int) -> bool:
+    def is_in_flight(self, pid: int) -> bool:
         return pid in self.flying
 
     def forget(self, pid: int) -> None:

@@ -31,7 +31,7 @@ async def test_pipelined_batches_are_admitted_before_the_first_is_on_the_disk() 
     assert offsets(*told) == [0, 1, 2, 3, 4]
     assert unpack(KAFKA, bench.partition.producers[PID]).high == 4
     assert bench.partition.in_flight == 0
-    assert not bench.partition.is_flying(PID)
+    assert not bench.partition.is_in_flight(PID)
 
 
 async def test_what_arrives_during_an_append_goes_into_the_next_one_together() -> None:
