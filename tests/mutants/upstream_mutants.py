@@ -335,8 +335,8 @@ UPSTREAM: Final = (
     Mutant(
         "without a producer batches stay with the old leader",
         _CHANNELS,
-        "            self._end(lane)\n        if not isinstance(result, Row) or result.code in",
-        "            pass\n        if not isinstance(result, Row) or result.code in",
+        "            self._end(lane)\n        if not isinstance(result, PartitionResponse)",
+        "            pass\n        if not isinstance(result, PartitionResponse)",
         (_SENT,),
     ),
     Mutant(
