@@ -1,31 +1,58 @@
-"""What is said where Spark would say it with a Java stack trace alone."""
+"""The errors of the Spark integration, and how to find them in Spark's own errors.
+
+    SparkPieceError
+    +-- SinkError
+    |   +-- SinkFencedError
+    |   +-- NoLeaseError
+    +-- RebuildError
+    ReadError
+    OptionError (a ValueError)
+
+Each text says what is wrong and what to do.
+"""
 
 import re
 from typing import Final
 
-#: How one of ours stands in Spark's text of a task, or of the driver, that failed.
+#: One of these errors in the text of a failed task, or of a failed driver.
 _OURS: Final = re.compile(
     r"pidlease\.spark\.(?:\w+\.)*(SparkPieceError|SinkError|SinkFencedError|NoLeaseError|OptionError"
     r"|ReadError): (.+)"
 )
-#: What stands in Spark's text where a run was fenced.
+#: Occurs in Spark's text of an error if a run was fenced.
 FENCED: Final = "SinkFencedError"
 
 
 class SparkPieceError(Exception):
-    """A part of the pipeline cannot go on; the text says why, and what to do."""
+    """A part of the pipeline cannot continue."""
 
 
 class SinkError(SparkPieceError):
-    """The sink refuses, or cannot go on. Nothing is lost: a restart goes on where it was."""
+    """The sink cannot continue. Nothing is lost: a restart resumes where the query stopped."""
 
 
 class SinkFencedError(SinkError):
     """Another run of the same query has taken over."""
 
 
+class NoLeaseError(SinkError):
+    """No lease is available at the moment."""
+
+
+class RebuildError(SparkPieceError):
+    """The state cannot be rebuilt: the log is damaged, in use, or missing."""
+
+
+class ReadError(Exception):
+    """The log cannot be read: it is missing or damaged, or its server does not respond."""
+
+
+class OptionError(ValueError):
+    """An option is unknown or invalid."""
+
+
 def text_of(error: BaseException) -> str:
-    """What is wrong, in a line: of an error of Spark's, what one of ours said in it."""
+    """Describe an error in one line; for a Spark error, by the error of ours in its text."""
     found = _ours(error)
     if found:
         return found[-1][1].strip()
@@ -34,12 +61,12 @@ def text_of(error: BaseException) -> str:
 
 
 def is_fenced(error: BaseException) -> bool:
-    """Whether another run has taken over."""
+    """Return whether another run has taken over."""
     return isinstance(error, SinkFencedError) or FENCED in {name for name, _ in _ours(error)}
 
 
 def _ours(error: BaseException) -> list[tuple[str, str]]:
-    """Errors of ours that Spark tells of, by name and text."""
-    # Where its own text says nothing but that a job has failed, Java's stack trace says why.
+    """Find errors of ours in a Spark error, by name and text."""
+    # If the text says only that a job has failed, the Java stack trace says why.
     found: list[tuple[str, str]] = _OURS.findall(str(error))
     return found or _OURS.findall(str(getattr(error, "_stackTrace", "")))

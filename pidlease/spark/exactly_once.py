@@ -1,4 +1,4 @@
-"""What is done in the application before a query starts."""
+"""Preparing a query in the application, before it starts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -11,33 +11,32 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pidlease.spark.errors import SinkError
 from pidlease.spark.session import register
-from pidlease.spark.sink.driver.query_plan import check_plan
-from pidlease.spark.sink.driver.sink_runs import reached
-from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch, query_id, read_micro_batch
-from pidlease.spark.sink.driver.table_writes import begun, look_at
-from pidlease.spark.sink.query_columns import Columns, find_columns
+from pidlease.spark.sink.query_shape import QueryColumns, check_plan, find_columns
+from pidlease.spark.sink.run_preparation import connect
 from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.settings import SinkSettings, read_settings
+from pidlease.spark.sink.spark_checkpoint import MicroBatch, query_id, read_micro_batch
+from pidlease.spark.sink.table_writes import begin_table, survey_table
 from pidlease.spark.spark_options import FORMAT
 
 Result = TypeVar("Result")
 
 
 def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
-    """A writer of a streaming query, which each row leaves exactly once.
+    """Return a writer of a streaming query that writes each row exactly once.
 
-    It prepares a run: from now on every run before it is fenced. So call it once for each start.
+    It prepares a run, which fences all earlier runs. So call it once for each start.
 
     Parameters:
-        frame: a streaming query; see `columns` for what its rows must have.
+        frame: a streaming query; docs/spark.md lists the columns that its rows must have.
         options: `kafka.bootstrap.servers` and `leases` of a pidlease, `checkpointLocation`, and
             more; see docs/spark.md.
 
     Returns:
-        `frame.writeStream` with all that is to be said but the trigger.
+        `frame.writeStream` with all options but the trigger.
 
     Raises:
-        SinkError: exactly-once cannot be kept; it says why, and what to change. Nothing is written.
+        SinkError: exactly-once is not possible. Nothing is written.
     """
     if not frame.isStreaming:
         raise SinkError("the query is no stream: exactly_once_table writes it")
@@ -45,33 +44,34 @@ def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
     if not settings.checkpoint:
         raise SinkError("option checkpointLocation is missing: without it a restart knows nothing")
     check_plan(frame)
-    # Before the state: what is committed meanwhile is then in the state.
+    # Read before the state, so that the state is not older than the checkpoint.
     batch, query = read_micro_batch(settings.checkpoint), query_id(settings.checkpoint)
 
     def begin(known: list[RunState]) -> RunState:
         _check_fits(settings, known, batch, query)
-        return run(_prepared(settings, known, columns, batch, "stream"))
+        return _run(_prepared(settings, known, columns, batch, "stream"))
 
-    given = {**options, "run": _begun(settings, begin)}
+    given = {**options, "run": _begin_run(settings, begin)}
     register(frame.sparkSession)
     return frame.writeStream.format(FORMAT).options(**given)
 
 
 def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFrameWriter:
-    """The same for a query that is no stream: a part of a topic, which is written once.
+    """Return a writer of a query that is no stream, such as a part of a topic.
 
-    It is run a second time for this, without keys and values, to see which tasks read what. Written
-    again, as a whole, nothing of it is doubled; tables that come behind one another may follow.
+    The query is run an additional time, without keys and values, to find the offsets that each
+    task reads. Writing it again, as a whole, adds no duplicates. Tables with later offsets may
+    follow under the same checkpoint.
 
     Parameters:
         frame: the query.
-        options: see `exactly_once`; `checkpointLocation` is where the sink keeps its own files.
+        options: as in `exactly_once`; `checkpointLocation` is for the sink's own files only.
 
     Returns:
-        `frame.write` with all that is to be said.
+        `frame.write` with all options.
 
     Raises:
-        SinkError: see `exactly_once`.
+        SinkError: exactly-once is not possible. Nothing is written.
     """
     if frame.isStreaming:
         raise SinkError("the query is a stream: exactly_once writes it")
@@ -79,22 +79,22 @@ def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFram
     check_plan(frame)
 
     def begin(known: list[RunState]) -> RunState:
-        table = look_at(frame, columns, known[0] if known else None, settings.rows_max)
-        return begun(run(_prepared(settings, known, columns, table, "table")), table)
+        table = survey_table(frame, columns, known[0] if known else None, settings.rows_max)
+        return begin_table(_run(_prepared(settings, known, columns, table, "table")), table)
 
-    given = {**options, "run": _begun(settings, begin)}
+    given = {**options, "run": _begin_run(settings, begin)}
     register(frame.sparkSession)
     return frame.write.format(FORMAT).mode("append").options(**given)
 
 
-def _begun(settings: SinkSettings, begin: Callable[[list[RunState]], RunState]) -> str:
-    """Begin a run; its name.
+def _begin_run(settings: SinkSettings, begin: Callable[[list[RunState]], RunState]) -> str:
+    """Begin a run, and return its name.
 
     Parameters:
-        begin: makes its state of those of the runs before, the newest first.
+        begin: makes the run's state from those of the earlier runs, the newest first.
 
     Raises:
-        SinkError: it cannot begin.
+        SinkError: the run cannot begin.
     """
     store = RunStore(settings.state)
     name = store.reserve()
@@ -108,8 +108,8 @@ def _begun(settings: SinkSettings, begin: Callable[[list[RunState]], RunState]) 
     return name
 
 
-def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Do asynchronous work and wait for it, also where a loop runs already, as in a notebook."""
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine, even in a thread with a running event loop, as in a notebook."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
@@ -117,39 +117,39 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 async def _prepared(
     settings: SinkSettings,
     known: list[RunState],
-    columns: Columns,
+    columns: QueryColumns,
     batch: MicroBatch | None,
     kind: str,
 ) -> RunState:
     query = {"kind": kind, "topic": settings.topic, "rows": settings.rows_max}
-    async with reached(settings) as runs:
-        state = await runs.prepare(
+    async with connect(settings) as preparation:
+        state = await preparation.prepare(
             known[0] if known else None, query, spread=bool(columns.partition)
         )
-        return state if batch is None else await runs.grow(state, batch, known)
+        return state if batch is None else await preparation.grow(state, batch, known)
 
 
 def _check_fits(
     settings: SinkSettings, known: list[RunState], batch: MicroBatch | None, query: str
 ) -> None:
-    """See that the sink's state is of this checkpoint, and knows of all that Spark takes for done.
+    """Check that the sink's state is of this checkpoint, and contains all that Spark committed.
 
     Raises:
-        SinkError: it does not.
+        SinkError: it is not, or does not.
     """
     if not known:
-        noted, ids = -1, set()
+        saved, ids = -1, set()
     else:
         ours = [each for each in known if each.name == known[0].name]
-        # The last commit of a run that was replaced is in that one's own.
-        noted, ids = max(each.batch for each in ours), {each.query_id for each in ours} - {""}
-    other = ids - {query} if query or noted >= 0 else set()
-    if batch is not None and batch.committed > noted:
-        problem = f"is at micro-batch {batch.committed}, and the sink's state at {noted}"
+        # The last commit of a run that was replaced is in that run's own state.
+        saved, ids = max(each.batch for each in ours), {each.query_id for each in ours} - {""}
+    other = ids - {query} if query or saved >= 0 else set()
+    if batch is not None and batch.committed > saved:
+        problem = f"is at micro-batch {batch.committed}, and the sink's state at {saved}"
     elif other:
         problem = f"is of query {query or '(none yet)'}, and the sink's state of {other.pop()}"
-    elif batch is None and noted >= 0:
-        problem = f"has no micro-batch, and the sink's state {noted}"
+    elif batch is None and saved >= 0:
+        problem = f"has no micro-batch, and the sink's state {saved}"
     else:
         return
     raise SinkError(

@@ -1,6 +1,6 @@
-"""What streaming queries with our sink have done, for Prometheus.
+"""Prometheus metrics of streaming queries with the sink.
 
-Spark tells of each micro-batch; the numbers are those that the sink has noted with its commit.
+Spark reports each micro-batch; the counts are those that the sink saved with its commit.
 """
 
 import json
@@ -19,43 +19,43 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+from typing_extensions import override
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.observability import metric_catalogue as metrics
 from pidlease.spark.errors import FENCED, SparkPieceError
-from pidlease.spark.sink.driver.spark_checkpoint import query_id
-from pidlease.spark.sink.run_state import Place, RunState, RunStore
+from pidlease.spark.partition_offsets import offsets_from_json
+from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.settings import read_settings
+from pidlease.spark.sink.spark_checkpoint import query_id
 
 
 @dataclass(slots=True)
-class Progress:
-    """What Spark has told.
+class QueryProgress:
+    """What Spark has reported, in this process.
 
     Attributes:
-        batches: micro-batches that were done,
-        seconds: and how long the last one took.
-        rate: rows a second, of that one.
-        lag: records of the source that are not read yet, by its partition.
-        failed: ends by an error,
-        fenced: and those of them because another run had taken over.
+        batches: micro-batches that were committed.
+        seconds: duration of the last one.
+        rate: rows per second of the last one.
+        lag: unread records by source partition.
+        failed: ends of the query by an error.
+        fenced: those of them because another run had taken over.
     """
 
     batches: int = 0
     seconds: float = 0
     rate: float = 0
-    lag: Mapping[Place, int] | None = None
+    lag: Mapping[TopicPartition, int] | None = None
     failed: int = 0
     fenced: int = 0
 
 
 class SinkListener(StreamingQueryListener):
-    """Keeps what is known of one query.
+    """Follows one query.
 
     Parameters:
         options: the sink's.
-
-    Attributes:
-        progress: of this process.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -63,38 +63,40 @@ class SinkListener(StreamingQueryListener):
         self._checkpoint: Final = settings.checkpoint
         self._store: Final = RunStore(settings.state)
         self._id = ""
-        self.progress: Final = Progress()
+        self.progress: Final = QueryProgress()
 
     def state(self) -> RunState | None:
-        """What the sink has noted; None: nothing yet.
+        """Read the sink's newest state; None if there is none yet.
 
         Raises:
-            SinkError: it cannot be read.
+            SinkError: the state cannot be read.
         """
         found = self._store.before()
         return found[0] if found else None
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's
-        """See Spark."""
+    @override
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's
-        """See Spark."""
+    @override
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
-        """See Spark."""
-        told = event.progress
-        if not self._is_ours(str(told.id)):
+    @override
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        reported = event.progress
+        if not self._is_ours(str(reported.id)):
             return
         progress = self.progress
         progress.batches += 1
-        progress.seconds = told.durationMs.get("triggerExecution", 0) / 1000
-        progress.rate = told.processedRowsPerSecond or 0
+        progress.seconds = reported.durationMs.get("triggerExecution", 0) / 1000
+        progress.rate = reported.processedRowsPerSecond or 0
         progress.lag = {
-            place: lag for source in told.sources for place, lag in _lags(source).items()
+            each: lag for source in reported.sources for each, lag in _lags(source).items()
         }
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's
-        """See Spark."""
+    @override
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         if self._is_ours(str(event.id)) and event.exception:
             self.progress.failed += 1
             self.progress.fenced += FENCED in event.exception
@@ -104,31 +106,24 @@ class SinkListener(StreamingQueryListener):
         return found == self._id
 
 
-def _lags(source: Any) -> dict[Place, int]:  # noqa: ANN401 - Spark's, of any source
-    """By partition, where a source tells its offsets as Kafka's does."""
+def _lags(source: Any) -> dict[TopicPartition, int]:  # noqa: ANN401 - Spark's, of any source
+    """Return the lag by partition, if a source has offsets like Kafka's."""
     try:
-        ends, latest = json.loads(source.endOffset), json.loads(source.latestOffset)
-        return {
-            Place(topic, int(number)): int(offset) - int(ends.get(topic, {}).get(number, 0))
-            for topic, partitions in latest.items()
-            for number, offset in partitions.items()
-        }
+        ends = offsets_from_json(json.loads(source.endOffset))
+        latest = offsets_from_json(json.loads(source.latestOffset))
+        return {each: offset - ends.get(each, 0) for each, offset in latest.items()}
     except (TypeError, ValueError, AttributeError):
-        return {}  # another source's: it says nothing of partitions
+        return {}  # another source, without partitions
 
 
 class SinkCollector(Collector):
-    """Tells Prometheus.
-
-    Parameters:
-        listener: what is known.
-    """
+    """Makes samples of what a listener knows, at each scrape."""
 
     def __init__(self, listener: SinkListener) -> None:
         self._listener: Final = listener
 
+    @override
     def collect(self) -> Iterable[Metric]:
-        """See prometheus_client."""
         progress, state = self._listener.progress, self._listener.state()
         yield metrics.SPARK_BATCHES.of(progress.batches)
         yield metrics.SPARK_FAILURES.of(progress.failed)
@@ -136,27 +131,27 @@ class SinkCollector(Collector):
         yield metrics.SPARK_SECONDS.of(progress.seconds)
         yield metrics.SPARK_RATE.of(progress.rate)
         lags = progress.lag or {}
-        yield metrics.SPARK_LAG.rows([(_label(place), lag) for place, lag in lags.items()])
+        yield metrics.SPARK_LAG.rows([(_label(source), lag) for source, lag in lags.items()])
         rows = [] if state is None else [(_label(p), each) for p, each in state.sources.items()]
         yield metrics.SPARK_SENT.rows([(label, each.sent) for label, each in rows])
         yield metrics.SPARK_DUPLICATES.rows([(label, each.duplicates) for label, each in rows])
-        yield metrics.SPARK_HIGH.rows([(label, each.high) for label, each in rows])
+        yield metrics.SPARK_HIGH.rows([(label, each.high_sequence) for label, each in rows])
 
 
-def _label(place: Place) -> tuple[str, str]:
-    return place.topic, str(place.partition)
+def _label(source: TopicPartition) -> tuple[str, str]:
+    return source.topic, str(source.partition)
 
 
 def watch(spark: SparkSession, options: Mapping[str, str], port: int | None = None) -> SinkListener:
-    """Listen to a query; before it starts.
+    """Start to follow a query; call it before the query starts.
 
     Parameters:
         spark: its session.
         options: the sink's.
-        port: of loopback, where Prometheus asks; None: nobody does.
+        port: for Prometheus, on the loopback address; None: no metrics are served.
 
     Raises:
-        SparkPieceError: the port is taken.
+        SparkPieceError: the port is in use.
     """
     listener = SinkListener(options)
     spark.streams.addListener(listener)
@@ -171,7 +166,7 @@ def watch(spark: SparkSession, options: Mapping[str, str], port: int | None = No
 
 
 def summary(listener: SinkListener) -> str:
-    """What a query has done since its checkpoint was begun, in a line."""
+    """Summarize in a line what a query has done since its checkpoint was begun."""
     state = listener.state()
     sources = () if state is None else tuple(state.sources.values())
     sent, known = sum(each.sent for each in sources), sum(each.duplicates for each in sources)

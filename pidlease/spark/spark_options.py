@@ -1,30 +1,24 @@
-"""Options as Spark hands them over: any names, all of them text."""
+"""Validation of options as Spark passes them: any names, all values text."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
+from pidlease.spark.errors import OptionError
+
 #: The name of the data source: `format("pidlease")`.
 FORMAT: Final = "pidlease"
 _KAFKA: Final = "kafka."
-#: How alike two names are that may be meant for each other.
+#: Similarity from which a known name is suggested for an unknown one.
 _ALIKE: Final = 0.6
 _TRUTH: Final = {"true": True, "false": False}
 
 
-class OptionError(ValueError):
-    """An option that makes no sense; the text names it, and says what would."""
-
-
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """See that there are no options but those that are known; of which case does not matter.
-
-    Parameters:
-        given: names of options.
-        known: those that there are.
+    """Refuse options that are not known; case does not matter.
 
     Raises:
-        OptionError: one is not known; the text has the nearest that is.
+        OptionError: one is unknown; the text has the most similar known name.
     """
     names = {name.lower(): name for name in known}
     for name in given:
@@ -43,10 +37,10 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """An option that is true or false.
+    """Return an option that is true or false.
 
     Raises:
-        OptionError: it is neither.
+        OptionError: the option is neither.
     """
     text = options.get(name)
     if text is None:
@@ -59,10 +53,10 @@ def truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 def number(
     options: Mapping[str, str], name: str, *, least: int = 1, most: int = 2**63 - 1
 ) -> int | None:
-    """An option that is a whole number; None: it is not given.
+    """Return an option that is a whole number; None if it is not given.
 
     Raises:
-        OptionError: it is none, less than the least, or more than the most.
+        OptionError: the option is no whole number, or out of range.
     """
     text = options.get(name)
     if text is None:

@@ -5,20 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiokafka import structs
 from aiokafka.client import AIOKafkaClient
-from aiokafka.structs import TopicPartition
 from typer.testing import CliRunner
 
 from pidlease.copier.cluster_reader import Chunk
 from pidlease.copier.errors import CopyError
 from pidlease.copier.source_fetcher import SourceFetcher
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.kafka_batches import Servers
-from pidlease.spark.reader.kafka_batches import batches as kafka_batches
-from pidlease.spark.reader.log_directory import LogDirectory
-from pidlease.spark.reader.read_parts import KafkaPart
-from pidlease.spark.reader.segment_batches import batches as segment_batches
-from pidlease.spark.reader.stored_batch import Damage
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.errors import ReadError
+from pidlease.spark.reader.kafka_batches import ClusterLog, kafka_batches
+from pidlease.spark.reader.log_directory import LogDirectory, segment_batches
+from pidlease.spark.reader.log_parts import KafkaPart, LogDamage
 from proxy.__main__ import cli
 from tests.integration.damaged_log import RECORDS, copied, flip, write
 from tests.servers.pidlease import PidleaseServer
@@ -58,7 +56,7 @@ def test_a_copy_of_what_there_is_ends_with_the_reason(
 class Reader:
     """Reads t-0 from an offset on."""
 
-    place = TopicPartition("t", 0)
+    place = structs.TopicPartition("t", 0)
 
     def __init__(self, offset: int) -> None:
         self.wants = offset
@@ -103,13 +101,13 @@ def test_a_copier_at_work_reads_up_to_the_damage_and_gives_up(server: PidleaseSe
 
 
 def test_spark_by_the_server_ends_with_the_reason(server: PidleaseServer) -> None:
-    servers = Servers(server.bootstrap, (), 1)
+    log = ClusterLog(server.bootstrap, (), 1)
     try:
         with pytest.raises(ReadError, match="KafkaStorageError"):
-            servers.spans([("t", 0)])
-        assert servers.spans([("t", 1)])["t", 1] == (0, 3)
+            log.ranges([TopicPartition("t", 0)])
+        assert list(log.ranges([TopicPartition("t", 1)]).values()) == [(0, 3)]
     finally:
-        servers.close()
+        log.close()
     part = KafkaPart(server.bootstrap, "t", 0, 0, RECORDS, (), 1)
     read: list[int] = []
     with pytest.raises(ReadError, match="KafkaStorageError"):
@@ -122,7 +120,7 @@ def test_spark_by_the_data_directory_meets_the_damage(
     server: PidleaseServer, *, durable: bool
 ) -> None:
     directory = LogDirectory(str(server.data_dir), durable=durable)
-    span = directory.span("t", 0)
-    assert (span.start, span.end > CUT) == (0, True)
-    found = list(segment_batches(directory.part("t", 0, span.start, span.end)))
-    assert next(each.offset for each in found if isinstance(each, Damage)) == CUT
+    there = directory.offset_range("t", 0)
+    assert (there.start, there.end > CUT) == (0, True)
+    found = list(segment_batches(directory.part(TopicPartition("t", 0), *there)))
+    assert next(each.offset for each in found if isinstance(each, LogDamage)) == CUT

@@ -131,13 +131,14 @@ def test_every_panel_in_front_of_kafka(kafka: KafkaServer, tmp_path: Path) -> No
 @pytest.mark.skipif(not _PYSPARK, reason="install pyspark (pip install pidlease[spark])")
 def test_every_panel_of_spark(tmp_path: Path) -> None:
     """By the collector that a copy has, without a Spark that gives it numbers: the soak has one."""
-    from pidlease.spark.listener import Progress, SinkCollector
-    from pidlease.spark.sink.run_state import Chain, Place, RunState, Source
+    from pidlease.core.topic_partition import TopicPartition
+    from pidlease.spark.listener import QueryProgress, SinkCollector
+    from pidlease.spark.sink.run_state import Chain, RunState, SourceProducer
 
-    place = Place(TOPIC, 0)
-    source = Source(1, 0, 0, -1, chains={place: Chain(0, 7)}, sent=7, duplicates=1)
+    place = TopicPartition(TOPIC, 0)
+    source = SourceProducer(1, 0, 0, -1, chains={place: Chain(0, 7)}, sent=7, duplicates=1)
     state = RunState("name", 3, 3, "id", {}, spread=False, ends={place: 0}, sources={place: source})
-    told = Progress(batches=3, seconds=0.5, rate=14.0, lag={place: 2})
+    told = QueryProgress(batches=3, seconds=0.5, rate=14.0, lag={place: 2})
     registry = CollectorRegistry()
     registry.register(SinkCollector(SimpleNamespace(progress=told, state=lambda: state)))  # type: ignore[arg-type]
     listening, thread = start_http_server(0, LOOPBACK, registry)

@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class OverTime:
+class TimeSeries:
     """A chart's numbers.
 
     Attributes:
@@ -58,8 +58,8 @@ class Summary:
     violations: list[Row]
     notices: list[Row]
     damages: list[Row]
-    records: OverTime
-    wrong: OverTime
+    records: TimeSeries
+    wrong: TimeSeries
 
 
 def summary(audit: Audit, log: str, rows: int = SHOWN) -> Summary:
@@ -103,25 +103,25 @@ def _topics(producers: DataFrame) -> DataFrame:
     )
 
 
-def _over_time(audit: Audit) -> tuple[OverTime, OverTime]:
+def _over_time(audit: Audit) -> tuple[TimeSeries, TimeSeries]:
     """Records by policy and violations by kind, over the same columns."""
     timeline = audit.timeline.where("minute > 0")  # who brings no time of its own has -1
     row = timeline.agg(F.min("minute").alias("first"), F.max("minute").alias("last")).first()
     if row is None or row["first"] is None:
-        return OverTime(), OverTime()
+        return TimeSeries(), TimeSeries()
     first, last = row["first"], row["last"]
     step = next((each for each in _SPANS_MIN if (last - first) // each < _BUCKETS),
                 (last - first) // _BUCKETS + 1)  # fmt: skip
     begin = first // step * step
     count = (last - begin) // step + 1
 
-    def series(table: DataFrame, name: str, number: str) -> OverTime:
+    def series(table: DataFrame, name: str, number: str) -> TimeSeries:
         column = F.floor((F.col("minute") - begin) / step).cast("int").alias("column")
         sums = table.where(F.col("minute").between(begin, last)).groupBy(name, column)
         found: dict[str, list[int]] = {}
         for each in sums.agg(F.sum(number).alias("number")).collect():
             found.setdefault(each[name], [0] * count)[each["column"]] = each["number"]
-        return OverTime(begin * MINUTE_MS, step * MINUTE_MS, found)
+        return TimeSeries(begin * MINUTE_MS, step * MINUTE_MS, found)
 
     minute = F.floor(F.col("timestamp") / MINUTE_MS).cast("long").alias("minute")
     wrong = audit.violations.select("kind", minute, F.lit(1).alias("one"))

@@ -9,8 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.storagelevel import StorageLevel
 
 from pidlease.spark.audit import first_pass as passes
-from pidlease.spark.audit import rule_columns as columns
-from pidlease.spark.audit.findings import (
+from pidlease.spark.audit.send_history import (
     DUPLICATE,
     FENCED,
     GAP,
@@ -19,11 +18,11 @@ from pidlease.spark.audit.findings import (
     NOTICES,
     OVERLAP,
     VIOLATIONS,
-    Cuts,
-    cuts_of,
+    LogCompleteness,
+    completeness_of,
 )
-from pidlease.spark.audit.first_pass import WHO
 from pidlease.spark.audit.suspect_sends import SCHEMA, findings
+from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
 #: Up to as many partitions with suspects are named when these are read again.
 _NAMED_MAX: Final = 200
@@ -132,17 +131,17 @@ def _kept(table: DataFrame) -> DataFrame:
     return table.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
 
 
-def _cuts(starts: DataFrame, damages: DataFrame) -> dict[tuple[str, int], Cuts]:
+def _cuts(starts: DataFrame, damages: DataFrame) -> dict[tuple[str, int], LogCompleteness]:
     """What is known of each partition; places beyond `DAMAGES_MAX` are left out."""
     firsts = {(row.topic, row.partition): row.start for row in starts.collect()}
     damaged: dict[tuple[str, int], list[int]] = {}
     for row in damages.select("topic", "partition", "offset").limit(DAMAGES_MAX).collect():
         damaged.setdefault((row.topic, row.partition), []).append(row.offset)
-    return cuts_of(firsts, damaged)
+    return completeness_of(firsts, damaged)
 
 
 def _judged(
-    rows: DataFrame, suspects: DataFrame, number: int, cuts: dict[tuple[str, int], Cuts]
+    rows: DataFrame, suspects: DataFrame, number: int, cuts: dict[tuple[str, int], LogCompleteness]
 ) -> DataFrame:
     """What is wrong with the sends of the suspects; without any, nothing is read again."""
     if not number:
@@ -154,7 +153,7 @@ def _judged(
         rows = rows.where(F.col("partition").isin(sorted({each.partition for each in where})))
     if number <= _BROADCAST_MAX:
         suspects = F.broadcast(suspects)
-    return findings(rows.join(suspects, list(WHO), "left_semi"), cuts)
+    return findings(rows.join(suspects, list(PRODUCER_KEY), "left_semi"), cuts)
 
 
 def _nothing(rows: DataFrame) -> DataFrame:
@@ -171,7 +170,8 @@ def _kinds(judged: DataFrame) -> dict[str, int]:
 
 def _producers(of_producers: DataFrame, judged: DataFrame, *, any_wrong: bool) -> DataFrame:
     """A row for each producer and partition, with what was found."""
-    numbers = of_producers.groupBy(*WHO, columns.policy_name(F.col("policy")).alias("policy")).agg(
+    policy = passes.policy_name(F.col("policy")).alias("policy")
+    numbers = of_producers.groupBy(*PRODUCER_KEY, policy).agg(
         F.sum("records").alias("records"),
         F.sum("sends").alias("sends"),
         F.sum("bytes").alias("bytes"),
@@ -183,17 +183,17 @@ def _producers(of_producers: DataFrame, judged: DataFrame, *, any_wrong: bool) -
         F.min("first_ms").alias("first_ms"),
         F.max("last_ms").alias("last_ms"),
     )
-    wrong = judged.groupBy(*WHO).agg(
+    wrong = judged.groupBy(*PRODUCER_KEY).agg(
         _numbers("duplicates", DUPLICATE, OVERLAP),
         _numbers("gaps", GAP),
         *(F.count_if(F.col("kind") == kind).alias(kind) for kind in (LATE, FENCED, MALFORMED)),
         F.count_if(F.col("kind").isin(*VIOLATIONS)).alias("violations"),
         F.count_if(F.col("kind").isin(*NOTICES)).alias("notices"),
     )
-    told = [each for each in wrong.columns if each not in WHO]
+    told = [each for each in wrong.columns if each not in PRODUCER_KEY]
     if not any_wrong:
         return numbers.select("*", *(F.lit(0).cast("long").alias(each) for each in told))
-    return numbers.join(wrong, list(WHO), "left").fillna(0, told)
+    return numbers.join(wrong, list(PRODUCER_KEY), "left").fillna(0, told)
 
 
 def _numbers(name: str, *kinds: str) -> Column:
@@ -202,7 +202,7 @@ def _numbers(name: str, *kinds: str) -> Column:
 
 
 def _totals(producers: DataFrame, kinds: dict[str, int], suspects: int, damages: int) -> Totals:
-    has_pid = F.col("policy") != columns.NAMELESS
+    has_pid = F.col("policy") != passes.NAMELESS
     row = producers.agg(
         F.count_distinct("topic", "partition").alias("partitions"),
         F.count_if(has_pid).alias("producers"),

@@ -10,9 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pidlease.core.pid import Policy
 from pidlease.core.rules import RULES
 from pidlease.core.state import UNKNOWN_CRC, Batch
-from pidlease.spark.audit.findings import Cuts, Finding, Sent
-from pidlease.spark.audit.first_pass import WHO
-from pidlease.spark.audit.send_history import Producer
+from pidlease.spark.audit.send_history import LogCompleteness, LoggedSend, SendFinding, SendHistory
+from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
 #: What is told of a finding.
 SCHEMA: Final = (
@@ -30,13 +29,13 @@ _TYPES: Final = (
 _ARROW: Final = pa.schema(list(zip(_NAMES, _TYPES, strict=True)))
 #: Columns of a send that are looked at, in the order in which they are unpacked.
 _READ: Final = (
-    *WHO, "policy", "offset", "last_offset", "generation", "first", "last", "records", "crc",
-    "timestamp", "segment", "position", "equal_offset", "equal_crc", "equal_generation",
+    *PRODUCER_KEY, "policy", "offset", "last_offset", "generation", "first", "last", "records",
+    "crc", "timestamp", "segment", "position", "equal_offset", "equal_crc", "equal_generation",
 )  # fmt: skip
 #: Findings that are told at once.
 _ROWS: Final = 4096
 
-Partitions = Mapping[tuple[str, int], Cuts]
+Partitions = Mapping[tuple[str, int], LogCompleteness]
 
 
 def findings(rows: DataFrame, cuts: Partitions) -> DataFrame:
@@ -49,8 +48,8 @@ def findings(rows: DataFrame, cuts: Partitions) -> DataFrame:
         rows: their sends (`passes.asked`).
         cuts: what is known of each partition.
     """
-    together = rows.repartition(*WHO)
-    ordered = _with_equals(together).select(*_READ).sortWithinPartitions(*WHO, "offset")
+    together = rows.repartition(*PRODUCER_KEY)
+    ordered = _with_equals(together).select(*_READ).sortWithinPartitions(*PRODUCER_KEY, "offset")
 
     def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _judge(batches, cuts)
@@ -62,7 +61,7 @@ def _with_equals(rows: DataFrame) -> DataFrame:
     """Each send with the first one of an equal range, if that stands before it."""
     restarting = [int(policy) for policy, rules in RULES.items() if rules.restarts]
     within = F.when(F.col("policy").isin(*restarting), F.col("generation")).otherwise(-1)
-    equal = Window.partitionBy(*WHO, "within", "first", "last").orderBy("offset")
+    equal = Window.partitionBy(*PRODUCER_KEY, "within", "first", "last").orderBy("offset")
     earlier = F.first("offset").over(equal) < F.col("offset")
     return (
         rows.withColumn("within", within)
@@ -73,15 +72,15 @@ def _with_equals(rows: DataFrame) -> DataFrame:
 
 
 def _judge(batches: Iterable[pa.RecordBatch], cuts: Partitions) -> Iterator[pa.RecordBatch]:
-    told = _Told()
-    producer, who = Producer(Cuts()), None
+    told = _FindingRows()
+    producer, who = SendHistory(LogCompleteness()), None
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in _READ]
         for row in zip(*columns, strict=True):
             if row[:4] != who:
                 told.add(who, producer.end())
                 who = row[:4]
-                producer = Producer(cuts.get(who[:2], Cuts()))
+                producer = SendHistory(cuts.get(who[:2], LogCompleteness()))
             told.places[row[5]] = row[12:15]
             told.add(who, producer.judge(_sent(row)))
             told.keep(row[5])
@@ -90,16 +89,16 @@ def _judge(batches: Iterable[pa.RecordBatch], cuts: Partitions) -> Iterator[pa.R
     yield from told.take(1)
 
 
-def _sent(row: tuple[Any, ...]) -> Sent:
+def _sent(row: tuple[Any, ...]) -> LoggedSend:
     policy, offset, last_offset, generation, first, last, records, crc = row[4:12]
     # A producer of a producer id counts requests, whatever they hold (`engine.whose.identified`).
     numbers = last - first + 1 if row[3] else records
     batch = Batch(generation, first, last, numbers, crc)
     equal = (row[15], UNKNOWN_CRC if row[16] is None else row[16], row[17])
-    return Sent(policy, offset, last_offset, batch, records, *equal)
+    return LoggedSend(policy, offset, last_offset, batch, records, *equal)
 
 
-class _Told:
+class _FindingRows:
     """Findings until they are given out."""
 
     def __init__(self) -> None:
@@ -107,7 +106,7 @@ class _Told:
         self.places: dict[int, tuple[Any, ...]] = {}
         self._rows: list[tuple[Any, ...]] = []
 
-    def add(self, who: tuple[Any, ...] | None, found: Iterable[Finding]) -> None:
+    def add(self, who: tuple[Any, ...] | None, found: Iterable[SendFinding]) -> None:
         for kind, sent, numbers, expected, original, differs, detail in found:
             if who is None:
                 raise AssertionError("a finding is somebody's")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from pidlease.spark.audit.audit_summary import OverTime
+from pidlease.spark.audit.audit_summary import TimeSeries
 
 _WIDTH: Final = 1040
 _HEIGHT: Final = 220
@@ -23,7 +23,7 @@ _BAR_NUMBER: Final = 96
 _LETTERS: Final = 46
 
 
-def over_time(chart: OverTime, order: Sequence[str], classes: Mapping[str, str]) -> str:
+def over_time(chart: TimeSeries, order: Sequence[str], classes: Mapping[str, str]) -> str:
     """Columns over time, those of one time on top of each other.
 
     Parameters:
@@ -124,6 +124,6 @@ def _short(number: float) -> str:
     return f"{number:g}"
 
 
-def _time(chart: OverTime, at: int) -> str:
+def _time(chart: TimeSeries, at: int) -> str:
     form = "%Y-%m-%d" if chart.step_ms >= _DAY_MS else "%m-%d %H:%M"
     return datetime.fromtimestamp((chart.begin_ms + at * chart.step_ms) / 1000, UTC).strftime(form)

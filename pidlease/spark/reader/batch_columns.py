@@ -1,4 +1,4 @@
-"""Batches made into columns, many at once."""
+"""Many batches converted to Arrow columns at once."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pidlease.kafka.records.identity_header import HEADER_KEY
 from pidlease.kafka.records.record_batch import BatchHeader
-from pidlease.spark.reader.read_parts import Part
+from pidlease.spark.reader.log_parts import Part
 from pidlease.spark.reader.record_decoder import (
     NULL,
     PADDING,
@@ -30,133 +30,126 @@ _FRONT: Final = (
 )  # fmt: skip
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS: Final = (("headers", pa.list_(pa.field("element", _HEADER))),)
-_NUMBERS: Final = (("pid", pa.int64()), ("generation", pa.int64()), ("sequence", pa.int64()))
-#: What is given out at once at most, but for one record that has more by itself.
+_IDENTITY: Final = (("pid", pa.int64()), ("generation", pa.int64()), ("sequence", pa.int64()))
+#: Limits of an Arrow batch; a larger record gets its own.
 _ROWS: Final = 1 << 15
 _ROWS_BYTES: Final = 8 << 20
-#: The longest that Arrow's binary columns hold together.
+#: The most bytes of an Arrow binary column.
 _ARROW_MAX: Final = 2**31 - 1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-#: Times beyond this are no times: Spark counts microseconds in 64 bits.
+#: Timestamps beyond this become null: Spark counts microseconds in 64 bits.
 _MS_MAX: Final = (2**63 - 1) // 1000
 
 
 def schema(*, headers: bool) -> pa.Schema:
-    """The columns, as Arrow has them.
-
-    Parameters:
-        headers: whether the headers are among them.
-    """
-    return pa.schema([*_FRONT, *(_HEADERS if headers else ()), *_NUMBERS])
+    """Return the Arrow schema, with or without the headers."""
+    return pa.schema([*_FRONT, *(_HEADERS if headers else ()), *_IDENTITY])
 
 
-class Numbers(NamedTuple):
-    """The numbers of a send.
+class SendIdentity(NamedTuple):
+    """The PID, generation and sequence numbers of a send.
 
     Attributes:
         offset: of its first record.
-        pid: who sent it; None: nobody of ours.
-        generation: its generation.
-        first: the number of the record at that offset, from which the others count on; None: that
-            is not known.
-        wraps: whether numbers begin at 0 again behind 2^31 - 1.
+        pid: None: no leased PID.
+        first_sequence: the sequence number at `offset`; None: unknown.
+        wraps: whether sequence numbers continue at 0 after 2^31 - 1.
     """
 
     offset: int
     pid: int | None
     generation: int | None
-    first: int | None
+    first_sequence: int | None
     wraps: bool = False
 
 
-class Unpacked(NamedTuple):
-    """A batch that was unpacked.
+class UnpackedBatch(NamedTuple):
+    """A decompressed batch.
 
     Attributes:
-        header: its header.
         content: its records.
-        begins: where in that each one begins.
-        numbers: the numbers of its sends, in their order.
-        identified: whether headers `pidlease` say who sent it; those are not the user's.
+        begins: where in `content` each record begins.
+        identities: of its sends, in order.
+        identified: whether its records have headers `pidlease`, which are not the user's.
     """
 
     header: BatchHeader
     content: bytes
     begins: list[int]
-    numbers: list[Numbers]
+    identities: list[SendIdentity]
     identified: bool
 
 
 def unpacked_batch(
-    header: BatchHeader, content: bytes, numbers: list[Numbers], *, identified: bool
-) -> Unpacked:
-    """A batch that was unpacked.
+    header: BatchHeader, content: bytes, identities: list[SendIdentity], *, identified: bool
+) -> UnpackedBatch:
+    """Return a batch with the boundaries of its records.
 
     Raises:
-        DecodingError: its records do not fill it.
+        DecodingError: the records do not fill the batch.
     """
     begins = boundaries(content, 0, len(content), header.records)
-    return Unpacked(header, content, begins, numbers, identified)
+    return UnpackedBatch(header, content, begins, identities, identified)
 
 
-class Together:
-    """Batches decoded together.
+class DecodedBatches:
+    """Batches that are decoded together.
 
     Parameters:
-        part: whose they are; records that do not belong to it are left out.
-        batches: in their order.
-        headers: whether the headers are wanted.
+        part: records outside of it are left out.
+        batches: in order.
+        headers: whether to decode the headers.
 
     Raises:
-        DecodingError: some of them are none.
+        DecodingError: a record cannot be decoded.
     """
 
-    def __init__(self, part: Part, batches: Sequence[Unpacked], *, headers: bool) -> None:
+    def __init__(self, part: Part, batches: Sequence[UnpackedBatch], *, headers: bool) -> None:
         self._part: Final = part
         self._schema: Final = schema(headers=headers)
         self._data: Final = b"".join([*(each.content for each in batches), PADDING])
         self._bytes: Final[Bytes] = np.frombuffer(self._data, np.uint8)
-        self._begins, self._ends = _places(batches)
+        self._begins, self._ends = _boundaries(batches)
         self._columns: Final = decode(self._bytes, self._begins, self._ends)
         self._batch: Final = np.repeat(
             np.arange(len(batches)), [len(each.begins) for each in batches]
         )
         self._headers: Final = [each.header for each in batches]
         self._offsets: Final = self._absolute()
-        self._numbers: Final = _Numbering(batches, self._offsets)
+        self._identities: Final = _SendColumns(batches, self._offsets)
         self._user: Headers | None = None
         if headers:
             identified = np.array([each.identified for each in batches], np.bool_)
             found = decode_headers(self._bytes, self._columns, self._ends)
-            self._user = _users(self._bytes, found, identified[self._batch])
+            self._user = _user_headers(self._bytes, found, identified[self._batch])
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """The records of the part as columns, some at once."""
+        """Return the records of the part as columns, in batches of a limited size."""
         at = int(np.searchsorted(self._offsets, self._part.start))
         end = int(np.searchsorted(self._offsets, self._part.end))
         while at < end:
             room = self._begins[at] + _ROWS_BYTES
             fitting = int(np.searchsorted(self._ends, room, side="right"))
-            behind = min(max(fitting, at + 1), at + _ROWS, end)
-            yield self._some(slice(at, behind))
-            at = behind
+            until = min(max(fitting, at + 1), at + _ROWS, end)
+            yield self._some(slice(at, until))
+            at = until
 
     def _absolute(self) -> Ints:
-        """The offset of each record.
+        """Return the offset of each record.
 
         Raises:
-            DecodingError: they do not fit their batches, or do not rise.
+            DecodingError: the offsets do not fit their batches, or do not rise.
         """
         base = self._each([each.base_offset for each in self._headers])
         last = self._each([each.last_offset_delta for each in self._headers])
         deltas = self._columns.offsets
         offsets: Ints = base + deltas
         if ((deltas < 0) | (deltas > last)).any() or (np.diff(offsets) <= 0).any():
-            raise DecodingError("offsets of records that do not fit their batch")
+            raise DecodingError("the offsets of its records do not fit the batch")
         return offsets
 
     def _each(self, of_batches: list[int]) -> Ints:
-        """For each record what its batch has."""
+        """Repeat a value of each batch for its records."""
         return np.array(of_batches, np.int64)[self._batch]
 
     def _some(self, rows: slice) -> pa.RecordBatch:
@@ -171,14 +164,14 @@ class Together:
         ]
         if self._user is not None:
             columns.append(self._header_lists(self._user, rows))
-        columns += self._numbers.columns(rows)
+        columns += self._identities.columns(rows)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _binary(self, field: Field, rows: slice) -> pa.Array:
         return binaries(self._data, Field(field.at[rows], field.size[rows]))
 
     def _times(self, rows: slice) -> tuple[pa.Array, pa.Array]:
-        """The timestamps, and whether they are the log's own."""
+        """Return the timestamps, and whether they are log append times."""
         headers, batch = self._headers, self._batch[rows]
         own = np.array([each.is_log_append_time for each in headers], np.bool_)[batch]
         base = np.array([each.base_timestamp for each in headers], np.int64)[batch]
@@ -189,34 +182,34 @@ class Together:
         return micros.cast(pa.timestamp("us", "UTC")), pa.array(own.astype(np.int32))
 
     def _header_lists(self, user: Headers, rows: slice) -> pa.Array:
-        first, behind = np.searchsorted(user.record, [rows.start, rows.stop])
-        some = slice(int(first), int(behind))
+        first, until = np.searchsorted(user.record, [rows.start, rows.stop])
+        some = slice(int(first), int(until))
         keys = binaries(self._data, Field(user.keys.at[some], user.keys.size[some]))
         values = binaries(self._data, Field(user.values.at[some], user.values.size[some]))
         pairs = pa.StructArray.from_arrays([_text(keys), values], fields=list(_HEADER))
         edges = np.searchsorted(user.record[some], np.arange(rows.start, rows.stop + 1))
-        # As Spark's Kafka source has it: null where there is none.
+        # As in Spark's Kafka source: null if a record has no headers.
         none = np.append(edges[1:] == edges[:-1], False)
         return pa.ListArray.from_arrays(
             pa.array(edges.astype(np.int32), mask=none), pairs, type=_HEADERS[0][1]
         )
 
 
-class _Numbering:
-    """Who sent each record, and under which number."""
+class _SendColumns:
+    """The columns that identify the send of each record."""
 
-    def __init__(self, batches: Sequence[Unpacked], offsets: Ints) -> None:
-        sends = [send for each in batches for send in each.numbers]
+    def __init__(self, batches: Sequence[UnpackedBatch], offsets: Ints) -> None:
+        sends = [send for each in batches for send in each.identities]
         begins = np.array([send.offset for send in sends], np.int64)
         self._send: Final = np.searchsorted(begins, offsets, side="right") - 1
         self._distance: Final = offsets - begins[self._send]
         self._sends: Final = sends
 
     def columns(self, rows: slice) -> list[pa.Array]:
-        """PID, generation and sequence."""
+        """Return PID, generation and sequence number."""
         send, sends = self._send[rows], self._sends
         wraps = np.array([each.wraps for each in sends], np.bool_)[send]
-        first, unknown = _nullable([each.first for each in sends])
+        first, unknown = _nullable([each.first_sequence for each in sends])
         sequence = first[send] + self._distance[rows]
         sequence = np.where(wraps, sequence & _SEQUENCE_MASK, sequence)
         pids, no_pid = _nullable([each.pid for each in sends])
@@ -229,13 +222,13 @@ class _Numbering:
 
 
 def _nullable(values: list[int | None]) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Numbers, and which of them are none."""
+    """Return numbers with 0 for None, and which are None."""
     none = np.array([value is None for value in values], np.bool_)
     return np.array([value or 0 for value in values], np.int64), none
 
 
-def _places(batches: Sequence[Unpacked]) -> tuple[Ints, Ints]:
-    """Where each record begins in all the batches together, and where it ends."""
+def _boundaries(batches: Sequence[UnpackedBatch]) -> tuple[Ints, Ints]:
+    """Return where each record begins and ends in the joined batches."""
     begins, at = [], 0
     for each in batches:
         begins.append(np.array(each.begins, np.int64) + at)
@@ -244,13 +237,12 @@ def _places(batches: Sequence[Unpacked]) -> tuple[Ints, Ints]:
     return found, np.append(found[1:], at)
 
 
-def _users(data: Bytes, found: Headers, identified: npt.NDArray[np.bool_]) -> Headers:
-    """The headers without those that say who sent a record.
+def _user_headers(data: Bytes, found: Headers, identified: npt.NDArray[np.bool_]) -> Headers:
+    """Return the headers without the headers `pidlease`.
 
     Parameters:
-        data: the bytes.
         found: all headers.
-        identified: for each record whether it may have such.
+        identified: for each record, whether its headers `pidlease` are not the user's.
     """
     (alike,) = np.nonzero((found.keys.size == len(HEADER_KEY)) & identified[found.record])
     names = data[found.keys.at[alike][:, None] + np.arange(len(HEADER_KEY))]
@@ -263,16 +255,17 @@ def _users(data: Bytes, found: Headers, identified: npt.NDArray[np.bool_]) -> He
 
 
 def binaries(data: bytes, field: Field) -> pa.Array:
-    """Keys or values as Arrow has them.
+    """Return keys or values as an Arrow array.
 
-    Arrow is shown the bytes as an array of both them and what lies between, and takes every second.
+    Arrow gets the bytes as an array of the values and of the gaps between them, and takes every
+    second element.
 
     Parameters:
-        data: what they stand in.
-        field: where; they rise.
+        data: the bytes.
+        field: where the values are, rising.
 
     Raises:
-        DecodingError: they are too long for Arrow.
+        DecodingError: the values are too long for Arrow.
     """
     count = len(field.at)
     if not count:
@@ -290,7 +283,7 @@ def binaries(data: bytes, field: Field) -> pa.Array:
 
 
 def _text(keys: pa.Array) -> pa.Array:
-    """Keys of headers as text; as in Java, what is no UTF-8 is replaced."""
+    """Return keys of headers as text; invalid UTF-8 is replaced, as in Java."""
     text = pa.Array.from_buffers(pa.string(), len(keys), keys.buffers(), offset=keys.offset)
     try:
         text.validate(full=True)

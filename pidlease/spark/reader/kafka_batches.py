@@ -1,4 +1,4 @@
-"""A Kafka cluster, or the Kafka port of a pidlease: its topics, and what stands in them."""
+"""A log on a Kafka cluster, or on the Kafka listener of a pidlease server."""
 
 import asyncio
 import queue
@@ -7,24 +7,24 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
+from aiokafka import structs
 from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
-from aiokafka.structs import TopicPartition
 
 from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_pair import Cluster
 from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Chunk
 from pidlease.copier.errors import CopyError
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.log_directory import Span
-from pidlease.spark.reader.read_parts import KafkaPart, Security, name_of
-from pidlease.spark.reader.stored_batch import Stored
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.errors import ReadError
+from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.reader.log_parts import KafkaPart, Part, Security, StoredBatch, name_of
 
-#: Fetches that are read ahead, of a MiB each.
+#: Fetches that are read ahead, of 1 MiB each.
 _AHEAD: Final = 4
-#: How often a reader whose rows are not wanted any more looks for that.
+#: How often a fetch loop checks that its rows are still read.
 _LOOK_S: Final = 0.2
-#: Kafka's settings that say how a cluster is reached, and aiokafka's words for them.
+#: Kafka's connection settings, and aiokafka's names of them.
 SECURITY: Final = {
     "security.protocol": "security_protocol",
     "sasl.mechanism": "sasl_mechanism",
@@ -37,36 +37,35 @@ Answer = TypeVar("Answer")
 
 
 class _Patience(NamedTuple):
-    """See `clusters.Patience`."""
+    """The `Patience` of a reader."""
 
     request_timeout_ms: int
     give_up_ms: float
 
 
-class Servers:
-    """Asks a cluster, from a thread that has no event loop; connected when it is first asked.
+class ClusterLog:
+    """The topics of a cluster, for a thread without an event loop; connects at the first request.
 
     Parameters:
         servers: HOST:PORT, or several with commas.
-        security: how they are reached.
-        seconds: how long they are asked again when they do not answer.
+        seconds: how long requests are retried.
     """
 
     def __init__(self, servers: str, security: Security, seconds: float) -> None:
-        self._reached: Final = servers, security, seconds
+        self._connection: Final = servers, security, seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cluster: Cluster | None = None
 
     def topics(self) -> dict[str, int]:
-        """All topics, and how many partitions each has.
+        """Return all topics, with their number of partitions.
 
         Raises:
-            ReadError: there is no answer.
+            ReadError: the cluster does not respond.
         """
 
         async def ask(cluster: Cluster) -> dict[str, int]:
             loop = asyncio.get_running_loop()
-            give_up = loop.time() + self._reached[2]
+            give_up = loop.time() + self._connection[2]
             while True:
                 try:
                     found = await cluster.client.fetch_all_metadata()
@@ -81,22 +80,31 @@ class Servers:
 
         return self._run(ask)
 
-    def spans(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Span]:
-        """From where to where partitions go, as far as they are committed.
+    def ranges(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
+        """Return the committed offsets that partitions have.
 
         Raises:
-            ReadError: there is no answer.
+            ReadError: the cluster does not respond.
         """
 
-        async def span(cluster: Cluster, place: tuple[str, int]) -> Span:
-            where = TopicPartition(*place)
-            start = await cluster.asked.offset(where, EARLIEST)
-            return Span(start, await cluster.asked.offset(where, LATEST, READ_COMMITTED))
+        async def of_one(cluster: Cluster, partition: TopicPartition) -> OffsetRange:
+            there = structs.TopicPartition(*partition)
+            start = await cluster.asked.offset(there, EARLIEST)
+            return OffsetRange(start, await cluster.asked.offset(there, LATEST, READ_COMMITTED))
 
-        async def ask(cluster: Cluster) -> list[Span]:
-            return await asyncio.gather(*(span(cluster, place) for place in places))
+        async def ask(cluster: Cluster) -> list[OffsetRange]:
+            return await asyncio.gather(*(of_one(cluster, each) for each in partitions))
 
-        return dict(zip(places, self._run(ask), strict=True))
+        return dict(zip(partitions, self._run(ask), strict=True))
+
+    def part(self, partition: TopicPartition, start: int, end: int) -> KafkaPart:
+        """Return the part of a partition between two offsets."""
+        servers, security, seconds = self._connection
+        return KafkaPart(servers, *partition, start, end, security, seconds)
+
+    def split(self, part: Part) -> Sequence[Part]:
+        """Return the part itself: a cluster's partition is read in order."""
+        return [part]
 
     def close(self) -> None:
         """Close all connections."""
@@ -109,7 +117,7 @@ class Servers:
     def _run(self, ask: Callable[[Cluster], Awaitable[Answer]]) -> Answer:
         async def run() -> Answer:
             if self._cluster is None:
-                self._cluster = await _connected(*self._reached)
+                self._cluster = await _connected(*self._connection)
             return await ask(self._cluster)
 
         if self._loop is None:
@@ -121,10 +129,10 @@ class Servers:
 
 
 async def _connected(servers: str, security: Security, seconds: float) -> Cluster:
-    """A cluster, connected.
+    """Connect to a cluster.
 
     Raises:
-        CopyError: nobody answers, or it cannot be reached in that way.
+        CopyError: it does not respond, or the settings are invalid.
     """
     give_up_ms = seconds * 1000
     settings = _Patience(int(min(give_up_ms, _REQUEST_MS)), give_up_ms)
@@ -142,15 +150,15 @@ async def _connected(servers: str, security: Security, seconds: float) -> Cluste
 
 
 def _aiokafka(security: Security) -> dict[str, Any]:
-    """How a cluster is reached, in aiokafka's words."""
+    """Convert connection settings to aiokafka's."""
     found: dict[str, Any] = {SECURITY[key]: text for key, text in security if SECURITY[key]}
     if found.get("security_protocol", "").endswith("SSL"):
         found["ssl_context"] = create_ssl_context(cafile=dict(security).get("ssl.ca.location"))
     return found
 
 
-def batches(part: KafkaPart) -> Iterator[Stored]:
-    """The committed batches of a part, in their order; first and last may go beyond it.
+def kafka_batches(part: KafkaPart) -> Iterator[StoredBatch]:
+    """Read the committed batches of a part, in order; the first and the last may exceed it.
 
     Raises:
         ReadError: they cannot be read.
@@ -162,21 +170,17 @@ def batches(part: KafkaPart) -> Iterator[Stored]:
                 if header.base_offset >= part.end:
                     return
                 if header.last_offset >= part.start and header.records:
-                    yield Stored("", -1, header, data)
+                    yield StoredBatch("", -1, header, data)
     except CopyError as error:
         raise ReadError(str(error)) from None
 
 
 class _Ahead:
-    """A part's fetches, of which the next ones are under way in a thread.
-
-    Parameters:
-        part: the part.
-    """
+    """Fetches a part, and reads ahead in a thread."""
 
     def __init__(self, part: KafkaPart) -> None:
         self._part: Final = part
-        #: What came; None: that is all.
+        #: Fetched chunks; None: the end.
         self._came: Final[queue.Queue[Chunk | None]] = queue.Queue(_AHEAD)
         self._over: Final = threading.Event()
         self._error: BaseException | None = None
@@ -184,10 +188,10 @@ class _Ahead:
         self._thread: Final = threading.Thread(target=self._run, name=f"read {name_of(part)}")
 
     def chunks(self) -> Iterator[Chunk]:
-        """The fetches.
+        """Return the chunks in order.
 
         Raises:
-            CopyError: they cannot be read.
+            CopyError: they cannot be fetched.
         """
         self._thread.start()
         try:
@@ -205,8 +209,8 @@ class _Ahead:
         try:
             asyncio.run(self._fetch())
         except asyncio.CancelledError:
-            pass  # nobody reads on
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is read
+            pass  # the reader has stopped
+        except BaseException as error:  # noqa: BLE001 - raised in `chunks`
             self._error = error
         self._put(None)
 
@@ -221,16 +225,17 @@ class _Ahead:
         part = self._part
         cluster = await _connected(part.servers, part.security, part.seconds)
         try:
-            place = TopicPartition(part.topic, part.partition)
-            span = part.start, part.end
+            partition = structs.TopicPartition(part.topic, part.partition)
             moved = loop.time()
-            async for chunk in cluster.asked.chunks(place, *span, READ_COMMITTED):
+            async for chunk in cluster.asked.chunks(
+                partition, part.start, part.end, READ_COMMITTED
+            ):
                 if not self._put(chunk):
                     return
                 if chunk.behind >= 0:
                     moved = loop.time()
                 elif loop.time() - moved > part.seconds:
-                    # It was cut since that was planned; what is asked does not wait for ever.
+                    # The log was cut after the part was planned; do not wait for ever.
                     raise CopyError(
                         f"{name_of(part)} of {part.servers} ends at {chunk.end_offset}, and should"
                         f" go up to {part.end}"
@@ -239,7 +244,7 @@ class _Ahead:
             await cluster.close()
 
     def _put(self, found: Chunk | None) -> bool:
-        """Hand over; whether anybody takes it."""
+        """Hand a chunk to the reader; return whether it still reads."""
         while not self._over.is_set():
             try:
                 self._came.put(found, timeout=_LOOK_S)

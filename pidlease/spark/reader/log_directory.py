@@ -1,45 +1,53 @@
-"""A data directory: which topics it has, and up to where they go."""
+"""A data directory, read only, whether or not a server is at work in it."""
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.log.segments import sparse_index
 from pidlease.log.segments.batch_search import Broken, walk
 from pidlease.log.segments.data_directory import FORMAT_VERSION
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import read_log_start
 from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan_headers
-from pidlease.log.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentFiles, base_offset_of
+from pidlease.log.segments.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SegmentFiles,
+    base_offset_of,
+    segment_stem,
+)
 from pidlease.log.segments.sparse_index import OFFSET_ENTRY
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.read_parts import SegmentPart
-from pidlease.spark.reader.segment_batches import FILES, folder_of
+from pidlease.spark.errors import ReadError
+from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.reader.log_parts import LogDamage, Part, SegmentPart, StoredBatch
 from pidlease.storage.errors import DamagedLogError, DataFolderError
-from pidlease.storage.files import OpenFile, read_file
+from pidlease.storage.files import OpenFile, RealFiles, read_file
 from pidlease.storage.topics.topic_store import TopicStore
+from pidlease.verify.read_only_files import ReadOnlyFiles
 
-#: A file may be replaced while it is looked for.
+FILES: Final = ReadOnlyFiles(RealFiles())
+#: A file may be replaced while it is read.
 _TRIES: Final = 5
 
 
-class Span(NamedTuple):
-    """Where a partition's log starts, and the first offset behind it."""
-
-    start: int
-    end: int
+def folder_of(data_dir: str | Path, topic: str, partition: int) -> Path:
+    """Return the folder of a partition's segments."""
+    return Path(data_dir) / "logs" / f"{topic}-{partition}"
 
 
 class LogDirectory:
     """A data directory, read only; a server may be at work in it.
 
     Parameters:
-        path: the directory.
-        durable: of a log that a server may be writing, only what is durable is told. Otherwise all
-            that is whole: of that a crash may still take away what was not acknowledged.
+        durable: leave out batches that are not durable yet. Otherwise all intact batches are read,
+            of which a crash of the server may take away those that were not acknowledged.
 
     Raises:
-        ReadError: it is none, or may not be read.
+        ReadError: the path is no data directory, or cannot be read.
     """
 
     def __init__(self, path: str, *, durable: bool = False) -> None:
@@ -69,7 +77,7 @@ class LogDirectory:
             )
 
     def topics(self) -> dict[str, int]:
-        """All topics, and how many partitions each has.
+        """Return all topics, with their number of partitions.
 
         Raises:
             ReadError: a definition is damaged, or cannot be read.
@@ -85,18 +93,26 @@ class LogDirectory:
                 raise ReadError(str(other)) from None
         raise ReadError(f"{self.path}: its topics cannot be read: {error}")
 
-    def span(self, topic: str, partition: int) -> Span:
-        """From where to where a partition goes; nothing where nothing was ever written.
+    def ranges(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
+        """Return the offsets that partitions have.
 
         Raises:
-            ReadError: that cannot be told.
+            ReadError: a partition cannot be read.
+        """
+        return {each: self.offset_range(*each) for each in partitions}
+
+    def offset_range(self, topic: str, partition: int) -> OffsetRange:
+        """Return the offsets that a partition has; (0, 0) if nothing was ever written.
+
+        Raises:
+            ReadError: the partition cannot be read.
         """
         folder = folder_of(self.path, topic, partition)
         error: Exception | None = None
         for _ in range(_TRIES):
             bases = self.segments(topic, partition)
             if not bases:
-                return Span(0, 0)
+                return OffsetRange(0, 0)
             try:
                 end = self._end(folder, bases[-1])
                 start = min(max(bases[0], read_log_start(FILES, folder)), end)
@@ -105,22 +121,32 @@ class LogDirectory:
             except (DamagedLogError, OSError) as other:
                 raise ReadError(str(other)) from None
             else:
-                return Span(start, end)
+                return OffsetRange(start, end)
         raise ReadError(f"{folder} cannot be read: {error}")
 
     def segments(self, topic: str, partition: int) -> list[int]:
-        """The base offsets of a partition's segments, oldest first."""
+        """Return the base offsets of a partition's segments, oldest first."""
         names = FILES.list(folder_of(self.path, topic, partition))
         return [base for name in names if (base := base_offset_of(name)) is not None]
 
-    def part(self, topic: str, partition: int, start: int, end: int) -> SegmentPart:
-        """What lies between two offsets, as one part."""
-        bases = tuple(self.segments(topic, partition)) or (start,)
-        whole = SegmentPart(self.path, topic, partition, bases, start, end)
-        return whole.within(start, end)
+    def part(self, partition: TopicPartition, start: int, end: int) -> SegmentPart:
+        """Return the part of a partition between two offsets."""
+        bases = tuple(self.segments(*partition)) or (start,)
+        return SegmentPart(self.path, *partition, bases, start, end).within(start, end)
+
+    def split(self, part: Part) -> Sequence[Part]:
+        """Split a part into one for each segment."""
+        if not isinstance(part, SegmentPart):
+            return [part]
+        starts = (part.start, *part.segments[1:])
+        ends = (*part.segments[1:], part.end)
+        return [part.within(*each) for each in zip(starts, ends, strict=True)]
+
+    def close(self) -> None:
+        """Do nothing: no file is kept open."""
 
     def _end(self, folder: Path, base: int) -> int:
-        """The first offset behind the last segment; see `__init__`."""
+        """Return the first offset after the last segment, as far as `durable` allows."""
         mark = DurableMark(FILES, folder).read()
         clean = FILES.exists(self._folder / "clean-stop")
         if self._durable and mark and not clean:
@@ -131,7 +157,7 @@ class LogDirectory:
 
 
 def _whole_end(segment: SegmentFiles, log: OpenFile, mark: int, *, clean: bool) -> int:
-    """Up to where a last segment is whole. What is damaged, and no torn tail, belongs to it."""
+    """Return the end of the last segment; damage is a part of it, a torn tail is not."""
     size = log.size()
     position, offset = _near_end(segment, log, size)
     broken: Broken | None = None
@@ -149,7 +175,7 @@ def _whole_end(segment: SegmentFiles, log: OpenFile, mark: int, *, clean: bool) 
 
 
 def _near_end(segment: SegmentFiles, log: OpenFile, size: int) -> tuple[int, int]:
-    """Where a batch begins near the end of a segment, and its offset; by the index, if it fits."""
+    """Return position and offset of a batch near the end of a segment, by the index if it fits."""
     try:
         with segment.reading(INDEX_SUFFIX) as index:
             entry = sparse_index.last_entry(index, OFFSET_ENTRY)
@@ -158,5 +184,83 @@ def _near_end(segment: SegmentFiles, log: OpenFile, size: int) -> tuple[int, int
             if header.last_offset == segment.base_offset + entry[0]:
                 return entry[1], header.base_offset
     except (FileNotFoundError, BrokenBatchError):
-        pass  # an index is a cache: the log tells it, too
+        pass  # an index is a cache of the log
     return 0, segment.base_offset
+
+
+def segment_batches(part: SegmentPart) -> Iterator[StoredBatch | LogDamage]:
+    """Read the batches and the damage of a part, in order.
+
+    The first and the last batch may exceed the part.
+    """
+    if part.start >= part.end:
+        return
+    folder = folder_of(part.data_dir, part.topic, part.partition)
+    ends = (*part.segments[1:], part.end)
+    if part.start < part.segments[0]:
+        text = f"offsets before {part.segments[0]} are gone: retention took them away"
+        yield LogDamage(f"{segment_stem(part.start)}{LOG_SUFFIX}", 0, part.start, text)
+    for base, end in zip(part.segments, ends, strict=True):
+        segment = SegmentFiles(FILES, folder, base)
+        try:
+            yield from _batches_of(segment, max(part.start, base), min(end, part.end))
+        except FileNotFoundError:
+            name = segment.path(LOG_SUFFIX).name
+            text = "the file is gone: retention or deletion took it away before it was read"
+            yield LogDamage(name, 0, max(part.start, base), text)
+
+
+def _batches_of(segment: SegmentFiles, start: int, end: int) -> Iterator[StoredBatch | LogDamage]:
+    name = segment.path(LOG_SUFFIX).name
+    #: Damage before the start; it may extend beyond it.
+    before: LogDamage | None = None
+    for found in _walk_from(segment, name, start, end):
+        if isinstance(found, LogDamage):
+            before = found if found.offset < start else None
+            if before is None:
+                yield found
+            continue
+        if before is not None and found.header.base_offset > start:
+            yield before
+        before = None
+        if found.header.last_offset >= start and found.header.base_offset < end:
+            yield found
+    if before is not None:
+        yield before
+
+
+def _walk_from(
+    segment: SegmentFiles, name: str, start: int, end: int
+) -> Iterator[StoredBatch | LogDamage]:
+    """Read from the batch that has an offset, or from an earlier one, up to the end."""
+    expected, broken = start, False
+    with segment.reading(LOG_SUFFIX) as log:
+        size = log.size()
+        for found in walk(log, *_start_of(segment, log, size, start)):
+            broken = isinstance(found, Broken)
+            if isinstance(found, Broken):
+                if found.expected >= end:
+                    return  # after the end: it may be being written
+                yield LogDamage(name, found.position, found.expected, found.reason)
+            else:
+                yield StoredBatch(name, *found)
+                expected = found.header.last_offset + 1
+                if expected >= end:
+                    return
+    if not broken:
+        text = f"it ends at offset {expected}, and should go up to {end}"
+        yield LogDamage(name, size, expected, text)
+
+
+def _start_of(segment: SegmentFiles, log: OpenFile, size: int, start: int) -> tuple[int, int, int]:
+    """Return where to begin to find an offset, where to stop, and the offset at the beginning."""
+    if start > segment.base_offset:
+        try:
+            position = segment.position_of(start, log, size)
+            if position == size:
+                return size, size, start
+            header = read_header(log.read_at(HEADER_BYTES, position))
+            return position, size, min(header.base_offset, start)
+        except BrokenBatchError:
+            pass  # damage before the offset: found again, and reported, from the beginning on
+    return 0, size, segment.base_offset

@@ -1,9 +1,8 @@
 """Many records decoded at once, by columns.
 
-Layout of a record: Kafka's DefaultRecord: its length, attributes, timestamp delta, offset delta,
-key, value, headers; numbers are varints. Where each one begins is found by going from one to the
-next; everything else is done for all of them together. Nothing is believed: whatever leaves its
-record is an error.
+A record has the layout of Kafka's DefaultRecord: length, attributes, timestamp delta, offset delta,
+key, value, headers; numbers are varints. A loop finds where each record begins; everything else is
+done for all records at once. Each length is checked against its record.
 """
 
 from typing import Any, Final, NamedTuple
@@ -14,9 +13,9 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-#: Zeros that stand behind the last record, so that a number which leaves it ends.
+#: Zeros after the last record, so that a varint at its end ends.
 PADDING: Final = bytes(16)
-#: The length of a key or value that is null.
+#: The length of a null key or value.
 NULL: Final = -1
 
 _VARINT_BYTES_MAX: Final = 10
@@ -27,22 +26,20 @@ class DecodingError(ValueError):
 
 
 class Field(NamedTuple):
-    """Keys or values: where each begins, and its length; NULL: it is none."""
+    """Keys or values: where each begins, and its length or NULL."""
 
     at: Ints
     size: Ints
 
 
-class Columns(NamedTuple):
+class RecordColumns(NamedTuple):
     """Records, by columns.
 
     Attributes:
-        timestamps: how much later than the batch's base each is, in ms.
-        offsets: how far behind the batch's base.
-        keys: the keys.
-        values: the values.
-        headers: how many headers each has,
-        headers_at: and where they begin.
+        timestamps: in ms after the base timestamp of the batch.
+        offsets: after the base offset of the batch.
+        headers: the number of headers.
+        headers_at: where the headers begin.
     """
 
     timestamps: Ints
@@ -54,12 +51,11 @@ class Columns(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """Headers of many records, those of one behind the other.
+    """Headers of many records, ordered by record.
 
     Attributes:
-        record: whose each is: a record's place among all.
-        keys: their keys; none is null.
-        values: their values.
+        record: the index of the record that each belongs to.
+        keys: none is null.
     """
 
     record: Ints
@@ -68,16 +64,15 @@ class Headers(NamedTuple):
 
 
 def boundaries(data: bytes, at: int, end: int, count: int) -> list[int]:
-    """Where records begin that fill a part of some bytes.
+    """Find where each record begins.
 
     Parameters:
-        data: the bytes.
-        at: where the first record begins,
-        end: and where the last one ends.
-        count: how many there are.
+        at: where the first record begins.
+        end: where the last record ends.
+        count: the number of records.
 
     Raises:
-        DecodingError: they do not fill it.
+        DecodingError: the records do not end there.
     """
     found: list[int] = []
     add = found.append
@@ -92,7 +87,7 @@ def boundaries(data: bytes, at: int, end: int, count: int) -> list[int]:
                 size = size & 0x7F | (byte & 0x7F) << 7
                 if byte >= 0x80:
                     size, at = _longer(data, size, at)
-            at += size >> 1  # one that is negative does not fill the batch: `decode` tells
+            at += size >> 1  # `decode` refuses a negative length
     except IndexError:
         raise DecodingError("the records go beyond their batch") from None
     if at != end:
@@ -101,31 +96,31 @@ def boundaries(data: bytes, at: int, end: int, count: int) -> list[int]:
 
 
 def _longer(data: bytes, size: int, at: int) -> tuple[int, int]:
-    """The rest of a length of more than two bytes, and what follows it."""
+    """Decode the rest of a length of more than two bytes; return it, and the position after it."""
     for shift in (14, 21, 28):
         byte = data[at]
         at += 1
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
             return size, at
-    raise DecodingError("a record's length of more than five bytes")
+    raise DecodingError("a record's length has more than five bytes")
 
 
-def decode(data: Bytes, begins: Ints, ends: Ints) -> Columns:
+def decode(data: Bytes, begins: Ints, ends: Ints) -> RecordColumns:
     """Decode records.
 
     Parameters:
-        data: the bytes, with PADDING behind the last record.
-        begins: where each record begins,
-        ends: and where it ends.
+        data: the bytes, with PADDING after the last record.
+        begins: where each record begins.
+        ends: where each record ends.
 
     Raises:
-        DecodingError: they are no records.
+        DecodingError: the bytes are no records.
     """
     at = begins.copy()
     if (_varints(data, at, ends) != ends - at).any():
-        raise DecodingError("a record of another length than it says")
-    at += 1  # attributes, of which none is in use
+        raise DecodingError("a record has another length than it says")
+    at += 1  # attributes, all unused
     timestamps = _varints(data, at, ends)
     offsets = _varints(data, at, ends)
     keys = _field(data, at, ends)
@@ -134,19 +129,19 @@ def decode(data: Bytes, begins: Ints, ends: Ints) -> Columns:
     # A header is two bytes at least.
     if ((headers < 0) | (headers > (ends - at) // 2) | ((headers == 0) & (at != ends))).any():
         raise DecodingError("a record whose headers do not fill it")
-    return Columns(timestamps, offsets, keys, values, headers, at)
+    return RecordColumns(timestamps, offsets, keys, values, headers, at)
 
 
-def decode_headers(data: Bytes, columns: Columns, ends: Ints) -> Headers:
+def decode_headers(data: Bytes, columns: RecordColumns, ends: Ints) -> Headers:
     """Decode the headers of records.
 
     Parameters:
-        data: the bytes, as `decode` had them.
-        columns: what that returned.
+        data: the argument of `decode`.
+        columns: the result of `decode`.
         ends: where each record ends.
 
     Raises:
-        DecodingError: they are no headers, or do not fill their records.
+        DecodingError: the bytes are no headers, or do not fill their records.
     """
     left, at = columns.headers.copy(), columns.headers_at.copy()
     records = np.flatnonzero(left)
@@ -170,14 +165,14 @@ def decode_headers(data: Bytes, columns: Columns, ends: Ints) -> Headers:
     return Headers(record[order], _in_order(parts, 1, order), _in_order(parts, 2, order))
 
 
-def _in_order(parts: list[Any], place: int, order: Ints) -> Field:
-    at = np.concatenate([part[place].at for part in parts])
-    size = np.concatenate([part[place].size for part in parts])
+def _in_order(parts: list[Any], index: int, order: Ints) -> Field:
+    at = np.concatenate([part[index].at for part in parts])
+    size = np.concatenate([part[index].size for part in parts])
     return Field(at[order], size[order])
 
 
 def _field(data: Bytes, at: Ints, ends: Ints) -> Field:
-    """Keys or values; `at` goes behind them."""
+    """Decode keys or values; move `at` past them."""
     size = _varints(data, at, ends)
     if ((size < NULL) | (size > ends - at)).any():
         raise DecodingError("a key or value that leaves its record")
@@ -187,19 +182,19 @@ def _field(data: Bytes, at: Ints, ends: Ints) -> Field:
 
 
 def _varints(data: Bytes, at: Ints, ends: Ints) -> Ints:
-    """The numbers that stand at some places; `at` goes behind them."""
+    """Decode the varints at some positions; move `at` past them."""
     if (at >= ends).any():
         raise DecodingError("a record that ends before its fields do")
     byte = data[at]
     at += 1
     found = (byte & 0x7F).astype(np.uint64)
     (longer,) = np.nonzero(byte & 0x80)
-    for place in range(1, _VARINT_BYTES_MAX):
+    for index in range(1, _VARINT_BYTES_MAX):
         if not len(longer):
             break
         byte = data[at[longer]]
         at[longer] += 1
-        found[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+        found[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
         longer = longer[byte >= 0x80]
     if len(longer):
         raise DecodingError("a number of more than ten bytes")

@@ -1,4 +1,4 @@
-"""Rows of records: the columns of Spark's Kafka source, and who sent each under which number."""
+"""Rows of records: the columns of Spark's Kafka source, and the identity of each record."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -11,37 +11,47 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import CODEC_BITS, CODECS, BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch
-from pidlease.spark.reader.batch_columns import Numbers, Together, Unpacked, unpacked_batch
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.read_parts import KafkaPart, Part, SegmentPart, name_of
+from pidlease.spark.errors import ReadError
+from pidlease.spark.reader.batch_columns import (
+    DecodedBatches,
+    SendIdentity,
+    UnpackedBatch,
+    unpacked_batch,
+)
+from pidlease.spark.reader.log_directory import folder_of
+from pidlease.spark.reader.log_parts import (
+    KafkaPart,
+    LogDamage,
+    Part,
+    SegmentPart,
+    StoredBatch,
+    name_of,
+)
 from pidlease.spark.reader.record_decoder import DecodingError
-from pidlease.spark.reader.segment_batches import folder_of
 from pidlease.spark.reader.send_rows import sends_of
-from pidlease.spark.reader.stored_batch import Damage, Stored
 from pidlease.storage.errors import UnidentifiedBatchError
 
 _log = logging.getLogger(__name__)
 
-#: So many bytes of records are decoded together, at least; a batch is never parted for that.
+#: Batches are decoded together until they reach one of these; a batch is never split.
 _TOGETHER_BYTES: Final = 4 << 20
 _TOGETHER_RECORDS: Final = 1 << 15
 
 
 def records(
-    part: Part, found: Iterable[Stored | Damage], *, headers: bool, fail_on_data_loss: bool
+    part: Part, found: Iterable[StoredBatch | LogDamage], *, headers: bool, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """A part's records, in their order, as columns (`columns.schema`).
+    """Decode a part's records, in order, as columns (`batch_columns.schema`).
 
     Parameters:
-        part: the part.
-        found: its batches.
-        headers: whether to give the headers, without the `pidlease` of who sent a record.
-        fail_on_data_loss: whether damage is an error; otherwise it is left out, and logged.
+        found: the part's batches.
+        headers: whether to return the headers, without the header `pidlease`.
+        fail_on_data_loss: whether damage is an error; otherwise it is logged and left out.
 
     Raises:
         ReadError: there is damage, or a batch cannot be decoded.
     """
-    group = _Group(part, headers=headers, fail=fail_on_data_loss)
+    group = _BatchGroup(part, headers=headers, fail=fail_on_data_loss)
     for each in found:
         group.add(each)
         if group.full:
@@ -49,29 +59,29 @@ def records(
     yield from group.take()
 
 
-class _Group:
-    """Batches that are decoded together, when there are enough of them."""
+class _BatchGroup:
+    """Collects batches to decode them together."""
 
     def __init__(self, part: Part, *, headers: bool, fail: bool) -> None:
         self._part: Final = part
         self._headers: Final = headers
         self._fail: Final = fail
-        self._batches: list[tuple[Stored, Unpacked]] = []
+        self._batches: list[tuple[StoredBatch, UnpackedBatch]] = []
         self._bytes = 0
         self._records = 0
 
     @property
     def full(self) -> bool:
-        """Whether there are enough."""
+        """Whether to decode what was collected."""
         return self._bytes >= _TOGETHER_BYTES or self._records >= _TOGETHER_RECORDS
 
-    def add(self, found: Stored | Damage) -> None:
-        """Take a batch.
+    def add(self, found: StoredBatch | LogDamage) -> None:
+        """Add a batch.
 
         Raises:
             ReadError: it is damaged.
         """
-        if isinstance(found, Damage):
+        if isinstance(found, LogDamage):
             _damaged(self._part, found, found.text, fail=self._fail)
             return
         try:
@@ -84,89 +94,91 @@ class _Group:
         self._records += len(batch.begins)
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """The records of all of them.
+        """Decode and remove all batches.
 
         Raises:
-            ReadError: one of them is damaged.
+            ReadError: one is damaged.
         """
         batches, self._batches = self._batches, []
         self._bytes = self._records = 0
         if not batches:
             return
         try:
-            together = Together(self._part, [each for _, each in batches], headers=self._headers)
+            decoded = DecodedBatches(
+                self._part, [each for _, each in batches], headers=self._headers
+            )
         except DecodingError:
-            pass  # which one it is, the next lines tell
+            pass  # decode one by one, to find the damaged batch
         else:
-            yield from together.rows()
+            yield from decoded.rows()
             return
         for stored, each in batches:
             try:
-                alone = Together(self._part, [each], headers=self._headers)
+                alone = DecodedBatches(self._part, [each], headers=self._headers)
             except DecodingError as error:
                 _damaged(self._part, stored, str(error), fail=self._fail)
             else:
                 yield from alone.rows()
 
 
-def _unpacked(stored: Stored, *, over_kafka: bool) -> Unpacked:
-    """A batch, not compressed.
+def _unpacked(stored: StoredBatch, *, over_kafka: bool) -> UnpackedBatch:
+    """Decompress a batch, and find its identities.
 
     Raises:
-        DecodingError, UnidentifiedBatchError: it cannot be read.
+        DecodingError, UnidentifiedBatchError: the batch cannot be read.
     """
     header = stored.header
-    numbers, identified = _numbers(header, stored.data, over_kafka=over_kafka)
+    identities, identified = _identities(header, stored.data, over_kafka=over_kafka)
     if header.attributes & CODEC_BITS >= len(CODECS):
-        raise DecodingError("it is compressed by nothing that is known")
+        raise DecodingError("its compression is unknown")
     try:
         content = bytes(unpacked(header, stored.data))
-    except Exception as error:  # noqa: BLE001 - told on, and what it is about
+    except Exception as error:  # noqa: BLE001 - converted
         # Each codec has errors of its own, some of them bare.
         raise DecodingError(f"its records are no {header.codec}: {error!r}") from None
-    return unpacked_batch(header, content, numbers, identified=identified)
+    return unpacked_batch(header, content, identities, identified=identified)
 
 
-def _numbers(
+def _identities(
     header: BatchHeader, data: memoryview, *, over_kafka: bool
-) -> tuple[list[Numbers], bool]:
-    """The numbers that a batch's records were sent under, and whether their headers say so.
+) -> tuple[list[SendIdentity], bool]:
+    """Return the identities of a batch's sends, and whether its records' headers carry them.
 
     Raises:
-        UnidentifiedBatchError: it has to say them, and does not.
+        UnidentifiedBatchError: the header is required, and missing.
     """
     try:
         found = sends_of(header, data, over_kafka=over_kafka)
     except UnidentifiedBatchError:
         if not over_kafka or policy_of(header.producer_id) is not None:
             raise
-        found = [LoggedBatch(header)]  # a producer of Kafka's own, with a header of that name
+        found = [LoggedBatch(header)]  # a PID of Kafka's, with a header of the same name
     identified = any(each.identity is not None for each in found)
-    return [_numbers_of(each) for each in found], identified
+    return [_identity_of(each) for each in found], identified
 
 
-def _numbers_of(send: LoggedBatch) -> Numbers:
+def _identity_of(send: LoggedBatch) -> SendIdentity:
     header, identity = send
     offset, count = header.base_offset, header.last_offset_delta + 1
     if identity is None:
         if policy_of(header.producer_id) is not Policy.KAFKA:
-            return Numbers(offset, None, None, None)
+            return SendIdentity(offset, None, None, None)
         batch = batch_of(header)
-        return Numbers(offset, header.producer_id, batch.generation, batch.first, wraps=True)
+        return SendIdentity(offset, header.producer_id, batch.generation, batch.first, wraps=True)
     if identity.name:
-        return Numbers(offset, None, None, None)
+        return SendIdentity(offset, None, None, None)
     dense = identity.last - identity.first + 1 == count
     first = identity.first if dense else None
-    return Numbers(offset, identity.pid, identity.generation, first)
+    return SendIdentity(offset, identity.pid, identity.generation, first)
 
 
-def _damaged(part: Part, found: Stored | Damage, problem: str, *, fail: bool) -> None:
-    """Say what cannot be read, and where.
+def _damaged(part: Part, found: StoredBatch | LogDamage, problem: str, *, fail: bool) -> None:
+    """Report damage.
 
     Raises:
-        ReadError: that ends the job.
+        ReadError: damage ends the job.
     """
-    offset = found.offset if isinstance(found, Damage) else found.header.base_offset
+    offset = found.offset if isinstance(found, LogDamage) else found.header.base_offset
     where = f"{name_of(part)}, offset {offset}"
     if isinstance(part, SegmentPart):
         folder = folder_of(part.data_dir, part.topic, part.partition)

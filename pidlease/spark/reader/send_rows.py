@@ -1,10 +1,10 @@
-"""Rows of what was sent: one for each send, with who sent it and under which numbers.
+"""Rows of sends: one row for each send, with the identity of its producer and its sequence numbers.
 
-It is told as the replay of a server does: of a batch of policy kafka by its header, of any other by
-its first record, under the partition's writer only. Over the Kafka protocol a log does not tell
-which producer ids its writers have had; so the header `pidlease` is believed wherever a batch has a
-producer id that is not of policy kafka. A topic that somebody has copied with these headers, under
-a producer id of Kafka's, is taken for one that was written so.
+The identity is found as in a server's replay: for policy kafka in the batch's header, otherwise in
+the first record, under the partition's writer only. Over the Kafka protocol the producer ids of the
+writers are unknown; so the header `pidlease` is trusted in each batch with a producer id that is
+not of policy kafka. This misreads a topic that was copied with these headers under a producer id of
+Kafka's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,8 +20,7 @@ from pidlease.kafka.records.identity_header import IdentityError
 from pidlease.kafka.records.joined_batch import parted
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.kafka.records.writer_batch import WRITER_PID, LoggedBatch, crc_of_send, logged
-from pidlease.spark.reader.read_parts import KafkaPart, Part
-from pidlease.spark.reader.stored_batch import Damage, Stored
+from pidlease.spark.reader.log_parts import KafkaPart, LogDamage, Part, StoredBatch
 from pidlease.storage.errors import UnidentifiedBatchError
 
 SCHEMA: Final = pa.schema([
@@ -33,26 +32,27 @@ SCHEMA: Final = pa.schema([
     ("previous_first", pa.int64()), ("previous_last", pa.int64()), ("begins", pa.bool_()),
     ("damage", pa.string()),
 ])  # fmt: skip
-#: So many rows are given out at once.
+#: Rows of an Arrow batch.
 _ROWS: Final = 8192
+#: The columns that name a producer on a partition.
+PRODUCER_KEY: Final = ("topic", "partition", "pid", "producer_id")
 
 _Numbers = tuple[int, int, int]
 
 
-def sends(part: Part, found: Iterable[Stored | Damage]) -> Iterator[pa.RecordBatch]:
-    """A part's sends, in their order, as columns (`SCHEMA`).
+def sends(part: Part, found: Iterable[StoredBatch | LogDamage]) -> Iterator[pa.RecordBatch]:
+    """Return a part's sends, in order, as columns (`SCHEMA`).
 
-    `previous_...` are the numbers of the send before of the same producer within the part; where
-    there is none, `begins` is true. Sends without a PID have no send before, and begin nothing. Of
-    a batch that holds several sends the first one has all its `bytes`.
+    `previous_...` are the numbers of the preceding send of the same producer within the part; if
+    there is none, `begins` is true. For sends without a PID they are null, and `begins` is false.
+    Of several sends in a batch the first one has all the `bytes`.
 
     Parameters:
-        part: the part.
-        found: its batches.
+        found: the part's batches.
     """
     rows = _Rows(part)
     for each in found:
-        if isinstance(each, Damage):
+        if isinstance(each, LogDamage):
             rows.damage(each)
         else:
             rows.batch(each)
@@ -63,7 +63,7 @@ def sends(part: Part, found: Iterable[Stored | Damage]) -> Iterator[pa.RecordBat
 
 
 class _Rows:
-    """Rows until they are given out, and each producer's last numbers."""
+    """Collects rows, and remembers each producer's last numbers."""
 
     def __init__(self, part: Part) -> None:
         self._part: Final = part
@@ -72,28 +72,28 @@ class _Rows:
         self.rows: list[tuple[Any, ...]] = []
 
     def take(self) -> pa.RecordBatch:
-        """The rows so far."""
+        """Return and remove the rows."""
         rows, self.rows = self.rows, []
         columns = zip(*rows, strict=True)
         arrays = [pa.array(one, each.type) for one, each in zip(columns, SCHEMA, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
-    def damage(self, damage: Damage) -> None:
-        """A row that says what is wrong."""
+    def damage(self, damage: LogDamage) -> None:
+        """Add a row for damage."""
         topic, partition = self._part.topic, self._part.partition
         self.rows.append((
             topic, partition, damage.offset, -1, 0, -1, "", -1, -1, -1, 0, -1, 0, damage.position,
             damage.segment, None, None, None, False, damage.text,
         ))  # fmt: skip
 
-    def batch(self, stored: Stored) -> None:
-        """A row for each send of a batch."""
+    def batch(self, stored: StoredBatch) -> None:
+        """Add a row for each send of a batch."""
         header = stored.header
         try:
             found = sends_of(header, stored.data, over_kafka=self._over_kafka)
         except UnidentifiedBatchError as error:
             where = stored.segment, stored.position, header.base_offset
-            self.damage(Damage(*where, str(error)))
+            self.damage(LogDamage(*where, str(error)))
             return
         size = header.size
         for each in found:
@@ -101,7 +101,7 @@ class _Rows:
                 self._send(stored, each, size)
                 size = 0
 
-    def _send(self, stored: Stored, send: LoggedBatch, size: int) -> None:
+    def _send(self, stored: StoredBatch, send: LoggedBatch, size: int) -> None:
         header, identity = send
         pid, name, numbers = -1, "", (-1, -1, -1)
         if identity is not None:
@@ -126,20 +126,19 @@ class _Rows:
 
 
 def sends_of(header: BatchHeader, data: memoryview, *, over_kafka: bool) -> list[LoggedBatch]:
-    """What was sent, of one batch, by the CRCs that it is judged by.
+    """Return the sends of an intact batch, with the CRCs that validation uses.
 
     Parameters:
-        header: the batch's.
-        data: all of it, intact.
-        over_kafka: it was read over the Kafka protocol.
+        data: the batch with its header.
+        over_kafka: whether it was read over the Kafka protocol.
 
     Raises:
-        UnidentifiedBatchError: it does not say who sent it, and has to; or one of them does not.
+        UnidentifiedBatchError: an identity is required, and missing.
     """
     pid = header.producer_id
     policy = policy_of(pid)
     if policy is Policy.KAFKA or pid < 0:
-        # Kafka may have put in a time and a CRC of its own.
+        # Kafka may have replaced the timestamp and the CRC.
         own = header.is_log_append_time
         return [LoggedBatch(header._replace(crc=UNKNOWN_CRC) if own else header)]
     if over_kafka:
@@ -159,8 +158,8 @@ def _sends_over_kafka(header: BatchHeader, data: memoryview) -> list[LoggedBatch
         raise UnidentifiedBatchError(f"offset {header.base_offset}: {error}") from error
     if identity is None:
         if policy_of(header.producer_id) is None:
-            return [LoggedBatch(header)]  # an idempotent producer of Kafka's
+            return [LoggedBatch(header)]  # an idempotent Kafka producer
         raise UnidentifiedBatchError(f"offset {header.base_offset}: it has no header pidlease")
-    # As a server judges it that has Kafka behind itself.
-    judged_by = UNKNOWN_CRC if header.is_log_append_time else crc_of_send(header, data)
-    return list(parted(LoggedBatch(header._replace(crc=judged_by), identity), data))
+    # As a server with a Kafka-backed log validates it.
+    crc = UNKNOWN_CRC if header.is_log_append_time else crc_of_send(header, data)
+    return list(parted(LoggedBatch(header._replace(crc=crc), identity), data))

@@ -19,6 +19,7 @@ from pidlease.core.packed import Packed, fold_packed
 from pidlease.core.pid import N_MASK, POLICY_SHIFT, Policy, make_pid
 from pidlease.core.rules import KAFKA, RULES, rules_of
 from pidlease.core.state import BATCHES_KEPT, Batch
+from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
 #: What comes out: whose state, where its first send stands, and the state (`core.packed`). Or, in
 #: the place of a state, what is damaged there.
@@ -31,7 +32,6 @@ _ARROW: Final = pa.schema([
     ("producer_id", pa.string()), ("first_offset", pa.int64()), ("state", pa.binary()),
     ("damage", pa.string()),
 ])  # fmt: skip
-WHO: Final = ("topic", "partition", "pid", "producer_id")
 _NUMBERS: Final = ("offset", "generation", "first", "last", "records", "crc")
 #: By its rules a producer id is folded, whichever it is.
 _SOME_NAME: Final = make_pid(Policy.EPOCH, 1)
@@ -55,9 +55,9 @@ def fold_sends(sends: DataFrame, now_ms: int) -> DataFrame:
     of_somebody = (F.col("producer_id") != "") | known
     ordered = (
         sends.where(of_somebody | F.col("damage").isNotNull())
-        .select(*WHO, *_NUMBERS, "damage")
-        .repartition(*WHO)
-        .sortWithinPartitions(*WHO, "offset")
+        .select(*PRODUCER_KEY, *_NUMBERS, "damage")
+        .repartition(*PRODUCER_KEY)
+        .sortWithinPartitions(*PRODUCER_KEY, "offset")
     )
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,7 +118,7 @@ class _States:
         begins = _begins(batch)
         needed = np.flatnonzero(_needed(batch, begins))
         rows = batch.take(pa.array(needed))
-        names = [rows.column(name).to_pylist() for name in (*WHO, *_NUMBERS)]
+        names = [rows.column(name).to_pylist() for name in (*PRODUCER_KEY, *_NUMBERS)]
         for topic, partition, pid, name, *numbers in zip(*names, strict=True):
             offset, generation, first, last, records, crc = numbers
             who = topic, partition, pid, name
@@ -135,7 +135,7 @@ def _begins(batch: pa.RecordBatch) -> np.ndarray:
     """At which rows another producer's turn begins."""
     begins = np.zeros(batch.num_rows, bool)
     begins[0] = True
-    for name in WHO:
+    for name in PRODUCER_KEY:
         column = batch.column(name)
         if pa.types.is_string(column.type):
             column = column.dictionary_encode().indices

@@ -1,4 +1,4 @@
-"""The options of the sink, checked; named as users of Spark's Kafka sink know them."""
+"""The sink's options, validated; named as in Spark's Kafka sink."""
 
 import ssl
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from typing import Final, Literal
 
 from pidlease.client.pending_batch import CODECS
 from pidlease.client.settings import Codec, ProducerSettings
-from pidlease.spark.errors import SinkError
-from pidlease.spark.spark_options import OptionError, check_names, number, truth
+from pidlease.spark.errors import OptionError, SinkError
+from pidlease.spark.spark_options import check_names, number, truth
 
-#: Where in `topic` the source's name stands.
+#: Placeholder for the source's name in option `topic`.
 NAME: Final = "{topic}"
 _CLIENT_ID: Final = "pidlease-spark"
-#: What a source's offset is multiplied by fits 63 bits up to offset 2^43.
+#: A sequence number is the offset times this at most: 63 bits suffice up to offset 2^43.
 _ROWS_MAX: Final = 1 << 20
 _ROWS: Final = "maxRowsPerRecord"
 _BATCH_BYTES: Final = 256 << 10
@@ -31,22 +31,21 @@ KNOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """What a sink was told.
+    """The sink's settings.
 
     Attributes:
         bootstrap_servers: HOST:PORT,... of a pidlease's Kafka port.
         leases: the URL of its HTTP port.
-        topic: the destination's; `{topic}` stands for the source's name.
-        checkpoint: Spark's checkpoint of the query, a path or a URI; empty: there is none.
-        state: where the sink keeps what it needs for a restart, on the driver's file system.
-        rows_max: how many rows one record of the source may become.
-        compression: of batches.
-        batch_bytes: of a batch before compression; a larger record goes alone.
-        delivery_timeout_ms: how long the destination may go without an answer.
-        request_timeout_ms: how long one answer may take; then it is asked again.
+        topic: the destination topic; `{topic}` stands for the source's name.
+        checkpoint: path or URI of Spark's checkpoint; empty: there is none.
+        state: the folder of `RunStore`, on the driver's file system.
+        rows_max: how many rows one source record may become.
+        batch_bytes: of a batch before compression; a larger record gets its own batch.
+        delivery_timeout_ms: the sink fails after so long without progress.
+        request_timeout_ms: a request without a response is repeated after this.
         append: begin although the destination has records already.
-        trust: go on from the checkpoint where nothing else tells.
-        run: the file in `state` of the run that was prepared; empty: none was.
+        trust: rely on the checkpoint where the destination's log no longer reaches back.
+        run: the name in `state` of the run that was prepared; empty: none was.
     """
 
     bootstrap_servers: str
@@ -66,14 +65,14 @@ class SinkSettings:
     run: str = ""
 
     def renamed(self, topic: str) -> str:
-        """What a topic of the source is called at the destination."""
+        """Return the destination topic of a source topic."""
         return self.topic.replace(NAME, topic)
 
     def producer(self) -> ProducerSettings:
-        """The same as a producer's.
+        """Return the settings of a producer for the destination.
 
         Raises:
-            SinkError: one makes no sense.
+            SinkError: a setting is invalid.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca) if self.tls else None
@@ -90,16 +89,21 @@ class SinkSettings:
             raise SinkError(str(error)) from None
 
     @property
+    def give_up_ms(self) -> float:
+        """How long a cluster that does not respond is retried."""
+        return self.delivery_timeout_ms
+
+    @property
     def tls(self) -> bool:
-        """Whether the destination is reached by TLS."""
+        """Whether TLS is used."""
         return self.security_protocol == "SSL"
 
 
 def read_settings(options: Mapping[str, str]) -> SinkSettings:
-    """The settings, from Spark's options; their names are not case-sensitive.
+    """Read the settings from Spark's options, whose names are not case-sensitive.
 
     Raises:
-        SinkError: one is missing, unknown, or makes no sense; it says which.
+        SinkError: an option is missing, unknown, or invalid; the text names it.
     """
     try:
         return _read(options)
@@ -109,7 +113,7 @@ def read_settings(options: Mapping[str, str]) -> SinkSettings:
 
 def _read(options: Mapping[str, str]) -> SinkSettings:
     check_names(options, KNOWN)
-    # By the names that they have here: in tasks and in writers Spark's are of lower case.
+    # Spark lowers the case of the names in tasks and writers.
     known = {name.lower(): name for name in KNOWN}
     given = {known[name.lower()]: value for name, value in options.items()}
     missing = [n for n in ("kafka.bootstrap.servers", "leases") if not given.get(n)]
@@ -147,10 +151,10 @@ def _read(options: Mapping[str, str]) -> SinkSettings:
 
 
 def _state(checkpoint: str, state: str) -> Path:
-    """Where the sink's own files are.
+    """Return the folder of the sink's own files.
 
     Raises:
-        SinkError: nowhere that it could trust.
+        SinkError: no folder with fsync and rename is given.
     """
     found = state or (checkpoint.rstrip("/") + "/pidlease" if checkpoint else "")
     if not found:

@@ -1,10 +1,10 @@
-"""The sink as Spark sees it: made in the driver for each micro-batch, and sent to its tasks."""
+"""The sink as Spark sees it: created in the driver for each micro-batch, and sent to its tasks."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -13,18 +13,20 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
+from typing_extensions import override
 
-from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.spark.sink.driver.name_grants import NoLeaseError, near_their_end
-from pidlease.spark.sink.driver.sink_runs import reached
-from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch, query_id, read_micro_batch
-from pidlease.spark.sink.driver.table_writes import done
-from pidlease.spark.sink.query_columns import Columns, find_columns
-from pidlease.spark.sink.run_state import Place, RunState, RunStore
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.errors import NoLeaseError, SinkError, SinkFencedError
+from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.sink.name_leases import ending_soon
+from pidlease.spark.sink.query_shape import QueryColumns, find_columns
+from pidlease.spark.sink.row_batches import RecordEncoder, RowNumbering
+from pidlease.spark.sink.run_preparation import connect
+from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.settings import SinkSettings, read_settings
-from pidlease.spark.sink.task.record_encoder import Encoder
-from pidlease.spark.sink.task.row_numbers import Numbering
-from pidlease.spark.sink.task.task_sender import Sending, Told
+from pidlease.spark.sink.spark_checkpoint import MicroBatch, query_id, read_micro_batch
+from pidlease.spark.sink.table_writes import end_table
+from pidlease.spark.sink.task_sender import TaskResult, TaskSender
 
 _log = logging.getLogger(__name__)
 _NO_RUN = (
@@ -34,54 +36,49 @@ _NO_RUN = (
 )
 
 
-@dataclass
-class TaskTold(WriterCommitMessage):
-    """What a task tells the driver."""
-
-    told: Told
-
-
-class _Task:
-    """What tasks are sent.
+class _TaskWriter:
+    """Writes a task's rows; Spark sends it to the tasks.
 
     Parameters:
         settings: the sink's.
         columns: of the query.
-        state: the run's,
-        batch: and the micro-batch.
+        state: of the run.
+        batch: the micro-batch.
     """
 
     def __init__(
-        self, settings: SinkSettings, columns: Columns, state: RunState, batch: MicroBatch
+        self, settings: SinkSettings, columns: QueryColumns, state: RunState, batch: MicroBatch
     ) -> None:
         self._settings = settings
         self._columns = columns
-        self._sources = {place: state.sources[place] for place in batch.ends}
-        self._spans = {
-            place: (batch.starts.get(place, -1), end) for place, end in batch.ends.items()
-        }
+        self._sources = {source: state.sources[source] for source in batch.ranges}
+        self._ranges = dict(batch.ranges)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskTold:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Send a task's rows.
 
         Raises:
-            SinkError: they cannot be sent.
+            SinkError: the rows cannot be sent.
         """
         settings = self._settings
-        topics = {place.topic: settings.renamed(place.topic) for place in self._spans}
-        numbering = Numbering(self._columns, settings.rows_max, topics, self._spans)
-        encoder = Encoder(self._columns, settings.compression, settings.batch_bytes)
+        topics = {source.topic: settings.renamed(source.topic) for source in self._ranges}
+        numbering = RowNumbering(self._columns, settings.rows_max, topics, self._ranges)
+        encoder = RecordEncoder(self._columns, settings.compression, settings.batch_bytes)
 
-        async def send() -> Told:
+        async def send() -> TaskResult:
             delivery_s = settings.delivery_timeout_ms / 1000
-            sending = Sending(settings.producer(), delivery_s, self._sources, numbering, encoder)
-            return await sending.run(iterator)
+            sender = TaskSender(settings.producer(), delivery_s, self._sources, numbering, encoder)
+            return await sender.run(iterator)
 
-        return TaskTold(asyncio.run(send()))
+        return asyncio.run(send())
 
 
-class _Driver:
-    """What is done in the driver."""
+class _PreparedRun:
+    """The run that `exactly_once` has prepared, in the driver.
+
+    Raises:
+        SinkError: no run was prepared, or its state cannot be read.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.settings = read_settings(options)
@@ -92,54 +89,56 @@ class _Driver:
         self.state = self.store.read(self.settings.run)
 
     def prepare(self, batch: MicroBatch) -> None:
-        """Lease what a micro-batch needs, once, before anything of it is written.
+        """Lease what a micro-batch needs, once, before any of its rows is written.
 
         Raises:
             SinkFencedError: another run has begun.
-            SinkError: it cannot be leased.
+            SinkError: a lease is refused or unavailable.
         """
         if batch.number <= self.state.prepared:
-            return  # it is made anew for the commit, too
+            return  # Spark creates the sink again to commit the micro-batch
         self.store.check_newest(self.settings.run)
         state = self.state
-        if batch.ends.keys() - state.sources.keys() or near_their_end(state.sources, _now_ms()):
+        if batch.ranges.keys() - state.sources.keys() or ending_soon(state.sources, _now_ms()):
             state = asyncio.run(self._leased(batch))
         query = query_id(self.settings.checkpoint)
-        # A restart must know of it.
+        # Saved before the first row is sent: a restart must know of new leases.
         self._save(replace(state, prepared=batch.number, query_id=query))
 
     async def _leased(self, batch: MicroBatch) -> RunState:
         before = self.store.before(self.settings.run)
-        async with reached(self.settings) as runs:
-            state = await runs.grow(self.state, batch, before)
+        async with connect(self.settings) as preparation:
+            state = await preparation.grow(self.state, batch, before)
             try:
-                return await runs.renew(state)
+                return await preparation.renew(state)
             except NoLeaseError as error:
-                # What there is may last: the tasks are told if it does not.
+                # The leases may last for this micro-batch; if not, its tasks fail.
                 _log.warning("the leases are not renewed yet: %s", error)
                 return state
 
-    def committed(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
-        """Note what tasks have told.
+    def commit(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
+        """Save the results of all tasks.
+
+        Parameters:
+            batch: the micro-batch; -1: a table.
 
         Raises:
-            SinkError: two tasks had rows of one partition, or it cannot be noted.
+            SinkError: two tasks had rows of one source partition, or the state cannot be saved.
         """
         state = replace(self.state, batch=max(batch, self.state.batch))
-        seen: set[Place] = set()
+        seen: set[TopicPartition] = set()
         for message in messages:
-            told = message.told if isinstance(message, TaskTold) else None
-            if told is None or told.source is None:
+            if not isinstance(message, TaskResult) or message.source is None:
                 continue
-            if told.source in seen:
+            if message.source in seen:
                 raise SinkError(
-                    f"two tasks had rows of {told.source} of the source: some may be missing at"
+                    f"two tasks had rows of {message.source} of the source: some may be missing at"
                     " the destination. Compare both sides, and begin with a new checkpoint and a"
                     " new topic"
                 )
-            seen.add(told.source)
-            state = _noted(state, told.source, told)
-        self._save(state if batch >= 0 else done(state))
+            seen.add(message.source)
+            state = _with_result(state, message.source, message)
+        self._save(state if batch >= 0 else end_table(state))
 
     def _save(self, state: RunState) -> None:
         if state != self.state:
@@ -151,63 +150,64 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _noted(state: RunState, source: Place, told: Told) -> RunState:
+def _with_result(state: RunState, source: TopicPartition, result: TaskResult) -> RunState:
     known = state.sources[source]
-    noted = replace(
+    new = replace(
         known,
-        chains={**known.chains, **told.chains},
-        sent=known.sent + told.sent,
-        duplicates=known.duplicates + told.duplicates,
+        chains={**known.chains, **result.chains},
+        sent=known.sent + result.sent,
+        duplicates=known.duplicates + result.duplicates,
     )
-    ends = {place: max(end, told.ends.get(place, 0)) for place, end in state.ends.items()}
-    return replace(state.with_source(source, noted), ends=ends)
+    ends = {there: max(end, result.ends.get(there, 0)) for there, end in state.ends.items()}
+    return replace(state.with_source(source, new), ends=ends)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes micro-batches.
 
-    Where the query was not prepared, or its state cannot be read, `write` and `commit` raise
+    If the query was not prepared, or its state cannot be read, `write` and `commit` raise
     SinkError.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = dict(options)
         self._schema = schema
-        self._task: _Task | None = None
+        self._task: _TaskWriter | None = None
         self._refused = ""
         self._fenced = False
         try:
             self._task = self._prepared()
         except SinkError as error:
-            # Told by the tasks: Spark makes a writer to abort a micro-batch, too, and where that
-            # fails, why the micro-batch had failed is not told any more.
+            # Raised later, in the tasks: Spark creates a writer to abort a micro-batch, too, and an
+            # error here would hide the reason of the failure.
             self._refused, self._fenced = str(error), isinstance(error, SinkFencedError)
 
-    def _prepared(self) -> _Task:
-        driver = _Driver(self._options, self._schema)
-        batch = read_micro_batch(driver.settings.checkpoint)
+    def _prepared(self) -> _TaskWriter:
+        run = _PreparedRun(self._options, self._schema)
+        batch = read_micro_batch(run.settings.checkpoint)
         if batch is None:
-            raise SinkError(f"there is no micro-batch in checkpoint {driver.settings.checkpoint}")
-        driver.prepare(batch)
-        return _Task(driver.settings, driver.columns, driver.state, batch)
+            raise SinkError(f"there is no micro-batch in checkpoint {run.settings.checkpoint}")
+        run.prepare(batch)
+        return _TaskWriter(run.settings, run.columns, run.state, batch)
 
-    def _usable(self) -> _Task:
+    def _usable(self) -> _TaskWriter:
         if self._task is None:
             raise (SinkFencedError if self._fenced else SinkError)(self._refused)
         return self._task
 
+    @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """See `DataSourceStreamArrowWriter`; in a task."""
         return self._usable().write(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """See `DataSourceStreamArrowWriter`; in the driver."""
+    @override
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._usable()
-        _Driver(self._options, self._schema).committed(messages, batchId)
+        _PreparedRun(self._options, self._schema).commit(messages, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """What was sent stays: the same micro-batch comes again, and finds it there."""
-        _log.warning("micro-batch %s failed; %s tasks were done", batchId, _done(messages))
+    @override
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        # What was sent stays: the micro-batch is repeated, and its rows are duplicates then.
+        _log.warning("micro-batch %s failed; %s tasks were done", batchId, _count(messages))
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -222,28 +222,27 @@ class BatchSink(DataSourceArrowWriter):
             raise SinkError("a log is not overwritten: use mode append")
         self._options = dict(options)
         self._schema = schema
-        driver = _Driver(options, schema)
-        spans = {
-            place: source.spans[-1]
-            for place, source in driver.state.sources.items()
-            if source.spans and not source.spans[-1].whole
-        }
-        starts = {place: span.first for place, span in spans.items()}
-        table = MicroBatch(-1, starts, {place: span.end for place, span in spans.items()}, -1)
-        self._task = _Task(driver.settings, driver.columns, driver.state, table)
+        run = _PreparedRun(options, schema)
+        ranges = {}
+        for partition, source in run.state.sources.items():
+            if source.tables and not source.tables[-1].whole:
+                start, end, _ = source.tables[-1]
+                ranges[partition] = OffsetRange(start, end)
+        self._task = _TaskWriter(run.settings, run.columns, run.state, MicroBatch(-1, ranges, -1))
 
+    @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """See `DataSourceArrowWriter`; in a task."""
         return self._task.write(iterator)
 
+    @override
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """See `DataSourceArrowWriter`; in the driver."""
-        _Driver(self._options, self._schema).committed(messages, -1)
+        _PreparedRun(self._options, self._schema).commit(messages, -1)
 
+    @override
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was sent stays: the same query, prepared again, finds it there."""
-        _log.warning("the query failed; %s tasks were done", _done(messages))
+        # What was sent stays: the query, prepared again, finds it at the destination.
+        _log.warning("the query failed; %s tasks were done", _count(messages))
 
 
-def _done(messages: list[WriterCommitMessage | None]) -> int:
+def _count(messages: list[WriterCommitMessage | None]) -> int:
     return sum(message is not None for message in messages)

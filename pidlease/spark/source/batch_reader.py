@@ -2,79 +2,168 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.types import StructType
+from typing_extensions import override
 
-from pidlease.spark.reader.log_directory import Span
-from pidlease.spark.reader.read_parts import Part
-from pidlease.spark.source.offset_choice import check_complete, lost, resolved
-from pidlease.spark.source.partition_filters import Wanted
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.reader.log_parts import OFFSET_MAX, Part
 from pidlease.spark.source.settings import read_settings
-from pidlease.spark.source.source_logs import Log, chosen, open_log, read
-from pidlease.spark.source.source_offsets import Place
+from pidlease.spark.source.source_logs import (
+    SourceLog,
+    check_complete,
+    chosen,
+    open_log,
+    read,
+    report_loss,
+    resolved,
+)
 
 _log = logging.getLogger(__name__)
+_PARTITION: Final = ("topic", "partition")
+_OFFSET: Final = "offset"
 
 
 class LogReader(DataSourceReader):
     """Reads a log once.
 
     Parameters:
-        options: see `settings`.
-        schema: what `columns.schema_of` says.
+        options: of the source.
+        schema: the result of `schema_of`.
 
     Raises:
-        OptionError: an option makes no sense.
+        OptionError: an option is invalid.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:  # noqa: ARG002
         self._settings: Final = read_settings(options, streaming=False)
-        self._wanted: Final = Wanted()
+        self._filters: Final = PushedFilters()
         if self._settings.max_per_trigger is not None:
             _log.warning("maxOffsetsPerTrigger goes with spark.readStream; it is left out here")
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's
-        """See `DataSourceReader`."""
-        return list(self._wanted.push(filters))
+    @override
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return list(self._filters.push(filters))
 
+    @override
     def partitions(self) -> list[InputPartition]:
-        """See `DataSourceReader`: a task for each segment, or for each partition of a cluster.
-
-        Raises:
-            ReadError: the log cannot be read.
-        """
+        # One task for each segment of a directory, or for each partition of a cluster.
         log = open_log(self._settings, durable=False)
         try:
             return [InputPartition(part) for part in self._parts(log)]
         finally:
             log.close()
 
-    def _parts(self, log: Log) -> Iterator[Part]:
-        places = chosen(self._settings.choice, log.topics())
+    def _parts(self, log: SourceLog) -> Iterator[Part]:
+        partitions = chosen(self._settings.choice, log.topics())
         starting, ending = self._settings.starting, self._settings.ending
-        check_complete("startingOffsets", starting, places)
-        check_complete("endingOffsets", ending, places)
-        places = [place for place in places if self._wanted.takes(place)]
-        for place, span in log.spans(places).items():
-            start, end = self._between(place, span)
-            start, end = max(start, self._wanted.start), min(end, self._wanted.end)
+        check_complete("startingOffsets", starting, partitions)
+        check_complete("endingOffsets", ending, partitions)
+        partitions = [each for each in partitions if self._filters.match(each)]
+        for partition, there in log.ranges(partitions).items():
+            start, end = self._between(partition, there)
+            start, end = max(start, self._filters.start), min(end, self._filters.end)
             if start < end:
-                yield from log.split(log.part(place, start, end))
+                yield from log.split(log.part(partition, start, end))
 
-    def _between(self, place: Place, span: Span) -> tuple[int, int]:
-        """From where to where a partition is read."""
-        start = resolved(self._settings.starting, place, span)
-        end = resolved(self._settings.ending, place, span)
+    def _between(self, partition: TopicPartition, there: OffsetRange) -> OffsetRange:
+        """Return the offsets to read of those that a partition has."""
+        start = resolved(self._settings.starting, partition, there)
+        end = resolved(self._settings.ending, partition, there)
         for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
-            if not span.start <= offset <= span.end:
-                lost(f"{name}: {place[0]}-{place[1]} has no offset {offset}; it goes from"
-                     f" {span.start} to {span.end}", self._settings)  # fmt: skip
-        return max(start, span.start), min(end, span.end)
+            if not there.start <= offset <= there.end:
+                report_loss(f"{name}: {partition} has no offset {offset}; it goes from"
+                            f" {there.start} to {there.end}", self._settings)  # fmt: skip
+        return OffsetRange(max(start, there.start), min(end, there.end))
 
+    @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `DataSourceReader`."""
         part: Part | None = partition.value
         return iter(()) if part is None else read(part, self._settings)
+
+
+class PushedFilters:
+    """Spark's filters, as far as they exclude parts of a log.
+
+    Attributes:
+        start: the first offset that may match.
+        end: the first offset after the last one that may match.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.end = OFFSET_MAX
+        self._partitions: list[Filter] = []
+
+    def push(self, filters: Iterable[Filter]) -> Iterable[Filter]:
+        """Take filters into account.
+
+        Yields:
+            The filters that Spark must apply itself. Those by offset are among them: sends that
+            begin before an offset are read, too.
+        """
+        for each in filters:
+            column = _column(each)
+            if column in _PARTITION:
+                self._partitions.append(each)
+                continue
+            if column == _OFFSET:
+                self._narrow(each)
+            yield each
+
+    def match(self, partition: TopicPartition) -> bool:
+        """Return whether a partition may have matching rows."""
+        values = dict(zip(_PARTITION, partition, strict=True))
+        return all(_holds(each, values[_column(each)]) for each in self._partitions)
+
+    def _narrow(self, condition: Any) -> None:  # noqa: ANN401 - one of several classes
+        values = [value for value in _values(condition) if value is not None]
+        if isinstance(condition, EqualTo | In | GreaterThanOrEqual):
+            self.start = max(self.start, min(values, default=OFFSET_MAX))
+        elif isinstance(condition, GreaterThan):
+            self.start = max(self.start, values[0] + 1)
+        if isinstance(condition, EqualTo | In | LessThanOrEqual):
+            self.end = min(self.end, max(values, default=-1) + 1)
+        elif isinstance(condition, LessThan):
+            self.end = min(self.end, values[0])
+
+
+def _column(condition: Any) -> str:  # noqa: ANN401 - one of several classes
+    """Return the column of a filter; empty if the filter is not supported."""
+    known = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual | In
+    if not isinstance(condition, known) or len(condition.attribute) != 1:
+        return ""
+    if not isinstance(condition, In) and condition.value is None:
+        return ""
+    return condition.attribute[0]
+
+
+def _values(condition: Any) -> tuple[Any, ...]:  # noqa: ANN401 - one of several classes
+    return tuple(condition.value) if isinstance(condition, In) else (condition.value,)
+
+
+def _holds(condition: Any, value: Any) -> bool:  # noqa: ANN401 - one of several classes
+    """Return whether a value passes a filter."""
+    if isinstance(condition, EqualTo | In):
+        return value in _values(condition)
+    if isinstance(condition, GreaterThan):
+        return bool(value > condition.value)
+    if isinstance(condition, GreaterThanOrEqual):
+        return bool(value >= condition.value)
+    if isinstance(condition, LessThan):
+        return bool(value < condition.value)
+    return bool(value <= condition.value)

@@ -1,28 +1,39 @@
-"""The source's options, checked."""
+"""The source's options, validated, and the columns that they ask for."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from pidlease.spark.reader.kafka_batches import SECURITY
-from pidlease.spark.reader.read_parts import Security
-from pidlease.spark.source.source_offsets import (
-    EARLIEST,
-    LATEST,
-    Offsets,
-    Place,
-    parse,
-    parse_assign,
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
 )
-from pidlease.spark.spark_options import OptionError, check_names, number, truth
+
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.errors import OptionError
+from pidlease.spark.partition_offsets import Offsets, offsets_from_json
+from pidlease.spark.reader.kafka_batches import SECURITY
+from pidlease.spark.reader.log_parts import Security
+from pidlease.spark.spark_options import check_names, number, truth
 
 SERVERS: Final = "kafka.bootstrap.servers"
+EARLIEST: Final = -2
+LATEST: Final = -1
 RECORDS: Final = "records"
 SENDS: Final = "sends"
 
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
-#: All there are.
+#: All options.
 NAMES: Final = (
     "path", SERVERS, *(f"kafka.{name}" for name in SECURITY), *_CHOICES, "startingOffsets",
     "endingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss", "includeHeaders", "rows",
@@ -31,44 +42,61 @@ NAMES: Final = (
 _TIMEOUT_S: Final = 60
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
+_Columns = tuple[tuple[str, DataType], ...]
+_BINARY, _INT, _LONG, _TEXT = BinaryType(), IntegerType(), LongType(), StringType()
+_HEADER: Final = StructType([StructField("key", _TEXT), StructField("value", _BINARY)])
+#: As Spark's Kafka source has them.
+_KAFKA: Final[_Columns] = (
+    ("key", _BINARY), ("value", _BINARY), ("topic", _TEXT), ("partition", _INT),
+    ("offset", _LONG), ("timestamp", TimestampType()), ("timestampType", _INT),
+)  # fmt: skip
+_HEADERS: Final[_Columns] = (("headers", ArrayType(_HEADER)),)
+_IDENTITY: Final[_Columns] = (("pid", _LONG), ("generation", _LONG), ("sequence", _LONG))
+_SENDS: Final[_Columns] = (
+    ("topic", _TEXT), ("partition", _INT), ("offset", _LONG), ("last_offset", _LONG),
+    ("records", _INT), ("pid", _LONG), ("producer_id", _TEXT), ("generation", _LONG),
+    ("first", _LONG), ("last", _LONG), ("crc", _LONG), ("timestamp", _LONG), ("bytes", _INT),
+    ("position", _LONG), ("segment", _TEXT), ("previous_generation", _LONG),
+    ("previous_first", _LONG), ("previous_last", _LONG), ("begins", BooleanType()),
+    ("damage", _TEXT),
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Which partitions are read: one of these says it.
+class PartitionChoice:
+    """The partitions to read; one of the attributes is set.
 
     Attributes:
-        topics: all partitions of these topics,
-        pattern: of those that this matches as a whole,
-        places: or these.
+        topics: all partitions of these topics.
+        pattern: all partitions of the topics that it matches as a whole.
+        partitions: these partitions.
     """
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    places: tuple[Place, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """What is read, and how.
+    """What to read.
 
     Attributes:
-        path: the data directory; empty: it is read from the servers.
-        servers: HOST:PORT, or several with commas; empty: the path is read.
-        security: how these are reached.
-        choice: which partitions.
-        starting: where to begin: EARLIEST, LATEST, or offsets of the partitions.
+        path: the data directory; empty: the log is read from the servers.
+        servers: HOST:PORT, or several with commas; empty: the directory is read.
+        starting: where to begin: EARLIEST, LATEST, or an offset for each partition.
         ending: where to end.
-        max_per_trigger: so many offsets a micro-batch has at most; None: as many as there are.
-        fail_on_data_loss: whether what is gone, or damaged, ends the job.
+        max_per_trigger: the most offsets of a micro-batch; None: no limit.
+        fail_on_data_loss: whether missing or damaged records end the job.
         include_headers: whether rows of records have the headers.
         rows: RECORDS or SENDS.
-        seconds: how long servers are asked again when they do not answer.
+        seconds: how long requests to the servers are retried.
     """
 
     path: str
     servers: str
     security: Security
-    choice: Choice
+    choice: PartitionChoice
     starting: int | Offsets
     ending: int | Offsets
     max_per_trigger: int | None
@@ -79,10 +107,10 @@ class SourceSettings:
 
 
 def rows_of(options: Mapping[str, str]) -> str:
-    """What a row is: RECORDS or SENDS.
+    """Return the kind of the rows: RECORDS or SENDS.
 
     Raises:
-        OptionError: it is neither, or there is an option that is not known.
+        OptionError: the kind is neither, or an option is unknown.
     """
     check_names(options, NAMES)
     rows = options.get("rows", RECORDS).strip().lower()
@@ -91,11 +119,24 @@ def rows_of(options: Mapping[str, str]) -> str:
     return rows
 
 
-def read_settings(options: Mapping[str, str], *, streaming: bool) -> SourceSettings:
-    """Check the options of a source.
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """Return the columns that options ask for.
 
     Raises:
-        OptionError: names one that makes no sense.
+        OptionError: an option is invalid.
+    """
+    columns = _SENDS
+    if rows_of(options) == RECORDS:
+        headers = _HEADERS if truth(options, "includeHeaders", default=False) else ()
+        columns = _KAFKA + headers + _IDENTITY
+    return StructType([StructField(name, kind) for name, kind in columns])
+
+
+def read_settings(options: Mapping[str, str], *, streaming: bool) -> SourceSettings:
+    """Validate the options of a source.
+
+    Raises:
+        OptionError: an option is invalid.
     """
     rows = rows_of(options)
     path, servers = options.get("path", "").strip(), options.get(SERVERS, "").strip()
@@ -127,24 +168,24 @@ def _security(options: Mapping[str, str], servers: str) -> Security:
     return tuple(sorted(found.items()))
 
 
-def _choice(options: Mapping[str, str]) -> Choice:
+def _choice(options: Mapping[str, str]) -> PartitionChoice:
     given = [name for name in _CHOICES if options.get(name, "").strip()]
     if len(given) != 1:
         raise OptionError(f"one of {', '.join(_CHOICES)}, not {len(given)} of them")
     (name,) = given
     text = options[name].strip()
     if name == "assign":
-        return Choice(places=parse_assign(text))
+        return PartitionChoice(partitions=_parse_assign(text))
     if name == "subscribe":
         topics = sorted({each.strip() for each in text.split(",") if each.strip()})
         if not topics:
-            raise OptionError(f"subscribe is names of topics with commas, not {text!r}")
-        return Choice(topics=tuple(topics))
+            raise OptionError(f"subscribe is names of topics, separated by commas, not {text!r}")
+        return PartitionChoice(topics=tuple(topics))
     try:
         re.compile(text)
     except re.error as error:
         raise OptionError(f"subscribePattern {text!r}: {error}") from None
-    return Choice(pattern=text)
+    return PartitionChoice(pattern=text)
 
 
 def _starting(options: Mapping[str, str], *, streaming: bool) -> int | Offsets:
@@ -164,7 +205,62 @@ def _ending(options: Mapping[str, str], *, streaming: bool) -> int | Offsets:
 def _offsets(name: str, text: str, refused: Mapping[int, str]) -> int | Offsets:
     word = _WORDS.get(text.lower())
     if word is None:
-        return parse(name, text, refused)
+        return _parse_offsets(name, text, refused)
     if word in refused:
         raise OptionError(f"{name} may not be {refused[word]} here")
     return word
+
+
+def _parse_offsets(name: str, text: str, refused: Mapping[int, str]) -> Offsets:
+    """Parse the offsets that an option gives as JSON.
+
+    Parameters:
+        name: of the option.
+        refused: of EARLIEST and LATEST those that are not allowed, with their names.
+
+    Raises:
+        OptionError: the option is invalid.
+    """
+    example = '{"topic": {"0": 23, "1": -2}}'
+    found = _json(name, text, example)
+    try:
+        offsets = offsets_from_json(found)
+    except (ValueError, TypeError, AttributeError):
+        raise OptionError(f"{name} is JSON such as {example}, not {text!r}") from None
+    for (topic, partition), offset in offsets.items():
+        if offset < EARLIEST:
+            raise OptionError(f"{name}: {offset} is no offset of {topic}-{partition}")
+        if offset in refused:
+            raise OptionError(f"{name}: {topic}-{partition} may not be {refused[offset]} there")
+    return offsets
+
+
+def _parse_assign(text: str) -> tuple[TopicPartition, ...]:
+    """Parse the partitions that option `assign` gives.
+
+    Raises:
+        OptionError: the option is invalid.
+    """
+    example = '{"topic": [0, 1]}'
+    found = _json("assign", text, example)
+    try:
+        partitions = [
+            TopicPartition(topic, int(number))
+            for topic, numbers in found.items()
+            for number in numbers
+        ]
+    except (ValueError, TypeError, AttributeError):
+        partitions = []
+    if not partitions or any(each.partition < 0 for each in partitions):
+        raise OptionError(f"assign is JSON such as {example}, not {text!r}")
+    return tuple(sorted(set(partitions)))
+
+
+def _json(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{name} is JSON such as {example}; {text!r} is none: {error}") from None
+    if not isinstance(found, dict):
+        raise OptionError(f"{name} is JSON such as {example}, not {text!r}")
+    return found

@@ -1,156 +1,133 @@
-"""What is read, whichever it is: a data directory or a cluster."""
+"""The log that a source reads, in a data directory or on a cluster, and which part of it."""
 
+import logging
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
-from pidlease.spark.reader import kafka_batches as kafka
-from pidlease.spark.reader import segment_batches as segments
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.kafka_batches import Servers
-from pidlease.spark.reader.log_directory import LogDirectory, Span
-from pidlease.spark.reader.read_parts import KafkaPart, Part
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.errors import ReadError
+from pidlease.spark.partition_offsets import OffsetRange, Offsets
+from pidlease.spark.reader.kafka_batches import ClusterLog, kafka_batches
+from pidlease.spark.reader.log_directory import LogDirectory, segment_batches
+from pidlease.spark.reader.log_parts import KafkaPart, LogDamage, Part, StoredBatch
 from pidlease.spark.reader.record_rows import records
 from pidlease.spark.reader.send_rows import sends
-from pidlease.spark.reader.stored_batch import Damage, Stored
-from pidlease.spark.source.settings import SENDS, Choice, SourceSettings
-from pidlease.spark.source.source_offsets import Place
+from pidlease.spark.source.settings import (
+    EARLIEST,
+    LATEST,
+    SENDS,
+    PartitionChoice,
+    SourceSettings,
+)
+
+_log = logging.getLogger(__name__)
 
 
-class Log(Protocol):
-    """The topics of a log. All methods raise ReadError where they cannot be read."""
-
-    def topics(self) -> dict[str, int]:
-        """All topics, and how many partitions each has."""
-
-    def spans(self, places: Sequence[Place]) -> dict[Place, Span]:
-        """From where to where partitions go."""
-
-    def part(self, place: Place, start: int, end: int) -> Part:
-        """What lies between two offsets."""
-
-    def split(self, part: Part) -> Sequence[Part]:
-        """A part in as many as can be read side by side."""
-
-    def close(self) -> None:
-        """Let go of what is held."""
-
-
-class DirectoryLog:
-    """A data directory's.
-
-    Parameters:
-        path: of the directory.
-        durable: see `LogDirectory`.
-    """
-
-    def __init__(self, path: str, *, durable: bool) -> None:
-        self._directory: Final = LogDirectory(path, durable=durable)
+class SourceLog(Protocol):
+    """The topics of a log. All methods raise ReadError if the log cannot be read."""
 
     def topics(self) -> dict[str, int]:
-        """See `Log`."""
-        return self._directory.topics()
+        """Return all topics, with their number of partitions."""
 
-    def spans(self, places: Sequence[Place]) -> dict[Place, Span]:
-        """See `Log`."""
-        return {place: self._directory.span(*place) for place in places}
+    def ranges(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
+        """Return the offsets that partitions have."""
 
-    def part(self, place: Place, start: int, end: int) -> Part:
-        """See `Log`."""
-        return self._directory.part(*place, start, end)
+    def part(self, partition: TopicPartition, start: int, end: int) -> Part:
+        """Return the part of a partition between two offsets."""
 
     def split(self, part: Part) -> Sequence[Part]:
-        """See `Log`: each segment by itself."""
-        if isinstance(part, KafkaPart):
-            return [part]
-        starts = (part.start, *part.segments[1:])
-        ends = (*part.segments[1:], part.end)
-        return [part.within(*span) for span in zip(starts, ends, strict=True)]
+        """Split a part into parts that can be read in parallel."""
 
     def close(self) -> None:
-        """See `Log`: nothing is held."""
+        """Close all connections."""
 
 
-class ServersLog:
-    """A cluster's.
-
-    Parameters:
-        settings: the source's.
-    """
-
-    def __init__(self, settings: SourceSettings) -> None:
-        self._settings: Final = settings
-        self._servers: Final = Servers(settings.servers, settings.security, settings.seconds)
-
-    def topics(self) -> dict[str, int]:
-        """See `Log`."""
-        return self._servers.topics()
-
-    def spans(self, places: Sequence[Place]) -> dict[Place, Span]:
-        """See `Log`."""
-        return self._servers.spans(places)
-
-    def part(self, place: Place, start: int, end: int) -> Part:
-        """See `Log`."""
-        settings = self._settings
-        return KafkaPart(settings.servers, *place, start, end, settings.security, settings.seconds)
-
-    def split(self, part: Part) -> Sequence[Part]:
-        """See `Log`: it stays one."""
-        return [part]
-
-    def close(self) -> None:
-        """See `Log`."""
-        self._servers.close()
-
-
-def open_log(settings: SourceSettings, *, durable: bool) -> Log:
-    """What is to be read.
+def open_log(settings: SourceSettings, *, durable: bool) -> SourceLog:
+    """Open the log that the settings name.
 
     Parameters:
-        durable: of a data directory only what no crash takes away.
+        durable: read only what is durable; see `LogDirectory`.
 
     Raises:
-        ReadError: it is no data directory.
+        ReadError: the path is no data directory.
     """
     if settings.path:
-        return DirectoryLog(settings.path, durable=durable)
-    return ServersLog(settings)
+        return LogDirectory(settings.path, durable=durable)
+    return ClusterLog(settings.servers, settings.security, settings.seconds)
 
 
-def chosen(choice: Choice, topics: dict[str, int]) -> list[Place]:
-    """The partitions that are read.
+def chosen(choice: PartitionChoice, topics: dict[str, int]) -> list[TopicPartition]:
+    """Return the partitions to read.
 
     Parameters:
-        choice: which.
-        topics: all topics, and how many partitions each has.
+        topics: all topics, with their number of partitions.
 
     Raises:
-        ReadError: one is not there.
+        ReadError: a partition does not exist.
     """
-    if choice.places:
-        for topic, partition in choice.places:
+    if choice.partitions:
+        for topic, partition in choice.partitions:
             if partition >= topics.get(topic, 0):
                 raise ReadError(f"there is no partition {partition} of topic {topic}")
-        return list(choice.places)
+        return list(choice.partitions)
     names = list(choice.topics)
     if choice.pattern:
         names = [name for name in sorted(topics) if re.fullmatch(choice.pattern, name)]
     if missing := [name for name in names if name not in topics]:
         raise ReadError(f"there is no topic {', '.join(missing)}")
-    return [(name, number) for name in names for number in range(topics[name])]
+    return [TopicPartition(name, number) for name in names for number in range(topics[name])]
+
+
+def check_complete(name: str, given: int | Offsets, partitions: Iterable[TopicPartition]) -> None:
+    """Check that an option gives an offset for each partition that is read, and for no other.
+
+    Raises:
+        ReadError: it does not.
+    """
+    if isinstance(given, int):
+        return
+    wrong = sorted(set(partitions) ^ set(given))
+    if wrong:
+        problem = "is given there, and not read" if wrong[0] in given else "is not given there"
+        raise ReadError(
+            f"{name} gives an offset for each partition that is read: {wrong[0]} {problem}"
+        )
+
+
+def resolved(given: int | Offsets, partition: TopicPartition, there: OffsetRange) -> int:
+    """Return the offset that an option means for a partition.
+
+    Parameters:
+        there: the offsets that the partition has.
+    """
+    offset = given if isinstance(given, int) else given[partition]
+    if offset == EARLIEST:
+        return there.start
+    return there.end if offset == LATEST else offset
+
+
+def report_loss(text: str, settings: SourceSettings) -> None:
+    """Report that requested offsets do not exist, or not any more.
+
+    Raises:
+        ReadError: option failOnDataLoss is set.
+    """
+    if settings.fail_on_data_loss:
+        raise ReadError(f"{text}; to read what is there, set failOnDataLoss to false")
+    _log.warning("%s; it is left out", text)
 
 
 def read(part: Part, settings: SourceSettings) -> Iterator[pa.RecordBatch]:
-    """A part's rows.
+    """Read a part's rows.
 
     Raises:
-        ReadError: it cannot be read, or is damaged.
+        ReadError: the part cannot be read, or is damaged.
     """
-    found: Iterator[Stored | Damage]
-    found = kafka.batches(part) if isinstance(part, KafkaPart) else segments.batches(part)
+    found: Iterator[StoredBatch | LogDamage]
+    found = kafka_batches(part) if isinstance(part, KafkaPart) else segment_batches(part)
     if settings.rows == SENDS:
         return sends(part, found)
     return records(part, found, headers=settings.include_headers,

@@ -24,7 +24,7 @@ def rebuild(
 ) -> None:
     """Write a snapshot of what is known of producers, from the log alone; a server loads it. Exit code 0: done; 2: it cannot be done."""  # noqa: E501 - one line in the help
     from pidlease.spark.errors import SparkPieceError, text_of  # noqa: PLC0415 - an extra
-    from pidlease.spark.rebuild.directory_rebuild import rebuild_directory  # noqa: PLC0415
+    from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory  # noqa: PLC0415
     from pidlease.spark.session import session  # noqa: PLC0415
 
     path = log.absolute()

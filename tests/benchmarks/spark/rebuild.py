@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.log.ports import NewBatch
-from pidlease.spark.rebuild.directory_rebuild import rebuild_directory
+from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory
 from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import SnapshotStore
 from tests.spark.audit.logs import Logs, Who, encoded

@@ -6,8 +6,7 @@ import pytest
 
 from pidlease.core.pid import Policy
 from pidlease.core.state import Batch
-from pidlease.spark.audit.findings import Cuts, Sent
-from pidlease.spark.audit.send_history import judge_all
+from pidlease.spark.audit.send_history import LogCompleteness, LoggedSend, judge_all
 from tests.property.profile import SCALE
 from tests.spark.audit.histories import POLICIES, History, history
 from tests.spark.audit.oracle import Oracle, Told
@@ -20,10 +19,10 @@ def judged(one: History, *, whole: bool, start: int = 0) -> list[Told]:
         generation, first, last, records = send.wire(one.policy)
         numbers = last - first + 1 if one.producer_id else records
         batch = Batch(generation, first, last, numbers, 7)
-        sends.append(Sent(policy, offset, offset + records - 1, batch, records))
+        sends.append(LoggedSend(policy, offset, offset + records - 1, batch, records))
         offset += records
     places = {sent.offset: place for place, sent in enumerate(sends)}
-    found = judge_all(sends, Cuts(whole))
+    found = judge_all(sends, LogCompleteness(whole))
     return [Told(places[each.sent.offset], each.kind, each.numbers) for each in found]
 
 

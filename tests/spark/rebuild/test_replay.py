@@ -17,8 +17,8 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.log.segments.data_directory import DataDirectory
-from pidlease.spark.rebuild.directory_rebuild import rebuild_directory
-from pidlease.spark.rebuild.errors import RebuildError
+from pidlease.spark.errors import RebuildError
+from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory
 from pidlease.storage.files import RealFiles
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import Manifest, SnapshotStore

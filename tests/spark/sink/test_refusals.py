@@ -74,7 +74,7 @@ TRANSFORMS: "dict[str, tuple[Callable[[DataFrame], DataFrame], str]]" = {
     "a random part": (lambda frame: frame.where("rand() < 0.5"), "is not deterministic"),
     "another query": (
         lambda frame: frame.where("offset in (select id from range(9))"),
-        "asks another query",
+        "has a subquery",
     ),
     "a topic beside": (
         lambda frame: frame.selectExpr(
@@ -237,7 +237,7 @@ def test_rows_that_do_not_fit(copying: Copying) -> None:
         ),
         "backwards": (
             lambda frame: frame.withColumn("offset", 1000 - frame["offset"]),
-            "comes behind a later one",
+            "comes after a later one",
         ),
         "elsewhere": (
             lambda frame: frame.withColumn("offset", frame["offset"] + 10**9),

@@ -7,25 +7,26 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.query_columns import Columns
-from pidlease.spark.sink.run_state import Place
-from pidlease.spark.sink.task.row_numbers import Numbering
+from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.sink.query_shape import QueryColumns
+from pidlease.spark.sink.row_batches import RowNumbering
 
-_COLUMNS = Columns(
+_COLUMNS = QueryColumns(
     source=("topic", "partition", "offset"),
     partition="", value="value", key="", headers="", timestamp="",
 )  # fmt: skip
-_SPREAD = Columns(
+_SPREAD = QueryColumns(
     source=("source_topic", "source_partition", "source_offset"),
     partition="partition", value="value", key="", headers="", timestamp="",
 )  # fmt: skip
-_SOURCE = Place("t", 1)
+_SOURCE = TopicPartition("t", 1)
 _END = 10_000
 
 
 def batch_of(
-    offsets: list[int], columns: Columns = _COLUMNS, goes: list[int] | None = None
+    offsets: list[int], columns: QueryColumns = _COLUMNS, goes: list[int] | None = None
 ) -> pa.RecordBatch:
     """Rows of the source's partition."""
     names = dict(
@@ -36,12 +37,12 @@ def batch_of(
     return pa.RecordBatch.from_pydict(names)
 
 
-def numbering(rows_max: int = 1, columns: Columns = _COLUMNS, first: int = -1) -> Numbering:
+def numbering(rows_max: int = 1, columns: QueryColumns = _COLUMNS, first: int = -1) -> RowNumbering:
     """Of a task."""
-    return Numbering(columns, rows_max, {"t": "copy"}, {_SOURCE: (first, _END)})
+    return RowNumbering(columns, rows_max, {"t": "copy"}, {_SOURCE: OffsetRange(first, _END)})
 
 
-def numbers_of(task: Numbering, batches: list[pa.RecordBatch]) -> list[int]:
+def numbers_of(task: RowNumbering, batches: list[pa.RecordBatch]) -> list[int]:
     """All numbers, in the order of the rows."""
     return [
         int(number) for batch in batches for rows in task.rows(batch) for number in rows.numbers
@@ -76,20 +77,20 @@ def test_each_row_of_a_record_has_its_own(
 def test_rows_are_parted_by_where_they_go(offsets: list[int], random: "object") -> None:
     """Each partition's in their order, and all of them."""
     goes = [random.randrange(3) for _ in offsets]  # type: ignore[attr-defined]
-    found: dict[Place, list[int]] = {}
+    found: dict[TopicPartition, list[int]] = {}
     for rows in numbering(columns=_SPREAD).rows(batch_of(offsets, _SPREAD, goes)):
-        found[rows.there] = rows.numbers.tolist()
+        found[rows.destination] = rows.numbers.tolist()
     for partition in range(3):
         wanted = [o for o, to in zip(offsets, goes, strict=True) if to == partition]
-        assert found.get(Place("copy", partition), []) == wanted
+        assert found.get(TopicPartition("copy", partition), []) == wanted
 
 
 @pytest.mark.parametrize(
     ("offsets", "text"),
     [
-        ([[3, 2]], "offset 2 of t-1 comes behind a later one"),
+        ([[3, 2]], "offset 2 of t-1 comes after a later one"),
         ([[3, 4], [4, 5]], "became 2 rows or more"),
-        ([[3, 4], [3]], "offset 3 of t-1 comes behind a later one"),
+        ([[3, 4], [3]], "offset 3 of t-1 comes after a later one"),
         ([[_END]], "are not within the micro-batch, which has 2 to 9999"),
         ([[1]], "are not within the micro-batch, which has 2 to 9999"),
         ([[5, None]], "a row without offset"),
@@ -103,7 +104,7 @@ def test_what_no_task_of_a_partition_has(offsets: list[list[int]], text: str) ->
 
 
 def test_two_partitions_in_one_task() -> None:
-    """In one batch, or one behind the other; and one that the checkpoint does not know."""
+    """In one batch, or one after the other; and one that the checkpoint does not contain."""
     mixed = pa.RecordBatch.from_pydict({"topic": ["t"] * 2, "partition": [1, 2], "offset": [1, 2]})
     with pytest.raises(SinkError, match="a task has rows of t-1 and t-2"):
         numbers_of(numbering(), [mixed])

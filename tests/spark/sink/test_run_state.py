@@ -1,5 +1,6 @@
 """The sink's own file: whole or not at all, and of one run."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,21 +8,23 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.spark.sink.driver.spark_checkpoint import MicroBatch, read_micro_batch
-from pidlease.spark.sink.driver.table_writes import begun as begun_table
-from pidlease.spark.sink.driver.table_writes import done
-from pidlease.spark.sink.run_state import Chain, Place, RunState, RunStore, Source, Span
+from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.sink.run_state import Chain, RunState, RunStore, SourceProducer, TableRange
+from pidlease.spark.sink.spark_checkpoint import MicroBatch, read_micro_batch
+from pidlease.spark.sink.table_writes import begin_table, end_table
 
 _STATE = RunState(
     name="spark/abc", batch=7, prepared=8, query_id="q", query={"topic": "{topic}", "rows": 2},
     spread=True,
-    ends={Place("a", 0): 12, Place("a", 1): 0},
+    ends={TopicPartition("a", 0): 12, TopicPartition("a", 1): 0},
     sources={
-        Place("src", 4): Source(
-            1 << 48 | 5, 2**40, 1, 2, {Place("a", 1): Chain(3, 9)}, 10, 2, (Span(1, 5, True),)
+        TopicPartition("src", 4): SourceProducer(
+            1 << 48 | 5, 2**40, 1, 2, {TopicPartition("a", 1): Chain(3, 9)}, 10, 2,
+            (TableRange(1, 5, True),),
         ),
-        Place("src", 5): Source(1 << 48 | 6, 0, 1, -1),
+        TopicPartition("src", 5): SourceProducer(1 << 48 | 6, 0, 1, -1),
     },
 )  # fmt: skip
 
@@ -120,23 +123,26 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_tables_one_behind_the_other() -> None:
     """One that was begun is written to its end before the next; those that touch become one."""
-    place = Place("t", 0)
-    state = replace(_STATE, sources={place: Source(1 << 48 | 5, 0, 1, -1)})
+    source = TopicPartition("t", 0)
+    state = replace(_STATE, sources={source: SourceProducer(1 << 48 | 5, 0, 1, -1)})
 
     def table(first: int, end: int) -> MicroBatch:
-        return MicroBatch(-1, {place: first}, {place: end}, -1)
+        return MicroBatch(-1, {source: OffsetRange(first, end)}, -1)
 
-    state = begun_table(state, table(10, 20))
-    assert state.sources[place].spans == (Span(10, 20, whole=False),)
+    state = begin_table(state, table(10, 20))
+    assert state.sources[source].tables == (TableRange(10, 20, whole=False),)
     for first, end in ((20, 30), (11, 20), (10, 19), (0, 30)):
         with pytest.raises(SinkError, match="offsets 10 to 19 of t-0 were begun and not written"):
-            begun_table(state, table(first, end))
-    state = done(begun_table(state, table(10, 25)))
-    assert state.sources[place].spans == (Span(10, 25, whole=True),)
-    state = done(begun_table(state, table(25, 30)))
-    assert state.sources[place].spans == (Span(10, 30, whole=True),)
-    state = done(begun_table(state, table(40, 50)))
-    assert state.sources[place].spans == (Span(10, 30, whole=True), Span(40, 50, whole=True))
+            begin_table(state, table(first, end))
+    state = end_table(begin_table(state, table(10, 25)))
+    assert state.sources[source].tables == (TableRange(10, 25, whole=True),)
+    state = end_table(begin_table(state, table(25, 30)))
+    assert state.sources[source].tables == (TableRange(10, 30, whole=True),)
+    state = end_table(begin_table(state, table(40, 50)))
+    assert state.sources[source].tables == (
+        TableRange(10, 30, whole=True),
+        TableRange(40, 50, whole=True),
+    )
 
 
 def test_sparks_checkpoint(tmp_path: Path) -> None:
@@ -153,8 +159,10 @@ def test_sparks_checkpoint(tmp_path: Path) -> None:
     assert found == read_micro_batch(str(tmp_path))
     assert found is not None
     assert (found.number, found.committed) == (9, 8)
-    assert found.starts == {Place("t", 0): 5}
-    assert found.ends == {Place("t", 0): 7, Place("t", 1): 3}
+    assert found.ranges == {
+        TopicPartition("t", 0): OffsetRange(5, 7),
+        TopicPartition("t", 1): OffsetRange(-1, 3),
+    }
     for content, text in (
         ('v1\n{"conf":{}}\n{"offset":100}', "no Kafka's"),
         ('v1\n{"conf":{}}\n{"t":{"0":5}}\n{"u":{"0":5}}', "reads 2 sources"),
@@ -163,3 +171,29 @@ def test_sparks_checkpoint(tmp_path: Path) -> None:
         (offsets / "9").write_text(content)
         with pytest.raises(SinkError, match=text):
             read_micro_batch(str(tmp_path))
+
+
+def test_the_format_of_the_file() -> None:
+    """A restart may be under another version: the names in the file stay."""
+    head, *rest = _STATE.to_rows()
+    del head["who"]
+    assert head == {
+        "format": 1, "name": "spark/abc", "batch": 7, "prepared": 8, "query_id": "q",
+        "query": {"topic": "{topic}", "rows": 2}, "spread": True,
+    }  # fmt: skip
+    lines = [json.dumps(each) for each in rest]
+    assert lines == [
+        '{"end": ["a", 0], "offset": 12}',
+        '{"end": ["a", 1], "offset": 0}',
+        (
+            '{"source": ["src", 4], "pid": 281474976710661, "generation": 1099511627776,'
+            ' "granted_ms": 1, "expire_ms": 2, "sent": 10, "duplicates": 2,'
+            ' "spans": [[1, 5, true]], "chains": [["a", 1, 3, 9]]}'
+        ),
+        (
+            '{"source": ["src", 5], "pid": 281474976710662, "generation": 0, "granted_ms": 1,'
+            ' "expire_ms": -1, "sent": 0, "duplicates": 0, "spans": [], "chains": []}'
+        ),
+    ]
+    read = [json.loads(each) for each in lines]
+    assert RunState.from_rows([{**head, "who": "a host/1"}, *read]) == _STATE

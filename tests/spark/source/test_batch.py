@@ -11,10 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
 
 from pidlease.core.pid import Policy, make_pid
-from pidlease.spark.reader import segment_batches as segments
-from pidlease.spark.reader.stored_batch import Stored
+from pidlease.spark.reader.log_directory import segment_batches
+from pidlease.spark.reader.log_parts import StoredBatch
 from pidlease.spark.source.batch_reader import LogReader
-from pidlease.spark.source.source_columns import schema_of
+from pidlease.spark.source.settings import schema_of
 from tests.servers.pidlease import PidleaseServer
 from tests.spark.audit.logs import Logs, Who, encoded
 from tests.spark.source.conftest import RECORDS, logs_of
@@ -95,8 +95,8 @@ def parts_of(server: PidleaseServer, *filters: Any, **options: str) -> list[Any]
 
 
 def bytes_of(parts: list[Any]) -> int:
-    found = [batch for part in parts for batch in segments.batches(part)]
-    return sum(len(batch.data) for batch in found if isinstance(batch, Stored))
+    found = [batch for part in parts for batch in segment_batches(part)]
+    return sum(len(batch.data) for batch in found if isinstance(batch, StoredBatch))
 
 
 @pytest.mark.parametrize(

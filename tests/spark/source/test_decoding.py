@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.kafka.records.varints import Reader
+from pidlease.spark.errors import ReadError
 from pidlease.spark.reader import batch_columns as columns
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.read_parts import OFFSET_MAX, KafkaPart
+from pidlease.spark.reader.log_parts import OFFSET_MAX, KafkaPart, StoredBatch
 from pidlease.spark.reader.record_rows import records
-from pidlease.spark.reader.stored_batch import Stored
 from tests.copier.logs import Record, batch_of, with_crc
 from tests.property.profile import examples
 
@@ -56,8 +55,8 @@ def written(drawn: Sequence[Any]) -> list[bytes]:
     return found
 
 
-def stored(batches: Sequence[bytes]) -> list[Stored]:
-    return [Stored("", -1, read_header(each), memoryview(each)) for each in batches]
+def stored(batches: Sequence[bytes]) -> list[StoredBatch]:
+    return [StoredBatch("", -1, read_header(each), memoryview(each)) for each in batches]
 
 
 def ours(

@@ -8,9 +8,10 @@ import pytest
 from confluent_kafka import Producer
 
 from pidlease.client.blocking_producer import BlockingProducer
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.kafka_batches import Servers, batches
-from pidlease.spark.reader.read_parts import KafkaPart
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.errors import ReadError
+from pidlease.spark.reader.kafka_batches import ClusterLog, kafka_batches
+from pidlease.spark.reader.log_parts import KafkaPart
 from pidlease.spark.reader.send_rows import sends
 from tests.copier.sides import make_topic
 from tests.servers.kafka import KafkaServer
@@ -36,17 +37,17 @@ def rows(spark: "SparkSession", kind: str, server: KafkaServer, **options: str) 
 
 def part_of(server: KafkaServer, topic: str) -> KafkaPart:
     """All of partition 0, as it is now."""
-    servers = Servers(server.bootstrap, (), 30)
+    log = ClusterLog(server.bootstrap, (), 30)
     try:
-        ((start, end),) = servers.spans([(topic, 0)]).values()
+        ((start, end),) = log.ranges([TopicPartition(topic, 0)]).values()
     finally:
-        servers.close()
+        log.close()
     return KafkaPart(server.bootstrap, topic, 0, start, end)
 
 
 def told(part: KafkaPart) -> list[dict[str, Any]]:
     """The sends of a part."""
-    return [row for each in sends(part, batches(part)) for row in each.to_pylist()]
+    return [row for each in sends(part, kafka_batches(part)) for row in each.to_pylist()]
 
 
 def transactions(server: KafkaServer, topic: str) -> None:
@@ -99,8 +100,8 @@ def test_a_part_beyond_the_end_is_an_error_in_time(kafka_source: KafkaServer) ->
     producer.flush()
     part = replace(part_of(kafka_source, topic), end=10, seconds=1.0)
     with pytest.raises(ReadError, match="ends at 1, and should go up to 10"):
-        list(batches(part))
-    reading = batches(replace(part, seconds=60.0))
+        list(kafka_batches(part))
+    reading = kafka_batches(replace(part, seconds=60.0))
     assert next(reading).header.records == 1
     reading.close()  # type: ignore[attr-defined] # ends its thread, which waits for more
     assert not [each for each in threading.enumerate() if each.name.startswith("read ")]

@@ -7,14 +7,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.errors import OptionError
+from pidlease.spark.partition_offsets import offsets_from_json, offsets_to_json
 from pidlease.spark.reader import batch_columns as columns
-from pidlease.spark.reader.read_parts import KafkaPart, SegmentPart
+from pidlease.spark.reader.log_parts import KafkaPart, SegmentPart
 from pidlease.spark.reader.send_rows import SCHEMA
-from pidlease.spark.source.settings import read_settings
-from pidlease.spark.source.source_columns import schema_of
-from pidlease.spark.source.source_offsets import EARLIEST, LATEST, from_plain, plain
+from pidlease.spark.source.settings import EARLIEST, LATEST, read_settings, schema_of
 from pidlease.spark.source.stream_reader import limited
-from pidlease.spark.spark_options import OptionError, check_names
+from pidlease.spark.spark_options import check_names
 
 WHERE = {"path": "/data"}
 GOOD = {**WHERE, "subscribe": "t"}
@@ -96,17 +97,18 @@ def test_a_part_is_narrowed_to_the_segments_that_are_wanted() -> None:
 
 
 def test_offsets_are_written_as_sparks_kafka_source_does() -> None:
-    offsets = {("t", 10): 3, ("t", 2): 5, ("s", 0): 0}
-    assert plain(offsets) == {"s": {"0": 0}, "t": {"2": 5, "10": 3}}
-    assert from_plain(plain(offsets)) == offsets
+    offsets = {TopicPartition("t", 10): 3, TopicPartition("t", 2): 5, TopicPartition("s", 0): 0}
+    assert offsets_to_json(offsets) == {"s": {"0": 0}, "t": {"2": 5, "10": 3}}
+    assert offsets_from_json(offsets_to_json(offsets)) == offsets
 
 
 @pytest.mark.parametrize("most", [1, 7, 100, 149, 150, 1000])
 def test_a_limit_is_shared_by_how_much_there_is(most: int) -> None:
-    begin = {("t", 0): 5, ("t", 1): 0, ("t", 2): 0}
-    end = {("t", 0): 105, ("t", 1): 50, ("t", 2): 0}
+    first, second, third = (TopicPartition("t", number) for number in range(3))
+    begin = {first: 5, second: 0, third: 0}
+    end = {first: 105, second: 50, third: 0}
     found = limited(begin, end, most)
     taken = {place: found[place] - begin[place] for place in found}
     assert sum(taken.values()) == min(most, 150)
-    assert abs(taken["t", 0] - min(most, 150) * 2 / 3) <= 1
+    assert abs(taken[first] - min(most, 150) * 2 / 3) <= 1
     assert all(0 <= taken[place] <= end[place] - begin[place] for place in taken)

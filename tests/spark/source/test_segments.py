@@ -11,6 +11,7 @@ import pytest
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import UNKNOWN_CRC
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.batch_identity import whose
 from pidlease.kafka.records.joined_batch import join
 from pidlease.kafka.records.record_batch import read_header
@@ -19,14 +20,12 @@ from pidlease.log.ports import NewBatch
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import write_log_start
 from pidlease.log.segments.scan import scan
-from pidlease.spark.reader import segment_batches as segments
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.reader.log_directory import LogDirectory, Span
-from pidlease.spark.reader.read_parts import KafkaPart, SegmentPart
+from pidlease.spark.errors import ReadError
+from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.reader.log_directory import LogDirectory, segment_batches
+from pidlease.spark.reader.log_parts import KafkaPart, LogDamage, SegmentPart, StoredBatch
 from pidlease.spark.reader.record_rows import records
 from pidlease.spark.reader.send_rows import sends
-from pidlease.spark.reader.stored_batch import Damage, Stored
-from pidlease.spark.source.source_logs import DirectoryLog
 from pidlease.storage.files import RealFiles
 from tests.spark.audit.logs import Logs, Who, encoded
 
@@ -74,16 +73,16 @@ def fill(logs: Logs, made: list[NewBatch]) -> None:
 
 def part_of(logs: Logs, partition: int = 0) -> SegmentPart:
     directory = LogDirectory(str(logs.path))
-    return directory.part("t", partition, *directory.span("t", partition))
+    return directory.part(TopicPartition("t", partition), *directory.offset_range("t", partition))
 
 
 def rows_of(part: SegmentPart) -> list[dict[str, Any]]:
-    return [row for each in sends(part, segments.batches(part)) for row in each.to_pylist()]
+    return [row for each in sends(part, segment_batches(part)) for row in each.to_pylist()]
 
 
 def values_of(part: SegmentPart, *, fail: bool = True) -> list[int]:
     """The offsets of the records."""
-    found = records(part, segments.batches(part), headers=True, fail_on_data_loss=fail)
+    found = records(part, segment_batches(part), headers=True, fail_on_data_loss=fail)
     return [offset for each in found for offset in each["offset"].to_pylist()]
 
 
@@ -129,7 +128,7 @@ def test_each_send_knows_the_one_before_of_its_producer_in_its_part(logs: Logs) 
     print(f"PIDLEASE_SEED={SEED}")
     fill(logs, history(Random(SEED), 100))
     whole = part_of(logs)
-    for part in (whole, *DirectoryLog(str(logs.path), durable=False).split(whole)):
+    for part in (whole, *LogDirectory(str(logs.path)).split(whole)):
         last: dict[tuple[int, str], tuple[int, int, int]] = {}
         for row in rows_of(part):  # type: ignore[arg-type]
             who = row["pid"], row["producer_id"]
@@ -142,13 +141,13 @@ def test_each_send_knows_the_one_before_of_its_producer_in_its_part(logs: Logs) 
 
 def test_a_segment_is_a_task_and_together_they_are_all(logs: Logs) -> None:
     fill(logs, [encoded(Who(), 0, -1, 3) for _ in range(200)])
-    log = DirectoryLog(str(logs.path), durable=False)
-    whole = log.part(("t", 0), 100, 500)
+    log = LogDirectory(str(logs.path))
+    whole = log.part(TopicPartition("t", 0), 100, 500)
     parts = log.split(whole)
     assert len(parts) > 2
     assert all(len(each.segments) == 1 for each in parts)  # type: ignore[union-attr]
     offsets = [offset for each in parts for offset in values_of(each)]  # type: ignore[arg-type]
-    assert offsets == values_of(whole) == list(range(100, 500))  # type: ignore[arg-type]
+    assert offsets == values_of(whole) == list(range(100, 500))
 
 
 def test_a_joined_batch_has_a_row_for_each_send() -> None:
@@ -157,7 +156,7 @@ def test_a_joined_batch_has_a_row_for_each_send() -> None:
     assert data is not None
     header = stamp(read_header(data), data, Writer(4000, 3), 77)
     part = KafkaPart("nobody", "t", 0, 0, 100)
-    stored = Stored("", -1, header, memoryview(data))
+    stored = StoredBatch("", -1, header, memoryview(data))
     (rows,) = sends(part, [stored])
     found = [tuple(row[name] for name in ("offset", "records", "pid", "first", "last"))
              for row in rows.to_pylist()]  # fmt: skip
@@ -177,7 +176,7 @@ def test_numbers_of_records_are_known_where_they_are_dense_and_wrap(logs: Logs) 
         encoded(Who(producer_id="a"), 0, 0, 2, last=0),
     ])  # fmt: skip
     (found,) = records(
-        part := part_of(logs), segments.batches(part), headers=False, fail_on_data_loss=True
+        part := part_of(logs), segment_batches(part), headers=False, fail_on_data_loss=True
     )
     assert found["sequence"].to_pylist() == [
         2**31 - 2, 2**31 - 1, 0, 1, 5, 6, None, None, None, None, None,
@@ -219,13 +218,13 @@ def test_damage_is_told_where_reading_begins_behind_its_beginning(logs: Logs) ->
     rows = rows_of(part_of(logs))
     path = logs.path / "logs" / "t-0" / rows[2]["segment"]
     flip(path, rows[2]["position"] + 40)
-    found = list(segments.batches(part_of(logs).within(25, 60)))
-    assert isinstance(found[0], Damage)
-    assert [each.header.base_offset for each in found[1:] if isinstance(each, Stored)] == [
+    found = list(segment_batches(part_of(logs).within(25, 60)))
+    assert isinstance(found[0], LogDamage)
+    assert [each.header.base_offset for each in found[1:] if isinstance(each, StoredBatch)] == [
         30, 40, 50,
     ]  # fmt: skip
-    found = list(segments.batches(part_of(logs).within(30, 60)))
-    assert all(isinstance(each, Stored) for each in found)
+    found = list(segment_batches(part_of(logs).within(30, 60)))
+    assert all(isinstance(each, StoredBatch) for each in found)
 
 
 def test_a_segment_that_is_missing_is_damage(logs: Logs) -> None:
@@ -246,7 +245,7 @@ def test_a_segment_that_goes_between_plan_and_task_is_told(logs: Logs) -> None:
     first.unlink()
     with pytest.raises(ReadError, match="retention"):
         values_of(part)
-    later = LogDirectory(str(logs.path)).part("t", 0, 0, 200)
+    later = LogDirectory(str(logs.path)).part(TopicPartition("t", 0), 0, 200)
     with pytest.raises(ReadError, match="retention"):
         values_of(later)
 
@@ -272,7 +271,7 @@ def test_a_torn_tail_is_no_damage(logs: Logs, kept: int) -> None:
     last = rows_of(part_of(logs))[-1]
     size = last["position"] + kept if kept > 0 else path.stat().st_size - 1
     os.truncate(path, size)
-    assert LogDirectory(str(logs.path)).span("t", 0) == Span(0, 4)
+    assert LogDirectory(str(logs.path)).offset_range("t", 0) == OffsetRange(0, 4)
     assert [row["damage"] for row in rows_of(part_of(logs))] == [None] * 4
 
 
@@ -297,10 +296,10 @@ def test_the_last_batch_changed_is_damage_and_no_torn_tail(logs: Logs) -> None:
 def test_only_what_is_durable_is_told_where_that_is_asked_for(logs: Logs) -> None:
     fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(5)])
     DurableMark(RealFiles(), logs.path / "logs" / "t-0").write(3)
-    assert LogDirectory(str(logs.path)).span("t", 0) == Span(0, 5)
-    assert LogDirectory(str(logs.path), durable=True).span("t", 0) == Span(0, 3)
+    assert LogDirectory(str(logs.path)).offset_range("t", 0) == OffsetRange(0, 5)
+    assert LogDirectory(str(logs.path), durable=True).offset_range("t", 0) == OffsetRange(0, 3)
     logs.close()
-    assert LogDirectory(str(logs.path), durable=True).span("t", 0) == Span(0, 5)
+    assert LogDirectory(str(logs.path), durable=True).offset_range("t", 0) == OffsetRange(0, 5)
 
 
 def test_the_end_is_found_without_indexes_and_with_wrong_ones(logs: Logs) -> None:
@@ -308,21 +307,21 @@ def test_the_end_is_found_without_indexes_and_with_wrong_ones(logs: Logs) -> Non
     for suffix, content in (("*.index", b"\0" * 16), ("*.index", None)):
         for index in (logs.path / "logs" / "t-0").glob(suffix):
             index.unlink() if content is None else index.write_bytes(content)
-        assert LogDirectory(str(logs.path)).span("t", 0) == Span(0, 300)
+        assert LogDirectory(str(logs.path)).offset_range("t", 0) == OffsetRange(0, 300)
         assert values_of(part_of(logs).within(123, 277)) == list(range(123, 277))
 
 
 def test_what_was_deleted_by_order_is_not_read(logs: Logs) -> None:
     fill(logs, [encoded(Who(KAFKA), 0, 10 * n, 10) for n in range(10)])
     write_log_start(RealFiles(), logs.path / "logs" / "t-0", 35)
-    assert LogDirectory(str(logs.path)).span("t", 0) == Span(35, 100)
+    assert LogDirectory(str(logs.path)).offset_range("t", 0) == OffsetRange(35, 100)
     assert values_of(part_of(logs)) == list(range(35, 100))
     # The send that some of is left of is told.
     assert [row["offset"] for row in rows_of(part_of(logs))] == [30, 40, 50, 60, 70, 80, 90]
 
 
 def test_nothing_is_there_where_nothing_was_written(logs: Logs) -> None:
-    assert LogDirectory(str(logs.path)).span("t", 1) == Span(0, 0)
+    assert LogDirectory(str(logs.path)).offset_range("t", 1) == OffsetRange(0, 0)
     assert rows_of(part_of(logs, 1)) == []
 
 

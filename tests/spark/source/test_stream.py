@@ -12,8 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pidlease.core.pid import Policy, make_pid
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import write_log_start
-from pidlease.spark.reader.errors import ReadError
-from pidlease.spark.source.source_columns import schema_of
+from pidlease.spark.errors import ReadError
+from pidlease.spark.source.settings import schema_of
 from pidlease.spark.source.stream_reader import LogStreamReader
 from pidlease.storage.files import RealFiles
 from tests.copier.sides import make_topic

@@ -1,4 +1,4 @@
-"""A task's rows, sent to the destination and waited for."""
+"""Sending a task's rows to the destination, until all are acknowledged."""
 
 import asyncio
 import time
@@ -8,52 +8,53 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
 
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.pending_batch import Sent
 from pidlease.client.settings import ProducerSettings
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.destination import Channel, Destination
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.spark.sink.run_state import Chain, Place, Source
-from pidlease.spark.sink.task.record_encoder import Encoder
-from pidlease.spark.sink.task.row_numbers import Numbering, Rows
+from pidlease.spark.sink.row_batches import NumberedRows, RecordEncoder, RowNumbering
+from pidlease.spark.sink.run_state import Chain, SourceProducer
 
-#: What is on its way, and not answered.
+#: Limit of in-flight batches, in bytes before compression.
 _PENDING_BYTES: Final = 16 << 20
-#: What a batch takes of memory beside its bytes.
+#: Memory of a batch besides its records.
 _BATCH_BYTES: Final = 4 << 10
 _REST_S: Final = 0.5
 _LOOK_S: Final = 1.0
-_NOTHING: Final = Chain(0, 0)
+_EMPTY: Final = Chain(0, 0)
 
 
-@dataclass(slots=True)
-class Told:
-    """What a task has sent.
+@dataclass
+class TaskResult(WriterCommitMessage):
+    """What a task has sent; Spark carries it to the driver.
 
     Attributes:
-        source: the partition whose rows it had; None: it had none.
-        sent: rows that are there now,
-        duplicates: and those of them that had been there before.
-        chains: how far each partition of the destination is,
-        ends: and the first offset behind what is there.
+        source: the partition of the task's rows; None: the task had no rows.
+        sent: rows that are stored at the destination.
+        duplicates: those of them that were stored before.
+        chains: the new state of each destination partition.
+        ends: the log end offset of each destination partition, as far as known.
     """
 
-    source: Place | None = None
+    source: TopicPartition | None = None
     sent: int = 0
     duplicates: int = 0
-    chains: dict[Place, Chain] = field(default_factory=dict)
-    ends: dict[Place, int] = field(default_factory=dict)
+    chains: dict[TopicPartition, Chain] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
 
 
-class Sending:
+class TaskSender:
     """Sends a task's rows.
 
     Parameters:
         producer: how the destination is reached.
-        delivery_s: how long it may go without an answer.
-        sources: what the driver knows of the source's partitions.
+        delivery_s: after so long without progress the task fails.
+        sources: the driver's state of the source partitions.
         numbering, encoder: of this task.
     """
 
@@ -61,28 +62,28 @@ class Sending:
         self,
         producer: ProducerSettings,
         delivery_s: float,
-        sources: Mapping[Place, Source],
-        numbering: Numbering,
-        encoder: Encoder,
+        sources: Mapping[TopicPartition, SourceProducer],
+        numbering: RowNumbering,
+        encoder: RecordEncoder,
     ) -> None:
         self._producer: Final = producer
         self._delivery_s: Final = delivery_s
         self._sources: Final = sources
         self._numbering: Final = numbering
         self._encoder: Final = encoder
-        self._told: Final = Told()
+        self._result: Final = TaskResult()
         self._pending: set[asyncio.Future[Sent]] = set()
         self._pending_bytes = 0
-        self._channels: dict[Place, Channel] = {}
+        self._channels: dict[TopicPartition, Channel] = {}
         self._ended: ProducerError | None = None
         self._moved: Final = asyncio.Event()
         self._destination: Destination
 
-    async def run(self, batches: Iterator[pa.RecordBatch]) -> Told:
-        """Send all rows; returns when all are there.
+    async def run(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Send all rows; return when all are acknowledged.
 
         Raises:
-            SinkError: they cannot be sent.
+            SinkError: the rows cannot be sent.
         """
         self._destination = Destination(self._producer)
         try:
@@ -97,11 +98,11 @@ class Sending:
             for channel in self._channels.values():
                 channel.close()
             await self._destination.close()
-        self._told.source = self._numbering.source
-        return self._told
+        self._result.source = self._numbering.source
+        return self._result
 
     async def _start(self) -> None:
-        """Connect; a server that is started again is waited for."""
+        """Connect; retry while a server restarts."""
         give_up = time.monotonic() + self._delivery_s
         while True:
             try:
@@ -111,34 +112,34 @@ class Sending:
                     raise
             await asyncio.sleep(_REST_S)
 
-    async def _send(self, rows: Rows) -> None:
+    async def _send(self, rows: NumberedRows) -> None:
         source = self._numbering.source
         if source is None:
             raise SinkError("rows without a source")
         known = self._sources[source]
-        channel = self._channels.get(rows.there) or self._channel(rows.there, known)
-        rows = self._without_stored(rows, known)
-        for batch in self._encoder.batches(rows):
+        there = rows.destination
+        channel = self._channels.get(there) or self._channel(there, known)
+        for batch in self._encoder.batches(self._without_stored(rows, known)):
             await self._wait(_PENDING_BYTES)
             self._pending_bytes += batch.weight + _BATCH_BYTES
             future = channel.send(batch)
-            future.add_done_callback(partial(self._answered, rows.there, batch))
+            future.add_done_callback(partial(self._acknowledged, there, batch))
             self._pending.add(future)
-            await asyncio.sleep(0)  # answers come meanwhile
+            await asyncio.sleep(0)  # let responses arrive
 
-    def _without_stored(self, rows: Rows, known: Source) -> Rows:
-        """Without what was there when the run began, or from the batch before."""
-        stored = known.chains.get(rows.there, _NOTHING).stored
-        gone = int((rows.numbers < stored).sum())
-        if not gone:
+    def _without_stored(self, rows: NumberedRows, known: SourceProducer) -> NumberedRows:
+        """Drop rows that were stored before the run began, or before its last micro-batch."""
+        stored = known.chains.get(rows.destination, _EMPTY).stored
+        dropped = int((rows.numbers < stored).sum())
+        if not dropped:
             return rows
-        self._told.sent += gone
-        self._told.duplicates += gone
-        picks = None if rows.picks is None else rows.picks[gone:]
-        batch = rows.batch.slice(gone) if picks is None else rows.batch
-        return Rows(rows.there, rows.numbers[gone:], batch, picks)
+        self._result.sent += dropped
+        self._result.duplicates += dropped
+        picks = None if rows.picks is None else rows.picks[dropped:]
+        batch = rows.batch.slice(dropped) if picks is None else rows.batch
+        return NumberedRows(rows.destination, rows.numbers[dropped:], batch, picks)
 
-    def _channel(self, there: Place, known: Source) -> Channel:
+    def _channel(self, there: TopicPartition, known: SourceProducer) -> Channel:
         if there not in known.chains:
             raise SinkError(
                 f"a row goes to {there}, which the destination had not when the query was started:"
@@ -155,21 +156,21 @@ class Sending:
         self._moved.set()
 
     async def _wait(self, most: int) -> None:
-        """Wait until no more than so many bytes are on their way.
+        """Wait until at most so many bytes are in flight.
 
         Raises:
-            SinkError: the destination does not answer.
-            ProducerError: it refuses.
+            SinkError: the destination does not respond.
+            ProducerError: the destination has refused a batch.
         """
-        asked = time.monotonic()
+        progressed = time.monotonic()
         while self._pending_bytes > most or (self._pending and not most):
-            left, before = asked + self._delivery_s - time.monotonic(), self._pending_bytes
+            left, before = progressed + self._delivery_s - time.monotonic(), self._pending_bytes
             self._check()
             if left <= 0:
                 raise SinkError(
                     f"the destination has stored nothing for {self._delivery_s:.0f} s"
-                    " (deliveryTimeoutMs); what was sent may or may not be there, and a restart"
-                    " tells"
+                    " (deliveryTimeoutMs); the outcome of what was sent is unknown, and a restart"
+                    " finds it out"
                 )
             self._moved.clear()
             try:
@@ -177,7 +178,7 @@ class Sending:
             except TimeoutError:
                 continue
             if self._pending_bytes < before:
-                asked = time.monotonic()
+                progressed = time.monotonic()
         self._check()
 
     def _check(self) -> None:
@@ -185,19 +186,21 @@ class Sending:
         if self._ended is not None:
             raise self._ended
 
-    def _answered(self, there: Place, batch: CopiedBatch, future: "asyncio.Future[Sent]") -> None:
+    def _acknowledged(
+        self, there: TopicPartition, batch: CopiedBatch, future: "asyncio.Future[Sent]"
+    ) -> None:
         self._moved.set()
         if future.cancelled() or future.exception() is not None:
-            return  # the channel tells why
+            return  # the channel reports the error to `_end`
         self._pending.discard(future)
         self._pending_bytes -= batch.weight + _BATCH_BYTES
-        sent, told = future.result(), self._told
-        told.sent += batch.records
-        told.duplicates += batch.cut_off + len(batch.ids) * sent.duplicate
-        behind = batch.ids[-1] + 1
-        told.chains[there] = Chain(behind, behind)
+        sent, result = future.result(), self._result
+        result.sent += batch.records
+        result.duplicates += batch.cut_off + len(batch.ids) * sent.duplicate
+        following = batch.ids[-1] + 1
+        result.chains[there] = Chain(following, following)
         if sent.offset >= 0:
-            told.ends[there] = max(told.ends.get(there, 0), sent.offset + len(batch.ids))
+            result.ends[there] = max(result.ends.get(there, 0), sent.offset + len(batch.ids))
 
 
 def _reason(error: ProducerError) -> SinkError:

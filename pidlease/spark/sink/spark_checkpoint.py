@@ -1,8 +1,7 @@
-"""Spark's own checkpoint of a streaming query, as far as the sink looks into it.
+"""Spark's own checkpoint of a streaming query, as far as the sink reads it.
 
-`offsets/N` is written before micro-batch N begins, and `commits/N` when it is done; each source
-has a line of `offsets/N`, behind a version and a line of metadata (Spark's OffsetSeqLog). That of
-Spark's Kafka source, and of ours, is {"topic": {"partition": offset}}.
+Spark writes `offsets/N` before micro-batch N begins, and `commits/N` when it is done. After a
+version and a line of metadata, `offsets/N` has a line for each source (Spark's OffsetSeqLog).
 """
 
 import json
@@ -12,58 +11,58 @@ from typing import Final
 
 from pyarrow import fs
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import SinkError
-from pidlease.spark.sink.run_state import Place
+from pidlease.spark.partition_offsets import OffsetRange, Offsets, offsets_from_json
 
 _VERSION: Final = "v1"
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The newest micro-batch that was begun.
+    """The newest micro-batch that was begun, or a table that is written once.
 
     Attributes:
-        number: Spark's batch id.
-        starts: the first offset by the source's partition; one that is not there is new,
-        ends: and the first behind it.
-        committed: the last batch that Spark takes for done; -1: none.
+        number: Spark's batch id; -1: a table.
+        ranges: by source partition; a start of -1: the partition is new, and its start unknown.
+        committed: the last batch that Spark has committed; -1: none.
     """
 
     number: int
-    starts: Mapping[Place, int]
-    ends: Mapping[Place, int]
+    ranges: Mapping[TopicPartition, OffsetRange]
     committed: int
 
 
 def read_micro_batch(checkpoint: str) -> MicroBatch | None:
-    """What a checkpoint says; None: nothing was begun yet.
+    """Read the newest micro-batch of a checkpoint; None if none was begun yet.
 
     Parameters:
         checkpoint: its path, or URI.
 
     Raises:
-        SinkError: it cannot be read, or is of a query that the sink does not take.
+        SinkError: the checkpoint cannot be read, or its query does not suit the sink.
     """
     system, path = _system(checkpoint)
     try:
-        offsets = _numbers(system, f"{path}/offsets")
-        if not offsets:
+        numbers = _numbers(system, f"{path}/offsets")
+        if not numbers:
             return None
-        newest = max(offsets)
+        newest = max(numbers)
         ends = _offsets(system, f"{path}/offsets/{newest}")
         before = f"{path}/offsets/{newest - 1}"
-        starts = _offsets(system, before) if newest - 1 in offsets else {}
+        starts = _offsets(system, before) if newest - 1 in numbers else {}
         committed = max(_numbers(system, f"{path}/commits"), default=-1)
     except OSError as error:
         raise SinkError(f"checkpoint {checkpoint} cannot be read: {error}") from None
-    return MicroBatch(newest, starts, ends, committed)
+    ranges = {each: OffsetRange(starts.get(each, -1), end) for each, end in ends.items()}
+    return MicroBatch(newest, ranges, committed)
 
 
 def query_id(checkpoint: str) -> str:
-    """Spark's id of the query that a checkpoint is of; empty: it was never started.
+    """Read Spark's id of the query of a checkpoint; empty if the query was never started.
 
     Raises:
-        SinkError: it cannot be read.
+        SinkError: the checkpoint cannot be read.
     """
     system, path = _system(checkpoint)
     try:
@@ -90,11 +89,11 @@ def _numbers(system: fs.FileSystem, folder: str) -> set[int]:
     return {int(each.base_name) for each in found if each.base_name.isdecimal()}
 
 
-def _offsets(system: fs.FileSystem, path: str) -> dict[Place, int]:
-    """The source's offsets.
+def _offsets(system: fs.FileSystem, path: str) -> Offsets:
+    """Read the source's offsets from a file.
 
     Raises:
-        SinkError: they are of several sources, or of one that has other offsets.
+        SinkError: there are several sources, or one whose offsets are of another form.
     """
     with system.open_input_stream(path) as file:
         version, _, *lines = file.read().decode().splitlines()
@@ -103,11 +102,7 @@ def _offsets(system: fs.FileSystem, path: str) -> dict[Place, int]:
     if len(lines) != 1:
         raise SinkError(f"the query reads {len(lines)} sources; give each a query of its own")
     try:
-        return {
-            Place(topic, int(partition)): int(offset)
-            for topic, partitions in json.loads(lines[0]).items()
-            for partition, offset in partitions.items()
-        }
+        return offsets_from_json(json.loads(lines[0]))
     except (ValueError, AttributeError, TypeError):
         raise SinkError(
             f"the query's source has offsets that are no Kafka's ({lines[0][:80]}): the sink takes"

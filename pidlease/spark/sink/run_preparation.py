@@ -1,0 +1,378 @@
+"""Preparing a run: leases before it starts and as its source grows, against the destination's logs.
+
+The destination's log decides what is stored; the checkpoint says what must be in it.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from aiokafka import structs
+
+from pidlease.client.lease_client import LeaseClient
+from pidlease.copier.cluster_pair import Cluster
+from pidlease.copier.cluster_reader import EARLIEST, LATEST
+from pidlease.copier.errors import CopyError
+from pidlease.copier.resume_position import last_in_log
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.spark.errors import SinkError
+from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.sink.name_leases import NameLease, NameLeases, ending_soon
+from pidlease.spark.sink.run_state import Chain, RunState, SourceProducer
+from pidlease.spark.sink.settings import SinkSettings
+from pidlease.spark.sink.spark_checkpoint import MicroBatch
+
+_log = logging.getLogger(__name__)
+_EMPTY: Final = Chain(0, 0)
+#: A renewal may fail: the next micro-batch tries again.
+_RENEWAL_S: Final = 5.0
+#: What to do if the destination has less than the checkpoint.
+_RESTORE: Final = (
+    "It was cut, made anew, or lost records: restore it, or write to a new topic with a new"
+    " checkpoint"
+)
+
+
+class RunPreparation:
+    """Prepares runs at the destination.
+
+    Parameters:
+        settings: the sink's.
+        cluster: the destination, connected.
+        leases: its HTTP listener.
+    """
+
+    def __init__(self, settings: SinkSettings, cluster: Cluster, leases: LeaseClient) -> None:
+        self._settings: Final = settings
+        self._cluster: Final = cluster
+        self._leases: Final = leases
+        self._logs: Final = _DestinationLogs(settings, cluster)
+
+    # ------------------------------------------------------------------ before the start
+
+    async def prepare(
+        self, before: RunState | None, query: Mapping[str, Any], *, spread: bool
+    ) -> RunState:
+        """Return the state that a run begins with, and fence all earlier runs.
+
+        Parameters:
+            before: the last run's state; None: there was none.
+            query: what the query does.
+            spread: whether its rows name their destination partition.
+
+        Raises:
+            SinkError: the run cannot begin.
+        """
+        query = {**query, "cluster": self._cluster.cluster_id}
+        if before is None:
+            name = f"spark/{secrets.token_hex(8)}"
+            return RunState(name, -1, -1, "", query, spread, {}, {})
+        self._check_same(before, query, spread=spread)
+        state = replace(before, prepared=-1)
+        topics = {each.topic for each in state.ends}
+        if missing := topics - await self._cluster.topics():
+            raise SinkError(
+                f"the checkpoint is ahead of the destination, which has no topic {min(missing)} any"
+                f" more. {_RESTORE}"
+            )
+        for topic in topics:
+            await self._cluster.check_judged(topic)
+        if spread:
+            state = await self._with_partitions(state, topics)
+        logs = await self._logs.ranges(state)
+        wanted = {source: self._destinations(state, source) for source in state.sources}
+        leased = await self._names(state).grant(wanted)
+        found = await self._logs.last_of_old_pids(state, leased, logs)
+        for source, lease in leased.items():
+            known = state.sources[source]
+            chains = {
+                there: _resumed(source, there, known, lease, found.get((there, known.pid), -1))
+                for there in lease.leases
+            }
+            state = state.with_source(source, _with_lease(known, lease, chains))
+        return state
+
+    def _check_same(self, before: RunState, query: Mapping[str, Any], *, spread: bool) -> None:
+        different = [
+            f"{key}: {before.query.get(key)!r}, now {value!r}"
+            for key, value in query.items()
+            if before.query.get(key) != value
+        ]
+        if before.spread != spread:
+            different.append("whether there is a column partition of the destination")
+        if different:
+            raise SinkError(
+                f"the checkpoint is another query's ({'; '.join(different)}); choose a new"
+                " checkpointLocation, and a new topic"
+            )
+
+    # ------------------------------------------------------------------ as the source grows
+
+    async def grow(
+        self, state: RunState, batch: MicroBatch, before: Sequence[RunState] = ()
+    ) -> RunState:
+        """Return the state with the source partitions that are new in a micro-batch.
+
+        Parameters:
+            before: states of earlier runs, the newest first: a run that was replaced may have
+                grown in its last moments.
+
+        Raises:
+            SinkError: their destinations cannot be written to.
+        """
+        new = sorted(batch.ranges.keys() - state.sources.keys())
+        if not new:
+            return state
+        topics: dict[str, int] = {}
+        for source in new:
+            topic = self._settings.renamed(source.topic)
+            topics[topic] = max(topics.get(topic, 0), source.partition + 1)
+        for topic, partitions in topics.items():
+            # Where rows name their partition, their number is not known here; one is the least.
+            await self._cluster.provide(topic, 1 if state.spread else partitions)
+        state = await self._with_partitions(state, topics)
+        wanted = {source: self._destinations(state, source) for source in new}
+        for source, lease in (await self._names(state).grant(wanted)).items():
+            known = next(
+                (old.sources[source] for old in before
+                 if old.name == state.name and source in old.sources),
+                SourceProducer(lease.pid, lease.generation, 0, 0),
+            )  # fmt: skip
+            chains = {there: _resumed(source, there, known, lease, -1) for there in lease.leases}
+            if known.pid != lease.pid or (
+                not known.granted_ms and any(chain != _EMPTY for chain in chains.values())
+            ):
+                raise SinkError(
+                    f"{source} of the source has been written to under the name of this checkpoint,"
+                    " which knows nothing of it: it was restored from a backup, or copied. Begin"
+                    " with a new checkpoint and a new topic"
+                )
+            state = state.with_source(source, _with_lease(known, lease, chains))
+        return state
+
+    async def _with_partitions(self, state: RunState, topics: Collection[str]) -> RunState:
+        """Return the state with all partitions that some destination topics have by now.
+
+        Raises:
+            SinkError: a new one has records that this query did not write.
+        """
+        ends = dict(state.ends)
+        for topic in topics:
+            for number in range(await self._cluster.partitions(topic)):
+                there = TopicPartition(topic, number)
+                if there in ends:
+                    continue
+                end = await self._cluster.asked.offset(structs.TopicPartition(*there), LATEST)
+                if end and not self._settings.append:
+                    raise SinkError(
+                        f"{there} of the destination has records already, of which this checkpoint"
+                        " knows nothing: another query's, or this one's, if its checkpoint was"
+                        " deleted; then every row would be there twice. Choose a new topic, or"
+                        " give option append to write everything after them"
+                    )
+                ends[there] = end
+        return replace(state, ends=ends)
+
+    def _destinations(self, state: RunState, source: TopicPartition) -> list[TopicPartition]:
+        """Return the destination partitions of a source partition."""
+        topic = self._settings.renamed(source.topic)
+        if not state.spread:
+            return [TopicPartition(topic, source.partition)]
+        return [there for there in state.ends if there.topic == topic]
+
+    # ------------------------------------------------------------------ as leases end
+
+    async def renew(self, state: RunState) -> RunState:
+        """Return the state with the leases renewed that are about to end.
+
+        Call it before a micro-batch, when nothing but abandoned task attempts is in flight.
+
+        Raises:
+            SinkFencedError: another run has taken over.
+            NoLeaseError: no lease is available at the moment.
+        """
+        ending = ending_soon(state.sources, int(time.time() * 1000))
+        names = NameLeases(self._leases, state.name, _RENEWAL_S)
+        for source, lease in (await names.renew(ending)).items():
+            known = state.sources[source]
+            chains = {
+                there: chain if lease.pid == known.pid else Chain(0, chain.stored)
+                for there, chain in known.chains.items()
+            }
+            state = state.with_source(source, _with_lease(known, lease, chains))
+        return state
+
+    def _names(self, state: RunState) -> NameLeases:
+        return NameLeases(self._leases, state.name, self._settings.delivery_timeout_ms / 1000)
+
+
+def _with_lease(
+    known: SourceProducer, lease: NameLease, chains: Mapping[TopicPartition, Chain]
+) -> SourceProducer:
+    return replace(
+        known,
+        pid=lease.pid,
+        generation=lease.generation,
+        granted_ms=lease.granted_ms,
+        expire_ms=lease.expire_ms,
+        chains=chains,
+    )
+
+
+def _resumed(
+    source: TopicPartition,
+    there: TopicPartition,
+    known: SourceProducer,
+    leased: NameLease,
+    found: int,
+) -> Chain:
+    """Return where a chain resumes.
+
+    Parameters:
+        known: what the last run has committed.
+        found: the last sequence number that the destination's log has under the name's old PID,
+            if the PID has changed; -1: none.
+
+    Raises:
+        SinkError: the destination has lost what was committed.
+    """
+    lease, saved = leased.leases[there], known.chains.get(there, _EMPTY)
+    first, resume_at = lease.sequence_number, lease.resume_at
+    stored = max(first, resume_at, found + 1)
+    same = leased.pid == known.pid
+    if first == 0 and (saved.first == 0 or not same):
+        # Nothing is stored under this PID; the server may have forgotten the old one.
+        return Chain(0, max(stored, saved.stored))
+    if stored < saved.stored:
+        raise SinkError(
+            f"the checkpoint is ahead of the destination: of {source} of the source everything up"
+            f" to number {saved.stored - 1} was written to {there}, which has only what comes"
+            f" before {stored}. {_RESTORE}"
+        )
+    return Chain(first, stored)
+
+
+class _DestinationLogs:
+    """Compares the destination's logs with a state.
+
+    Parameters:
+        settings: the sink's.
+        cluster: the destination, connected.
+    """
+
+    def __init__(self, settings: SinkSettings, cluster: Cluster) -> None:
+        self._settings: Final = settings
+        self._cluster: Final = cluster
+
+    async def ranges(self, state: RunState) -> dict[TopicPartition, OffsetRange]:
+        """Return the offsets that each destination partition has.
+
+        Raises:
+            SinkError: a log is shorter than it was.
+        """
+        found: dict[TopicPartition, OffsetRange] = {}
+        for there, offset in state.ends.items():
+            partition = structs.TopicPartition(*there)
+            start = await self._cluster.asked.offset(partition, EARLIEST)
+            end = await self._cluster.asked.offset(partition, LATEST)
+            if end < offset:
+                raise SinkError(
+                    f"the checkpoint is ahead of the destination: {there} ends at {end}, and was"
+                    f" written up to {offset}. {_RESTORE}"
+                )
+            found[there] = OffsetRange(start, end)
+        return found
+
+    async def last_of_old_pids(
+        self,
+        state: RunState,
+        leased: Mapping[TopicPartition, NameLease],
+        logs: Mapping[TopicPartition, OffsetRange],
+    ) -> dict[tuple[TopicPartition, int], int]:
+        """Find the last sequence number of each old PID, for names whose PID has changed.
+
+        A PID that its name has lost writes no more, so the result is final.
+
+        Returns:
+            Sequence numbers by destination partition and PID.
+
+        Raises:
+            SinkError: the log no longer reaches back far enough; or other PIDs have written since,
+                which may be of later runs that this state does not contain.
+        """
+        changed = {
+            source: state.sources[source]
+            for source, lease in leased.items()
+            if state.sources[source].pid != lease.pid
+        }
+        old = {each.pid for each in changed.values()}
+        found: dict[tuple[TopicPartition, int], int] = {}
+        if not old:
+            return found
+        # A lease raises the generation of a name by one; with a new PID by two.
+        complete = all(
+            leased[source].generation == each.generation + 2 for source, each in changed.items()
+        )
+        ours = {each.pid for each in leased.values()}
+        ours |= {each.pid for each in state.sources.values()}
+        for there, (start, end) in logs.items():
+            offset = state.ends[there]
+            if start > offset:
+                self._doubt(
+                    f"the lease of PID {min(old)} has ended, and {there} of the destination"
+                    f" begins at {start}, after {offset}: it is unknown whether the last rows that"
+                    " were sent were stored"
+                )
+            searched = max(start, offset), end
+            partition = structs.TopicPartition(*there)
+            highs = await last_in_log(self._cluster.asked, partition, searched)
+            if not complete and (others := {pid for pid in highs if pid > 0} - ours):
+                self._doubt(
+                    f"the lease of PID {min(old)} has ended, and its name was granted to others"
+                    f" since, of which this checkpoint does not know; {there} has rows of PID"
+                    f" {min(others)}, which may be one of them: was the checkpoint restored from a"
+                    " backup?"
+                )
+            found |= {(there, pid): high for pid, high in highs.items()}
+        return found
+
+    def _doubt(self, problem: str) -> None:
+        """Refuse, unless option trustCheckpoint is set.
+
+        Raises:
+            SinkError: it is not set.
+        """
+        if not self._settings.trust:
+            raise SinkError(
+                f"{problem}. Compare both sides, and give option trustCheckpoint to resume from"
+                " what the checkpoint says"
+            )
+        _log.warning("%s; the checkpoint is trusted", problem)
+
+
+@asynccontextmanager
+async def connect(settings: SinkSettings) -> AsyncIterator[RunPreparation]:
+    """Connect to the destination.
+
+    Raises:
+        SinkError: the connection, or a request in the block, has failed.
+    """
+    producer = settings.producer()
+    security = {
+        "security_protocol": producer.security_protocol, "ssl_context": producer.ssl_context,
+    }  # fmt: skip
+    servers = settings.bootstrap_servers.split(",")
+    timeout_s = settings.request_timeout_ms / 1000
+    async with LeaseClient(settings.leases, timeout_s=timeout_s) as leases:
+        cluster = Cluster("the destination", servers, settings, security)
+        try:
+            await cluster.start()
+            yield RunPreparation(settings, cluster, leases)
+        except CopyError as error:
+            raise SinkError(str(error)) from None
+        finally:
+            await cluster.close()
