@@ -1,35 +1,38 @@
-"""`python -m deploy.demo`; see the package."""
+"""`python -m deploy.demo`: all parts, or the first two in front of a real Kafka."""
 
-import asyncio
 import shutil
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
-from deploy.demo.behind import behind
-from deploy.demo.copied.story import run_copied
-from deploy.demo.kept import keep_up, name_metrics
-from deploy.demo.leased.story import run_leased
-from deploy.demo.proxy_process import DemoError
-from deploy.demo.story import run_demo
+from deploy.demo import DemoError
+from deploy.demo.copied import run_copied
+from deploy.demo.leased import run_leased
+from deploy.demo.story import METRICS, SETTINGS, run_demo
+from deploy.demo.upstream import real_upstream
+from tests.servers.pidlease import not_started
+from tests.servers.process import ServerError
 
 _DIRECTORY: Final = Path(__file__).resolve().parents[2] / "build" / "demo"
 #: Without a terminal there is no width to keep to, and a wrapped table is hard to read.
 _PLAIN_WIDTH: Final = 130
+_LOOK_S: Final = 0.5
 
 
 def main(
     seconds: Annotated[float, typer.Option(min=1, help="How long sending lasts.")] = 40.0,
     directory: Annotated[
-        Path, typer.Option(help="Data and logs; what an earlier run left is removed.")
+        Path, typer.Option(help="Data and logs; those of an earlier run are removed.")
     ] = _DIRECTORY,
     *,
     kafka: Annotated[
-        bool, typer.Option("--kafka", help="With a real Kafka behind, that is killed as well.")
+        bool, typer.Option("--kafka", help="In front of a real Kafka, that is killed as well.")
     ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave a server up in the end, until Ctrl-C.")
@@ -40,51 +43,73 @@ def main(
     Then 10,000 records by a producer that remembers nothing but its name, and is killed as well.
     Then a copy of topics from one server to another, whose copier is killed again and again.
     """
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-    code = 1
+    console = new_console()
+
+    def run() -> int:
+        if kafka:
+            return _in_front(console, directory.resolve() / "in-front", seconds)
+        code = _alone(console, directory.resolve(), seconds)
+        if keep:
+            _keep_up(console, directory.resolve())
+        return code
+
+    raise typer.Exit(exit_code(console, run))
+
+
+def new_console() -> Console:
+    """Return the console; SIGTERM ends the demo as Ctrl-C does, so that no server is left over."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def exit_code(console: Console, run: Callable[[], int]) -> int:
+    """Run a demo, and show why it ends early, if it does; return the exit code."""
     try:
-        code = asyncio.run(_until_stopped(console, directory.resolve(), seconds, kafka=kafka))
-        if keep and not kafka:
-            asyncio.run(_kept(console, directory.resolve()))
-    except* DemoError as group:
-        for error in group.exceptions:
-            console.print(f"demo: failed: {error}", style="red", markup=False, highlight=False)
-    except* (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("demo: failed: stopped before its end", markup=False, highlight=False)
-    raise typer.Exit(code)
+        return run()
+    except (DemoError, ServerError, AssertionError) as error:
+        failed = str(error)
+    except KeyboardInterrupt:
+        failed = "stopped before its end"
+    console.print(f"demo: failed: {failed}", style="red", markup=False, highlight=False)
+    return 1
 
 
-async def _kept(console: Console, directory: Path) -> None:
-    _cancel_at_sigterm()
-    await keep_up(console, directory)
+def _alone(console: Console, directory: Path, seconds: float) -> int:
+    code = max(
+        run_demo(console, directory, seconds),
+        run_leased(console, directory / "leased"),
+        run_copied(console, directory / "copied"),
+    )
+    console.print(
+        f"metrics: a running server has them at /metrics of its HTTP port; those of part one are in"
+        f" {directory / METRICS}; `make demo KEEP=1` leaves the server up",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    return code
 
 
-def _cancel_at_sigterm() -> None:
-    """SIGTERM ends it as Ctrl-C does: the proxy must not be left behind."""
-    task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+def _in_front(console: Console, directory: Path, seconds: float) -> int:
+    shutil.rmtree(directory, ignore_errors=True)
+    with real_upstream(directory) as upstream:
+        console.print(f"a real Kafka behind the proxy: {upstream.bootstrap}", highlight=False)
+        code = run_demo(console, directory / "first", seconds, upstream)
+        return run_leased(console, directory / "leased", upstream) or code
 
 
-async def _until_stopped(console: Console, directory: Path, seconds: float, *, kafka: bool) -> int:
-    _cancel_at_sigterm()
-    if kafka:
-        return await _in_front(console, directory / "in-front", seconds)
-    codes = [
-        await run_demo(console, directory, seconds),
-        await run_leased(console, directory / "leased"),
-        await run_copied(console, directory / "copied"),
-    ]
-    name_metrics(console, directory)
-    return max(codes)
-
-
-async def _in_front(console: Console, directory: Path, seconds: float) -> int:
-    await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
-    async with behind(directory) as real:
-        console.print(f"a real Kafka behind the proxy: {real.bootstrap}", highlight=False)
-        code = await run_demo(console, directory / "first", seconds, real)
-        return await run_leased(console, directory / "leased", real) or code
+def _keep_up(console: Console, directory: Path) -> None:
+    """Start the server of part one again on its data, and leave it up until Ctrl-C."""
+    with not_started(directory, **SETTINGS) as server:
+        server.start()
+        console.print(
+            f"the server is up until Ctrl-C: metrics {server.http_url}/metrics, status"
+            f" {server.http_url}/v1/status, Kafka clients {server.bootstrap}",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        try:
+            while server.alive:
+                time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            server.stop()
 
 
 if __name__ == "__main__":

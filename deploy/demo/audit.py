@@ -1,24 +1,25 @@
-"""The count: what was sent against what stands in the log, record by record. Pure."""
+"""Counts records sent against records stored, one by one. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 
 from deploy.demo.ledger import Ledger
-from deploy.demo.readback import Stored
-from deploy.demo.rows import Record
+from tests.crash.readback import Stored
+
+#: Key and value.
+Row = tuple[bytes, bytes]
 
 
 @dataclass
 class Tally:
-    """The figures of one client in one topic.
+    """The figures of one stream of records.
 
     Attributes:
-        sent: records that the client was given.
-        acknowledged: of these, reported as delivered.
-        stored: records of this client in the log, doubled ones included.
+        stored: records in the log, doubled and foreign ones included.
         lost: sent, and not in the log as they were sent.
-        doubled: in the log once more.
-        out_of_order: behind one that the client was given later, in the same partition.
+        out_of_order: after one that was sent later, in the same partition.
+        foreign: in the log, and never sent like this.
     """
 
     sent: int = 0
@@ -27,89 +28,89 @@ class Tally:
     lost: int = 0
     doubled: int = 0
     out_of_order: int = 0
+    foreign: int = 0
 
     def __iadd__(self, other: "Tally") -> "Tally":
-        self.sent += other.sent
-        self.acknowledged += other.acknowledged
-        self.stored += other.stored
-        self.lost += other.lost
-        self.doubled += other.doubled
-        self.out_of_order += other.out_of_order
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
         return self
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """Add up."""
+    result = Tally()
+    for tally in tallies:
+        result += tally
+    return result
+
+
+def compare(wanted: Sequence[Row], found: Sequence[Row]) -> Tally:
+    """Count the records of one partition, sent and stored, each in their order."""
+    order = {row: number for number, row in enumerate(wanted)}
+    tally = Tally(sent=len(wanted), stored=len(found))
+    seen: set[Row] = set()
+    newest = -1
+    for row in found:
+        number = order.get(row)
+        if number is None:
+            tally.foreign += 1
+        elif row in seen:
+            tally.doubled += 1
+        else:
+            seen.add(row)
+            tally.out_of_order += number < newest
+            newest = max(newest, number)
+    tally.lost = len(wanted) - len(seen)
+    return tally
+
+
+def rows_by_partition(stored: Iterable[Stored]) -> defaultdict[tuple[str, int], list[Row]]:
+    """Return the rows of each topic and partition, by offset."""
+    rows: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
+    for each in sorted(stored, key=lambda each: each.offset):
+        rows[each.topic, each.partition].append((each.key, each.value))
+    return rows
 
 
 @dataclass
 class Audit:
-    """What the count has shown.
+    """The count of the first part.
 
     Attributes:
         tallies: by client and topic.
-        foreign: records in the log that nobody sent like this: other content, other place.
-        misplaced: records that stand at another offset than the client was told.
+        foreign: records in the log that no client sent like this: other content, other partition.
+        misplaced: records whose offset is not the acknowledged one.
     """
 
-    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
-    foreign: int = 0
-    misplaced: int = 0
+    tallies: dict[tuple[str, str], Tally]
+    foreign: int
+    misplaced: int
 
     @property
     def total(self) -> Tally:
-        """Of all clients and topics."""
-        total = Tally(stored=self.foreign)
-        for tally in self.tallies.values():
-            total += tally
-        return total
-
-    def of(self, record: Record) -> Tally:
-        """Where a record is counted."""
-        return self.tallies.setdefault((record.client, record.topic), Tally())
+        """All clients and topics together."""
+        return total([*self.tallies.values(), Tally(stored=self.foreign)])
 
 
-def audit(ledgers: Sequence[Ledger], stored: Iterable[Stored]) -> Audit:
-    """Compare.
-
-    Parameters:
-        ledgers: what the clients were given, and what they said.
-        stored: what was read back.
-    """
-    result = Audit()
-    expected = {record.key: record for ledger in ledgers for record in ledger.sent}
-    told = {key: offset for ledger in ledgers for key, offset in ledger.offsets.items()}
-    for record in expected.values():
-        tally = result.of(record)
-        tally.sent += 1
-        tally.acknowledged += record.key in told
-    found = _count_stored(result, expected, told, stored)
-    for key, record in expected.items():
-        result.of(record).lost += key not in found
-    return result
-
-
-def _count_stored(
-    result: Audit, expected: dict[bytes, Record], told: dict[bytes, int], stored: Iterable[Stored]
-) -> set[bytes]:
-    """Count what is in the log; the keys of the records that are there as they were sent."""
-    found: set[bytes] = set()
-    newest: dict[tuple[str, str, int], int] = {}
-    for each in sorted(stored, key=lambda each: (each.topic, each.partition, each.offset)):
-        record = expected.get(each.key)
-        if record is None or not _same(record, each):
-            result.foreign += 1
-            continue
-        tally = result.of(record)
-        tally.stored += 1
-        if each.key in found:
-            tally.doubled += 1
-            continue
-        found.add(each.key)
+def audit(ledgers: Sequence[Ledger], stored: Sequence[Stored]) -> Audit:
+    """Compare the ledgers of the clients with the records that were read back."""
+    offsets = {key: offset for ledger in ledgers for key, offset in ledger.offsets.items()}
+    wanted: defaultdict[tuple[str, str, int], list[Row]] = defaultdict(list)
+    for each in (record for ledger in ledgers for record in ledger.sent):
+        wanted[each.client, each.topic, each.partition].append((each.key, each.value))
+    found = rows_by_partition(stored)
+    tallies: defaultdict[tuple[str, str], Tally] = defaultdict(Tally)
+    for (client, topic, partition), rows in wanted.items():
+        mine = set(rows)
+        tally = compare(rows, [row for row in found[topic, partition] if row in mine])
+        tally.acknowledged = sum(key in offsets for key, _ in rows)
+        tallies[client, topic] += tally
+    places: dict[bytes, int] = {}
+    for record in sorted(stored, key=lambda record: record.offset):
+        places.setdefault(record.key, record.offset)
+    return Audit(
+        tallies,
+        foreign=len(stored) - total(tallies.values()).stored,
         # A duplicate is acknowledged with -1 where the server no longer knows its offset.
-        result.misplaced += told.get(each.key, -1) not in (-1, each.offset)
-        stream = (record.client, record.topic, record.partition)
-        tally.out_of_order += record.number < newest.get(stream, -1)
-        newest[stream] = max(record.number, newest.get(stream, -1))
-    return found
-
-
-def _same(record: Record, stored: Stored) -> bool:
-    place = (stored.topic, stored.partition)
-    return place == (record.topic, record.partition) and stored.value == record.value
+        misplaced=sum(at not in (-1, places.get(key, at)) for key, at in offsets.items()),
+    )

@@ -1,16 +1,17 @@
 """The crashes: from outside by kill -9, and from inside between append and answer."""
 
-import asyncio
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from deploy.demo.behind import Behind
+from deploy.demo import DemoError
 from deploy.demo.clients import Client
-from deploy.demo.proxy_process import DemoError, Proxy
+from deploy.demo.upstream import Upstream
+from tests.crash.lives import Retries, get_on
+from tests.servers.waiting import WAIT_S, until
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +19,8 @@ class Crash:
     """A way to die.
 
     Attributes:
-        name: as it is told.
-        fault: the plan that the server is started with; empty: it is killed from outside.
-        of_broker: whether it is the Kafka behind that is killed.
+        fault: the fault plan that the server is started with; empty: it is killed from outside.
+        of_broker: whether the upstream Kafka is killed instead.
     """
 
     name: str
@@ -35,21 +35,20 @@ AFTER_WRITE: Final = Crash("dies between write and answer", "kill after write *.
 AFTER_FSYNC: Final = Crash("dies between fsync and answer", "kill after fsync *.log 250")
 PLAN: Final = (KILL, AFTER_WRITE, KILL, AFTER_FSYNC, KILL, KILL)
 BROKER: Final = Crash("kill -9 of Kafka", of_broker=True)
-#: In front of Kafka, where the log is Kafka's affair.
+#: In front of Kafka, where pidlease writes no log of its own.
 PLAN_IN_FRONT: Final = (KILL, BROKER, KILL, KILL, BROKER, KILL)
 
 #: How long the server lives between two crashes, at least, once both clients are served again.
 _CALM_S: Final = 3.0
-_SERVED_S: Final = 40.0
 #: How long a broker is down, at least.
 _BROKER_DOWN_S: Final = 1.0
-_MOMENT_S: Final = 20.0
 #: Both clients at once is the better moment; one of them will do when it does not come soon.
 _BOTH_S: Final = 3.0
-_FAULT_S: Final = 30.0
+#: By then a batch that was just sent has reached the server.
+_REACH_S: Final = 0.003
 _LOOK_S: Final = 0.001
 _LOOKS_BEFORE_DEATH: Final = 10
-#: By then a client has read whatever a dead server had still answered.
+#: By then a client has read every response that a dead server had still sent.
 _SETTLE_S: Final = 0.15
 _STRAYS_MAX: Final = 3
 
@@ -59,10 +58,9 @@ class Kill:
     """A crash that took place.
 
     Attributes:
-        crash: how.
-        life: the life of the proxy that it ended.
+        life: the life of the proxy that it ended, from 1.
         batches: in flight at that moment, by the clients' own counters.
-        records: given to the clients before it and without an answer when the server was dead.
+        records: given to the clients before it, and unacknowledged when the server was dead.
         down_s: how long until it was ready again.
     """
 
@@ -70,159 +68,136 @@ class Kill:
     life: int
     batches: int
     records: int
-    down_s: float
+    down_s: float = 0.0
 
     @property
     def in_flight(self) -> bool:
-        """Whether it hit something.
-
-        The counters alone would not do: an answer may have been on its way back already.
-        """
+        """Whether it hit something; a batch that is in flight may already be answered."""
         return self.records > 0 and self.batches > 0
 
 
 @dataclass
 class Crasher:
-    """Works off a plan of crashes, one life of the proxy for each.
+    """Makes the crashes of a plan, one life of the proxy for each.
 
     Parameters:
-        proxy: the victim; it runs, started with the first crash's fault.
-        clients: whose batches have to be in flight.
-        tell: told of everything.
-        plan: the crashes.
-        behind: the Kafka behind, where there is one.
+        lives: of the proxy; the first one is started with the first crash's fault.
+        log: shows a line.
+        upstream: the Kafka that has the log, where there is one.
+        clients: their batches have to be in flight.
     """
 
-    proxy: Proxy
-    clients: Sequence[Client]
-    tell: Callable[[str], None]
+    lives: Retries
+    log: Callable[[str], None]
     plan: Sequence[Crash] = PLAN
-    behind: Behind | None = None
+    upstream: Upstream | None = None
+    clients: Sequence[Client] = ()
     kills: list[Kill] = field(default_factory=list)
     strays: list[Kill] = field(default_factory=list)
+    _log_begins: int = 0
 
     @property
     def left(self) -> int:
         """Crashes still to come."""
         return len(self.plan) - len(self.kills)
 
-    async def run(self) -> None:
-        """All of them; one that hit nothing is made again.
+    def run(self) -> None:
+        """Make all of them; one that hit nothing is made again.
 
         Raises:
             DemoError: one could not be made.
         """
-        queue = deque(self.plan)
-        while queue:
-            first = queue[0]
-            if first.of_broker:
-                kill = await self._crash_broker(first)
-            else:
-                kill = await self._crash(first, queue)
-            if kill.in_flight:
-                queue.popleft()
-                self.kills.append(kill)
-            else:
-                self.strays.append(kill)
+        while self.left:
+            crash = self.plan[len(self.kills)]
+            kill = self._crash_broker(crash) if crash.of_broker else self._crash(crash)
+            (self.kills if kill.in_flight else self.strays).append(kill)
             if len(self.strays) > _STRAYS_MAX:
                 raise DemoError("the kills keep missing: nothing was in flight")
-            self._tell(kill)
+            number = f"crash {len(self.kills)} of {len(self.plan)}" if kill.in_flight else "missed"
+            self.log(
+                f"{number}: {crash.name}, {kill.batches} batches in flight,"
+                f" {kill.records} records unacknowledged; ready again after {kill.down_s:.1f} s"
+            )
 
-    async def _crash(self, crash: Crash, queue: deque[Crash]) -> Kill:
-        batches = await (self._fault(crash) if crash.fault else self._moment())
+    def start(self, fault: str) -> None:
+        """Begin the next life of the proxy, with a fault plan; empty: without fault points."""
+        server = self.lives.server
+        server.settings.pop("faults", None)
+        self.lives.new_life()
+        server.restart(server.settings | ({"faults": fault} if fault else {}))
+
+    def _crash(self, crash: Crash) -> Kill:
+        server = self.lives.server
+        batches = self._fault() if crash.fault else self._moment()
+        given = self._unacknowledged()
         if not crash.fault:
-            self.proxy.kill_now()
-        given = self._unacknowledged()
+            server.kill9()
         began = time.monotonic()
-        life = self.proxy.life
-        await self._expect_killed(crash)
-        await asyncio.sleep(_SETTLE_S)
-        records = self._still(given)
-        hit = Kill(crash, life, batches, records, 0).in_flight
-        following = queue[1] if hit and len(queue) > 1 else None if hit else crash
-        await self.proxy.start(following.fault if following else "")
-        return Kill(crash, life, batches, records, time.monotonic() - began)
+        if (code := server.wait_exit()) != -signal.SIGKILL:
+            raise DemoError(f"{crash.name}: the proxy ended with {code}")
+        log = server.log_text()
+        if crash.fault and "fault: kill" not in log[self._log_begins :]:
+            raise DemoError(f"{crash.name}: it died, but not there")
+        self._log_begins = len(log)
+        time.sleep(_SETTLE_S)
+        kill = Kill(crash, len(self.lives.lives), batches, self._still(given))
+        following = self.plan[len(self.kills) + kill.in_flight :]
+        self.start(following[0].fault if following else "")
+        return replace(kill, down_s=time.monotonic() - began)
 
-    async def _crash_broker(self, crash: Crash) -> Kill:
-        """Kill the Kafka behind; the proxy goes on, and so do the clients."""
-        if self.behind is None:
-            raise DemoError("there is no Kafka behind")
-        batches = await self._moment()
-        self.behind.kill_now()
+    def _crash_broker(self, crash: Crash) -> Kill:
+        """Kill the upstream Kafka; the proxy goes on, and so do the clients."""
+        if self.upstream is None:
+            raise DemoError("there is no upstream Kafka")
+        batches = self._moment()
         given = self._unacknowledged()
+        self.upstream.kill9()
         began = time.monotonic()
-        await asyncio.sleep(_BROKER_DOWN_S)
-        records = self._still(given)
-        await self.behind.restart()
-        return Kill(crash, self.proxy.life, batches, records, time.monotonic() - began)
+        time.sleep(_BROKER_DOWN_S)
+        kill = Kill(crash, len(self.lives.lives), batches, self._still(given))
+        self.upstream.start()
+        return replace(kill, down_s=time.monotonic() - began)
 
     def _unacknowledged(self) -> list[set[bytes]]:
-        """What has no answer; with nothing awaited since a kill, the books of that very moment."""
         return [set(client.ledger.unacknowledged) for client in self.clients]
 
     def _still(self, given: list[set[bytes]]) -> int:
-        """How much of that has no answer yet."""
+        """Return how many of these records are unacknowledged now, too."""
         now = self._unacknowledged()
         return sum(len(before & each) for before, each in zip(given, now, strict=True))
 
-    async def _moment(self) -> int:
-        """Wait for a moment in which the clients have batches in flight; how many."""
-        await served(self.clients)
-        await asyncio.sleep(_CALM_S)
-        began = time.monotonic()
-        while (waited := time.monotonic() - began) < _MOMENT_S:
-            batches = [client.batches_in_flight() for client in self.clients]
-            if all(batches) or (waited > _BOTH_S and any(batches)):
-                return sum(batches)
-            if not self.proxy.alive:
-                raise DemoError(f"the proxy died when nobody killed it; {self.proxy.tail()}")
-            await asyncio.sleep(_LOOK_S)
-        raise DemoError(f"within {_MOMENT_S:.0f} s the clients never had batches in flight")
+    def _in_flight(self) -> list[int]:
+        return [client.batches_in_flight() for client in self.clients]
 
-    async def _fault(self, crash: Crash) -> int:
-        """Wait until the server has died by itself; the batches in flight then.
+    def _moment(self) -> int:
+        """Wait until the clients have batches in flight; return how many."""
+        get_on(self.clients, within_s=WAIT_S, poll_s=_LOOK_S)
+        time.sleep(_CALM_S)
+        both_until = time.monotonic() + _BOTH_S
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            batches = self._in_flight()
+            if all(batches) or (any(batches) and time.monotonic() > both_until):
+                time.sleep(_REACH_S)
+                if any(self._in_flight()):
+                    return sum(batches)
+            if not self.lives.server.alive:
+                raise DemoError("the proxy ended before it was killed")
+            if time.monotonic() > deadline:
+                raise DemoError(f"within {WAIT_S:.0f} s the clients never had batches in flight")
+            time.sleep(_LOOK_S)
 
-        The clients notice the death as soon as we do and count anew, so it is what they said just
+    def _fault(self) -> int:
+        """Wait until the server has died by itself; return the batches in flight then.
+
+        The clients notice the death as soon as we do and count anew, so these are the counts just
         before it. At least one was in flight: the batch at the fault point itself.
         """
-        death = asyncio.create_task(self._expect_killed(crash))
-        said: deque[int] = deque([1], maxlen=_LOOKS_BEFORE_DEATH)
-        deadline = time.monotonic() + _FAULT_S
-        while not death.done():
-            if time.monotonic() > deadline:
-                death.cancel()
-                raise DemoError(f"the fault point was never reached: {crash.fault}")
-            said.append(sum(client.batches_in_flight() for client in self.clients))
-            await asyncio.sleep(_LOOK_S)
-        death.result()
-        return max(1, *said)
+        counts = deque([1], maxlen=_LOOKS_BEFORE_DEATH)
 
-    async def _expect_killed(self, crash: Crash) -> None:
-        code = await self.proxy.ended()
-        if code != -signal.SIGKILL:
-            raise DemoError(f"{crash.name}: the proxy ended with {code}; {self.proxy.tail()}")
-        if crash.fault and "fault: kill" not in self.proxy.log_of_life():
-            raise DemoError(f"{crash.name}: it died, but not there; {self.proxy.tail()}")
+        def died() -> bool:
+            counts.append(sum(self._in_flight()))
+            return not self.lives.server.alive
 
-    def _tell(self, kill: Kill) -> None:
-        number = f"crash {len(self.kills)} of {len(self.plan)}" if kill.in_flight else "missed"
-        self.tell(
-            f"{number}: {kill.crash.name}, {kill.batches} batches in flight,"
-            f" {kill.records} records unacknowledged; ready again after {kill.down_s:.1f} s"
-        )
-
-
-async def served(clients: Sequence[Client]) -> None:
-    """Wait until each client has had an answer from now on.
-
-    Raises:
-        DemoError: one has had none.
-    """
-    before = [len(client.ledger.offsets) for client in clients]
-    deadline = time.monotonic() + _SERVED_S
-    while any(
-        len(client.ledger.offsets) == count for client, count in zip(clients, before, strict=True)
-    ):
-        if time.monotonic() > deadline:
-            raise DemoError(f"a client was not served for {_SERVED_S:.0f} s")
-        await asyncio.sleep(_LOOK_S)
+        until(died, "the server to die at its fault point", _LOOK_S)
+        return max(1, *counts)

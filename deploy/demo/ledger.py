@@ -1,39 +1,48 @@
-"""What one client was given and what it said about it: the clients' own word, nothing else's."""
+"""The records of one client, by its own reports."""
 
 from dataclasses import dataclass, field
 
 from deploy.demo.rows import Record
+from tests.crash.clients import ToSend
 
 
 @dataclass
 class Ledger:
-    """The books of one client.
+    """The records of one client: handed over, acknowledged, failed.
 
     Attributes:
-        client: whose.
-        sent: what it was given, in this order.
-        offsets: what it reported as delivered, and where; -1 where the server no longer knew.
-        unacknowledged: keys of what it was given and has not reported on.
-        failures: deliveries that it gave up; there must be none.
+        offsets: of the acknowledged records, by key; -1 where the server no longer knew it.
+        unacknowledged: keys of the records without a report.
     """
 
-    client: str
+    name: str
     sent: list[Record] = field(default_factory=list)
     offsets: dict[bytes, int] = field(default_factory=dict)
     unacknowledged: set[bytes] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
 
-    def give(self, record: Record) -> None:
-        """The client gets this record now."""
+    @property
+    def given_count(self) -> int:
+        """Records handed over."""
+        return len(self.sent)
+
+    @property
+    def acknowledged_count(self) -> int:
+        """Records acknowledged."""
+        return len(self.offsets)
+
+    def give(self, record: Record) -> ToSend:
+        """Note a record that is handed over now."""
         self.sent.append(record)
         self.unacknowledged.add(record.key)
+        return ToSend(record.topic, record.partition, record.key, record.value)
 
     def delivered(self, key: bytes, offset: int) -> None:
-        """The client says that the server has it."""
-        self.unacknowledged.discard(key)
+        """Note an acknowledgement."""
         self.offsets[key] = offset
+        self.unacknowledged.discard(key)
 
     def failed(self, key: bytes, reason: str) -> None:
-        """The client says that it will not get there."""
+        """Note a failed delivery."""
         self.unacknowledged.discard(key)
-        self.failures.append(f"{self.client}: {key.decode() or 'client'}: {reason}")
+        self.failures.append(f"{self.name}: {key.decode() or 'client'}: {reason}")

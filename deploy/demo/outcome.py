@@ -1,10 +1,14 @@
-"""The demo's verdict: the one-line summary, and everything that speaks against success."""
+"""How a part of the demo ends: its figures, and everything that speaks against success."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.demo.audit import Audit
+from rich.console import Console
+from rich.table import Table
+from typing_extensions import override
+
+from deploy.demo.audit import Audit, Tally
 from deploy.demo.crashes import Kill
 from deploy.demo.rows import ROWS
 
@@ -12,18 +16,58 @@ _KILLS_MIN: Final = 5
 _FAULT_KILLS_MIN: Final = 2
 
 
+class Verdict:
+    """The figures of a part."""
+
+    def checks(self) -> Iterator[tuple[str, bool]]:
+        """Yield what may be wrong, and whether it is."""
+        raise NotImplementedError
+
+    def tables(self) -> Sequence[Table]:
+        """Return the figures for a person."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """Return the figures in one line."""
+        raise NotImplementedError
+
+    def problems(self) -> list[str]:
+        """Return why it is a failure; empty where it is none."""
+        return [text for text, wrong in self.checks() if wrong]
+
+    def conclude(self, console: Console) -> int:
+        """Show the figures, what is wrong, and the summary last; return the exit code."""
+        for table in self.tables():
+            console.print(table)
+        for problem in self.problems():
+            console.print(f"failed: {problem}", style="red", markup=False, highlight=False)
+        console.print(self.summary(), markup=False, highlight=False, soft_wrap=True)
+        return 1 if self.problems() else 0
+
+
+def new_table(title: str, names: Sequence[str], figures: Sequence[str]) -> Table:
+    """Return an empty table; columns of figures are aligned to the right."""
+    table = Table(title=title, title_justify="left")
+    for name in names:
+        table.add_column(name)
+    for name in figures:
+        table.add_column(name, justify="right")
+    return table
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """All figures of a run.
+class Outcome(Verdict):
+    """The first part.
 
     Attributes:
         audit: the count.
         kills: the crashes with batches in flight.
         duplicates: caught by the server, over all its lives.
-        failures: deliveries that a client gave up.
+        failures: failed deliveries of the clients.
         rows: how many records there were to send.
-        broker_kills_min: so many of the kills are to be of the Kafka behind, and none at a fault
-            point; 0: there is none.
+        broker_kills_min: so many kills of the upstream Kafka are needed, and none at a fault
+            point; 0: there is no such Kafka.
+        by_life: duplicates caught in each life.
     """
 
     audit: Audit
@@ -32,52 +76,73 @@ class Outcome:
     failures: Sequence[str]
     rows: int = ROWS
     broker_kills_min: int = 0
+    by_life: Sequence[float] = ()
 
-    @property
-    def broker_kills(self) -> int:
-        """Kills of the Kafka behind."""
-        return sum(1 for kill in self.kills if kill.crash.of_broker)
-
-    @property
-    def fault_kills(self) -> int:
-        """Crashes at a fault point."""
-        return sum(1 for kill in self.kills if kill.crash.fault)
-
-    def problems(self) -> list[str]:
-        """Why this run is a failure; empty where it is none."""
-        return [text for text, wrong in self._checks() if wrong]
-
-    def summary(self) -> str:
-        """The figures in one line."""
-        total = self.audit.total
-        of_them = f"{self.fault_kills} between append and answer"
-        if self.broker_kills_min:
-            of_them = f"{self.broker_kills} of Kafka"
-        return (
-            f"demo: sent {total.sent}, stored {total.stored}, kills {len(self.kills)}"
-            f" ({of_them}), duplicates caught"
-            f" {self.duplicates}, lost {total.lost}, doubled {total.doubled},"
-            f" out of order {total.out_of_order}"
-        )
-
-    def _checks(self) -> Iterator[tuple[str, bool]]:
+    @override
+    def checks(self) -> Iterator[tuple[str, bool]]:
         total = self.audit.total
         yield f"{total.lost} records lost", total.lost > 0
         yield f"{total.doubled} records doubled", total.doubled > 0
         yield f"{total.out_of_order} records out of order", total.out_of_order > 0
-        yield f"{self.audit.foreign} records stored that nobody sent so", self.audit.foreign > 0
-        yield f"{self.audit.misplaced} at another offset than told", self.audit.misplaced > 0
+        yield f"{self.audit.foreign} records stored that no client sent", self.audit.foreign > 0
+        yield f"{self.audit.misplaced} not at the acknowledged offset", self.audit.misplaced > 0
         yield "no duplicate was caught: the kills proved nothing", self.duplicates == 0
         yield f"sent {total.sent} of {self.rows} rows", total.sent != self.rows
         missing = total.sent - total.acknowledged
         yield f"{missing} records never acknowledged", missing > 0
         yield f"failed deliveries: {'; '.join(self.failures[:5])}", bool(self.failures)
         yield f"only {len(self.kills)} kills hit batches in flight", len(self.kills) < _KILLS_MIN
-        idle = sum(1 for kill in self.kills if not kill.in_flight)
+        idle = sum(not kill.in_flight for kill in self.kills)
         yield f"{idle} kills with nothing in flight", idle > 0
         if self.broker_kills_min:
-            few = self.broker_kills < self.broker_kills_min
-            yield f"only {self.broker_kills} kills of Kafka", few
-            return
-        few = self.fault_kills < _FAULT_KILLS_MIN
-        yield f"only {self.fault_kills} crashes between append and answer", few
+            few = self._broker_kills < self.broker_kills_min
+            yield f"only {self._broker_kills} kills of Kafka", few
+        else:
+            few = self._fault_kills < _FAULT_KILLS_MIN
+            yield f"only {self._fault_kills} crashes between append and answer", few
+
+    @override
+    def tables(self) -> Sequence[Table]:
+        figures = "batches in flight", "records unacknowledged", "down, s", "duplicates caught then"
+        crashes = new_table("Crashes", ["how"], figures)
+        for kill in self.kills:
+            # The duplicates of a crash are caught in the next life; a killed Kafka begins none.
+            then = self.by_life[kill.life : kill.life + 1] or [0]
+            caught = "" if kill.crash.of_broker else f"{then[0]:.0f}"
+            crashes.add_row(
+                kill.crash.name, f"{kill.batches}", f"{kill.records}", f"{kill.down_s:.1f}", caught
+            )
+        names = "sent", "acknowledged", "stored", "duplicates caught", "lost", "doubled"
+        count = new_table("Sent and read back", ["client", "topic"], [*names, "out of order"])
+        for (client, topic), tally in sorted(self.audit.tallies.items()):
+            count.add_row(client, topic, *_figures(tally, ""))
+        count.add_section()
+        count.add_row("total", "", *_figures(self.audit.total, f"{self.duplicates}"), style="bold")
+        return crashes, count
+
+    @override
+    def summary(self) -> str:
+        total = self.audit.total
+        of_them = f"{self._fault_kills} between append and answer"
+        if self.broker_kills_min:
+            of_them = f"{self._broker_kills} of Kafka"
+        return (
+            f"demo: sent {total.sent}, stored {total.stored}, kills {len(self.kills)}"
+            f" ({of_them}), duplicates caught {self.duplicates}, lost {total.lost},"
+            f" doubled {total.doubled}, out of order {total.out_of_order}"
+        )
+
+    @property
+    def _broker_kills(self) -> int:
+        return sum(kill.crash.of_broker for kill in self.kills)
+
+    @property
+    def _fault_kills(self) -> int:
+        return sum(bool(kill.crash.fault) for kill in self.kills)
+
+
+def _figures(tally: Tally, duplicates: str) -> list[str]:
+    return [
+        *(f"{tally.sent}", f"{tally.acknowledged}", f"{tally.stored}", duplicates),
+        *(f"{tally.lost}", f"{tally.doubled}", f"{tally.out_of_order}"),
+    ]

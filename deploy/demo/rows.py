@@ -1,7 +1,8 @@
-"""The real input: three data sets of vega_datasets, as records for two clients."""
+"""The input: three data sets of vega_datasets, as records for two clients."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, cycle
 from typing import Final
 
 from vega_datasets import local_data
@@ -9,20 +10,17 @@ from vega_datasets import local_data
 TOPICS: Final = ("airports", "seattle-temps", "sf-temps")
 CLIENTS: Final = ("librdkafka", "aiokafka")
 PARTITIONS: Final = 4
-#: So many rows the three data sets of vega_datasets 0.9.0 have together.
+#: Rows of the three data sets together, in vega_datasets 0.9.0.
 ROWS: Final = 20_894
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row on its way.
+    """One row, as JSON, to be sent.
 
     Attributes:
-        client: who sends it.
-        topic: the data set that it is of.
-        partition: where it goes; chosen here, so that the order is known before it is sent.
-        number: its place in what this client sends.
-        value: the row as JSON.
+        partition: chosen here, so that the order is known before the row is sent.
+        number: counts what this client sends.
     """
 
     client: str
@@ -33,37 +31,36 @@ class Record:
 
     @property
     def key(self) -> bytes:
-        """Names this record: equal rows (a clock set back an hour) stay apart when counted."""
+        """Identify this record: equal rows (a clock set back an hour) stay apart when counted."""
         return b"%s-%05d" % (self.client.encode(), self.number)
 
 
 def load_records() -> dict[str, list[Record]]:
-    """All rows, dealt out to the clients; every topic gets rows of both, all of the time."""
+    """Return all rows, by client; each client has rows of each topic, from beginning to end."""
     return deal({topic: _rows_of(topic) for topic in TOPICS})
 
 
-def deal(rows: dict[str, list[bytes]]) -> dict[str, list[Record]]:
-    """Give every client its share of each topic, the topics mixed evenly over the whole run.
+def repeated() -> Iterator[Record]:
+    """Yield all rows for one client, again and again, numbered without end."""
+    rows = [row for rows in load_records().values() for row in rows]
+    rows.sort(key=lambda row: (row.number, row.client))
+    for number, row in zip(count(), cycle(rows), strict=False):
+        yield Record(CLIENTS[0], row.topic, row.partition, number, row.value)
 
-    Parameters:
-        rows: JSON rows of each topic.
-    """
+
+def deal(rows: dict[str, list[bytes]]) -> dict[str, list[Record]]:
+    """Give each client its share of each topic, the topics mixed evenly over the whole run."""
     records: dict[str, list[Record]] = {client: [] for client in CLIENTS}
-    for topic, index in _mixed({topic: len(values) for topic, values in rows.items()}):
+    places = [
+        ((index + 0.5) / len(values), topic, index)
+        for topic, values in rows.items()
+        for index in range(len(values))
+    ]
+    for _, topic, index in sorted(places):
         turn, place = divmod(index, len(CLIENTS))
         mine = records[CLIENTS[place]]
         mine.append(Record(CLIENTS[place], topic, turn % PARTITIONS, len(mine), rows[topic][index]))
     return records
-
-
-def _mixed(lengths: dict[str, int]) -> Iterable[tuple[str, int]]:
-    """(topic, index of its row), so that all topics begin and end together."""
-    places = [
-        ((index + 0.5) / length, topic, index)
-        for topic, length in lengths.items()
-        for index in range(length)
-    ]
-    return ((topic, index) for _, topic, index in sorted(places))
 
 
 def _rows_of(topic: str) -> list[bytes]:

@@ -1,141 +1,134 @@
-"""The demo from its first row to its verdict."""
+"""The demo's first part, from its first row to its verdict."""
 
-import asyncio
-import logging
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.console import Console
 
 from deploy.demo.audit import audit
-from deploy.demo.behind import Behind
-from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient, log_into
+from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient, Pace, log_into
 from deploy.demo.crashes import BROKER, PLAN, PLAN_IN_FRONT, Crasher
-from deploy.demo.duplicates import DuplicateCounter
-from deploy.demo.kept import save_metrics
 from deploy.demo.ledger import Ledger
 from deploy.demo.outcome import Outcome
-from deploy.demo.pace import Pace, send_all
-from deploy.demo.proxy_process import DemoError, Proxy
-from deploy.demo.readback import read_back
-from deploy.demo.rows import PARTITIONS, TOPICS, Record, load_records
+from deploy.demo.rows import CLIENTS, PARTITIONS, TOPICS, Record, load_records
 from deploy.demo.screen import Screen
-from deploy.demo.topics import create_topics
+from deploy.demo.upstream import Upstream
+from tests.copier.sides import make_topic
+from tests.crash.lives import Retries
+from tests.crash.readback import Stored, consume
+from tests.servers.pidlease import not_started
+from tests.servers.waiting import WAIT_S
 
+#: Of each server of the demo.
+SETTINGS: Final = {"fsync": "batch", "snapshot_seconds": "3"}
+#: The file with the metrics of a run, in its directory.
+METRICS: Final = "metrics.prom"
 _SHOW_S: Final = 0.2
-#: The whole demo; a hang is a failure, and one that says so.
-_ALL_S: Final = 150.0
 
 
-class _Run(NamedTuple):
-    """How long sending lasts, where clients log, and the Kafka behind."""
-
-    seconds: float
-    log: logging.Logger
-    behind: Behind | None
-
-
-async def run_demo(
-    console: Console, directory: Path, seconds: float, behind: Behind | None = None
+def run_demo(
+    console: Console, directory: Path, seconds: float, upstream: Upstream | None = None
 ) -> int:
-    """Run it; the exit code.
+    """Run the first part in an emptied directory; return the exit code.
 
     Parameters:
-        console: where it is shown.
-        directory: data and logs; what an earlier run left there is removed.
         seconds: how long sending is to last.
-        behind: the Kafka behind the proxy; then that is killed, too, and read from. None: the log
-            is the proxy's own.
+        upstream: the Kafka that has the log; it is killed, too, and read from.
     """
-    log = _prepare(directory)
+    new_directory(directory)
     records = load_records()
-    proxy = Proxy(directory, *(behind.arguments if behind else ()))
-    duplicates = DuplicateCounter()
-    with Screen(console, {client: len(mine) for client, mine in records.items()}) as screen:
-        try:
-            async with asyncio.timeout(_ALL_S):
-                run = _Run(seconds, log, behind)
-                ledgers, crasher = await _produce(proxy, records, screen, duplicates, run)
-                source = behind.bootstrap if behind else proxy.bootstrap
-                whose = "from Kafka itself" if behind else "from the proxy"
-                screen.tell(f"all acknowledged; reading everything back, {whose}")
-                stored = await asyncio.to_thread(read_back, source)
-                await save_metrics(proxy, directory)
-                await proxy.stop()
-        except TimeoutError:
-            raise DemoError(f"not done within {_ALL_S:.0f} s; {proxy.tail()}") from None
-        finally:
-            await proxy.destroy()
-    failures = [text for ledger in ledgers for text in ledger.failures]
-    outcome = Outcome(
-        audit(ledgers, stored), crasher.kills, duplicates.total, failures,
-        broker_kills_min=PLAN_IN_FRONT.count(BROKER) if behind else 0,
-    )  # fmt: skip
-    return screen.report(outcome, duplicates)
+    plan = PLAN_IN_FRONT if upstream else PLAN
+    settings = {**SETTINGS, **(upstream.settings if upstream else {})}
+    with (
+        Screen(console, {client: len(mine) for client, mine in records.items()}) as screen,
+        not_started(directory, **settings) as server,
+    ):
+        lives = Retries(server)
+        crasher = Crasher(lives, screen.log, plan, upstream)
+        _send(crasher, records, screen, seconds)
+        source = "from Kafka itself" if upstream else "from the proxy"
+        screen.log(f"all acknowledged; reading everything back, {source}")
+        stored = read_topics(
+            upstream.bootstrap if upstream else server.bootstrap, markers=upstream is not None
+        )
+        (directory / METRICS).write_text(server.get("/metrics")[1])
+        server.stop()
+    ledgers = [client.ledger for client in crasher.clients]
+    return Outcome(
+        audit(ledgers, stored), crasher.kills, int(lives.total),
+        [failure for ledger in ledgers for failure in ledger.failures],
+        broker_kills_min=plan.count(BROKER), by_life=lives.lives,
+    ).conclude(console)  # fmt: skip
 
 
-def _prepare(directory: Path) -> logging.Logger:
-    """An empty place for this run, with a file for what the clients have to say."""
+def new_directory(directory: Path) -> None:
+    """Empty a directory, and let the clients log into it."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(directory / "data", ignore_errors=True)
-    for name in ("proxy.log", "clients.log"):
-        (directory / name).unlink(missing_ok=True)
-    return log_into(directory / "clients.log")
+    for log in ("pidlease.log", "clients.log"):
+        (directory / log).unlink(missing_ok=True)
+    log_into(directory / "clients.log")
 
 
-async def _produce(
-    proxy: Proxy,
-    records: dict[str, list[Record]],
-    screen: Screen,
-    duplicates: DuplicateCounter,
-    run: _Run,
-) -> tuple[list[Ledger], Crasher]:
-    """Send everything through all crashes, until every record has been reported on."""
-    plan = PLAN_IN_FRONT if run.behind else PLAN
-    took = await proxy.start(plan[0].fault)
-    screen.tell(f"the proxy is ready after {took:.1f} s, pid {proxy.pid}, data {proxy.data_dir}")
-    await asyncio.to_thread(create_topics, proxy.bootstrap, dict.fromkeys(TOPICS, PARTITIONS))
-    clients: list[Client] = [
-        LibrdkafkaClient(proxy.bootstrap, run.log),
-        AiokafkaClient(proxy.bootstrap),
+def make_topics(bootstrap: str) -> None:
+    """Make the topics of the data sets."""
+    for topic in TOPICS:
+        make_topic(bootstrap, topic, PARTITIONS)
+
+
+def read_topics(bootstrap: str, suffix: str = "", *, markers: bool = False) -> list[Stored]:
+    """Read the topics of the data sets, or their copies, which have a suffix."""
+    return [
+        Stored(topic, each.partition, each.offset, each.value, each.key)
+        for topic in TOPICS
+        for each in consume(bootstrap, topic + suffix, PARTITIONS, markers=markers)
     ]
-    ledgers = [client.ledger for client in clients]
+
+
+def _send(
+    crasher: Crasher, records: dict[str, list[Record]], screen: Screen, seconds: float
+) -> None:
+    """Send everything through all crashes, until each record has been acknowledged."""
+    server = crasher.lives.server
+    began = time.monotonic()
+    crasher.start(crasher.plan[0].fault)
+    took = time.monotonic() - began
+    screen.log(f"the proxy is ready after {took:.1f} s, pid {server.pid}, data {server.data_dir}")
+    make_topics(server.bootstrap)
+    pace = Pace(seconds, lambda: crasher.left)
+    kinds: tuple[type[Client], ...] = (LibrdkafkaClient, AiokafkaClient)
+    crasher.clients = clients = [
+        kind(server.bootstrap, pace.bursts(records[name]))
+        for kind, name in zip(kinds, CLIENTS, strict=True)
+    ]
     for client in clients:
-        await client.start()
-    crasher = Crasher(proxy, clients, screen.tell, plan, run.behind)
-    pace = Pace(run.seconds, lambda: crasher.left)
-    watchers = [
-        asyncio.create_task(duplicates.watch(proxy)),
-        asyncio.create_task(_show(screen, ledgers, duplicates)),
-    ]
+        client.start()
+    with _watched(crasher.lives, screen, [client.ledger for client in clients]):
+        crasher.run()
+        for client in clients:
+            client.join(WAIT_S)
+    crasher.lives.look()
+
+
+@contextmanager
+def _watched(lives: Retries, screen: Screen, ledgers: Sequence[Ledger]) -> Iterator[None]:
+    """Show the state, and count the duplicates, in a thread."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_SHOW_S):
+            lives.look()
+            screen.show(ledgers, lives.total)
+
+    thread = threading.Thread(target=watch, name="watch", daemon=True)
+    thread.start()
     try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(crasher.run())
-            for client in clients:
-                group.create_task(send_all(client, records[client.ledger.client], pace))
-        for client in clients:
-            await client.finish()
-        await duplicates.look(proxy)
-    except BaseException:
-        for client in clients:
-            await client.abandon()
-        raise
+        yield
     finally:
-        await _cancel(watchers)
-    return ledgers, crasher
-
-
-async def _show(screen: Screen, ledgers: Sequence[Ledger], duplicates: DuplicateCounter) -> None:
-    while True:
-        screen.show(ledgers, duplicates.total)
-        await asyncio.sleep(_SHOW_S)
-
-
-async def _cancel(tasks: Sequence["asyncio.Task[None]"]) -> None:
-    for task in tasks:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        ended.set()
+        thread.join()

@@ -6,12 +6,12 @@ from random import Random
 from typing import Any
 
 from pidlease.client import LeasedProducer, ProducerMetrics, Sent
-from tests.crash.clients import _BACKLOG_MAX, _DELIVERY_MS, _PAUSE_S, _Thread
+from tests.crash.clients import _BACKLOG_MAX, _DELIVERY_MS, _PAUSE_S, ClientThread
 from tests.crash.ledger import Ledger
 from tests.servers.pidlease import PidleaseServer
 
 
-class LeasedLoad(_Thread):
+class LeasedLoad(ClientThread[Ledger]):
     """`LeasedProducer`: up to five batches of each partition in flight."""
 
     def __init__(
@@ -36,7 +36,7 @@ class LeasedLoad(_Thread):
         }
 
     def work(self) -> None:
-        """See `_Thread`."""
+        """See `ClientThread`."""
         asyncio.run(self._work())
 
     async def _work(self) -> None:

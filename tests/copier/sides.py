@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -204,6 +205,14 @@ class CopyProcess:
         """Copy, or compare, to the end; the exit code."""
         self.start()
         return self.process.wait_exit(timeout_s)
+
+    def kill9(self) -> None:
+        """End it at once."""
+        self.process.kill9()
+
+    def stopped(self) -> AbstractContextManager[None]:
+        """It does nothing for a while, and does not know it."""
+        return self.process.stopped()
 
     @property
     def text(self) -> str:

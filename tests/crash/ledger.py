@@ -24,6 +24,11 @@ class Ledger:
     failures: list[str] = field(default_factory=list)
     acknowledged_count: int = 0
 
+    @property
+    def given_count(self) -> int:
+        """Records that were handed over, on all partitions."""
+        return sum(self.given.values())
+
     def next(self, partition: int, random: Random) -> bytes:
         """The next record for a partition."""
         number = self.given.get(partition, 0)
@@ -39,6 +44,10 @@ class Ledger:
             self.failures.append(f"{value[:40]!r} was reported twice")
         told[number] = offset
         self.acknowledged_count += 1
+
+    def failed(self, value: bytes, reason: str) -> None:
+        """A record was not delivered."""
+        self.failures.append(f"{value[:40]!r}: {reason}")
 
     def check(self, stored: list[Stored]) -> None:
         """Every acknowledged record once and in order; what was not, at most once and in order."""

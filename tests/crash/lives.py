@@ -4,13 +4,13 @@ import http.client
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.crash.clients import AiokafkaLoad, LibrdkafkaLoad, Load
+from tests.crash.clients import Accounted, AiokafkaLoad, LibrdkafkaLoad, Load
 from tests.crash.readback import Stored, check_directory, check_pids, consume
 from tests.crash.seeds import SOAK
 from tests.servers.pidlease import PidleaseServer
@@ -50,11 +50,12 @@ class Retries:
 
     def look(self) -> None:
         """Take note of where the counter stands; it may not answer any more."""
+        life = len(self.lives) - 1  # another one may begin meanwhile, in another thread
         try:
             found = self.server.metric("pidlease_batches_judged_total", outcome="duplicate")
         except (OSError, RuntimeError, http.client.HTTPException):
             return
-        self.lives[-1] = max(self.lives[-1], found)
+        self.lives[life] = max(self.lives[life], found)
 
 
 @contextmanager
@@ -77,6 +78,31 @@ def wait_for(happened: Callable[[], bool], what: str, look: Callable[[], None]) 
             look()
         polls += 1
         time.sleep(_POLL_S)
+
+
+def get_on(
+    clients: Sequence[Accounted],
+    look: Callable[[], None] = lambda: None,
+    within_s: float = HANG_S,
+    poll_s: float = 0.05,
+) -> None:
+    """Wait until each client has had an acknowledgement from now on, and none a failure.
+
+    Parameters:
+        look: done all the while.
+    """
+    before = [client.ledger.acknowledged_count for client in clients]
+    deadline = time.monotonic() + within_s
+    while True:
+        for client in clients:
+            assert not client.ledger.failures, (client.ledger.name, client.ledger.failures[:5])
+        stuck = [client.ledger.name for client, count in zip(clients, before, strict=True)
+                 if client.ledger.acknowledged_count <= count]  # fmt: skip
+        if not stuck:
+            return
+        assert time.monotonic() < deadline, f"{stuck} had no acknowledgement for {within_s} s"
+        look()
+        time.sleep(poll_s)
 
 
 def loads_for(bootstrap: str, topic: str, partitions: int, random: Random) -> list[Load]:

@@ -31,6 +31,7 @@ class Stored:
     partition: int
     offset: int
     value: bytes
+    key: bytes = b""
 
 
 class StoredBatch(NamedTuple):
@@ -99,7 +100,7 @@ def consume(
                     continue
                 assert error is None, error
                 assert value is not None
-                found.append(Stored(topic, partition, offset, value))
+                found.append(Stored(topic, partition, offset, value, message.key() or b""))
     finally:
         consumer.close()
     for number in range(partitions):

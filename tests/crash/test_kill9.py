@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.crash.clients import Load
-from tests.crash.lives import SETTINGS, Retries, finish, loads_for, server_in, verify, wait_for
+from tests.crash.lives import SETTINGS, Retries, finish, get_on, loads_for, server_in, verify
 from tests.crash.relay import Relay, Weather
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.pidlease import PidleaseServer
@@ -66,19 +66,7 @@ def _kill(
     server: PidleaseServer, relay: Relay, loads: list[Load], retries: Retries, random: Random
 ) -> bool:
     """Let everybody get on, then kill at a random moment; whether batches were in flight."""
-    before = [load.ledger.acknowledged_count for load in loads]
-    wait_for(
-        lambda: (
-            all(
-                load.ledger.acknowledged_count > count
-                for load, count in zip(loads, before, strict=True)
-            )
-            or any(load.ledger.failures for load in loads)
-        ),
-        "an acknowledgement to each client",
-        retries.look,
-    )
-    assert not any(load.ledger.failures for load in loads), [x.ledger.failures for x in loads]
+    get_on(loads, retries.look)
     time.sleep(random.random() * 0.3)
     retries.look()
     # At the server in one half of the cases, stored and on the way back in the other.

@@ -8,8 +8,8 @@ from deploy.demo.audit import Audit, audit
 from deploy.demo.crashes import AFTER_FSYNC, AFTER_WRITE, BROKER, KILL, Kill
 from deploy.demo.ledger import Ledger
 from deploy.demo.outcome import Outcome
-from deploy.demo.readback import Stored
 from deploy.demo.rows import Record
+from tests.crash.readback import Stored
 
 _COUNT = 6
 
@@ -34,7 +34,7 @@ def _log(*ledgers: Ledger) -> list[Stored]:
             offset = ends[record.partition]
             ends[record.partition] += 1
             ledger.delivered(record.key, offset)
-            stored.append(Stored(record.topic, record.partition, offset, record.key, record.value))
+            stored.append(Stored(record.topic, record.partition, offset, record.value, record.key))
     return stored
 
 
@@ -149,7 +149,7 @@ def _bad_audit(change: str) -> Audit:
         stored[0] = replace(stored[0], offset=99)
         ledger.delivered(ledger.sent[0].key, 99)
     if change == "foreign":
-        stored.append(Stored("airports", 0, 99, b"stranger", b""))
+        stored.append(Stored("airports", 0, 99, b"", b"stranger"))
     if change == "misplaced":
         ledger.delivered(ledger.sent[0].key, 99)
     if change == "unacknowledged":

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from deploy.demo.copied.verdict import Verdict
-from deploy.demo.readback import Stored
+from deploy.demo.copied import Verdict
+from tests.crash.readback import Stored
 
 
 def stored(*keys: bytes, value: bytes = b"{}") -> list[Stored]:
     """Records of one partition."""
-    return [Stored("airports", 1, offset, key, value) for offset, key in enumerate(keys)]
+    return [Stored("airports", 1, offset, value, key) for offset, key in enumerate(keys)]
 
 
 SOURCE = stored(b"0", b"1", b"2")
@@ -23,8 +23,8 @@ def verdict(**other: Any) -> Verdict:
         "sent": 3,
         "source": SOURCE,
         "copy": SOURCE,
-        "kills": 5,
-        "copier_kills": 3,
+        "kills": 3,
+        "server_kills": 2,
         "duplicates": 7,
         "zombie": "fenced",
         "fenced": True,
@@ -44,7 +44,10 @@ def test_a_whole_copy() -> None:
     ("bad", "text"),
     [
         (verdict(copy=stored(b"0", b"2")), "1 lost, 0 doubled, 0 out of order"),
-        (verdict(copy=[*SOURCE, SOURCE[0]]), "0 lost, 1 doubled, 1 out of order"),
+        (
+            verdict(copy=[*SOURCE, SOURCE[0]]),
+            "0 lost, 1 doubled, 0 out of order",
+        ),
         (verdict(copy=stored(b"1", b"0", b"2")), "0 lost, 0 doubled, 1 out of order"),
         (verdict(copy=stored(b"0", b"1", b"2", b"9")), "0 lost, 1 doubled, 0 out of order"),
         (verdict(copy=stored(b"0", b"1", b"2", value=b"")), "3 lost, 3 doubled"),

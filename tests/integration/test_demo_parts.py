@@ -3,24 +3,20 @@
 import time
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from deploy.demo import crashes
-from deploy.demo.behind import Behind
-from deploy.demo.clients import Client
+from deploy.demo import DemoError, crashes
+from deploy.demo.clients import Client, Pace
 from deploy.demo.crashes import AFTER_FSYNC, BROKER, KILL, Crasher
-from deploy.demo.duplicates import DuplicateCounter, duplicates_in
-from deploy.demo.leased.coordinator import coordinator
-from deploy.demo.leased.verdict import Verdict
+from deploy.demo.leased import Verdict
 from deploy.demo.ledger import Ledger
-from deploy.demo.pace import Pace
-from deploy.demo.proxy_process import DemoError, Proxy
-from deploy.demo.readback import Stored
 from deploy.demo.rows import CLIENTS, PARTITIONS, ROWS, TOPICS, Record, deal, load_records
-from deploy.demo.screen import Screen
+from deploy.demo.upstream import Upstream, coordinator
+from tests.crash.lives import Retries
+from tests.crash.readback import Stored
+from tests.servers.pidlease import PidleaseServer
 from tests.servers.zookeeper import ZooKeeperServer
 
 
@@ -79,52 +75,60 @@ def test_rows_go_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left <= 26
 
 
+class _CountingServer:
+    """Says at each look how many duplicates it has caught in this life."""
+
+    def __init__(self, *figures: float) -> None:
+        self._figures = iter(figures)
+
+    def metric(self, name: str, **labels: str) -> float:
+        assert (name, labels) == ("pidlease_batches_judged_total", {"outcome": "duplicate"})
+        return next(self._figures)
+
+
 def test_duplicates_are_counted_over_all_lives() -> None:
-    page = (
-        "# TYPE pidlease_batches_judged_total counter\n"
-        'pidlease_batches_judged_total{policy="kafka",outcome="admitted"} 70\n'
-        'pidlease_batches_judged_total{policy="kafka",outcome="duplicate"} 4\n'
-        'pidlease_batches_judged_total{policy="none",outcome="duplicate"} 1\n'
-    )
-    assert duplicates_in(page) == 5
-    assert duplicates_in("") == 0
-
-    counter = DuplicateCounter()
-    for life, value in ((1, 0), (2, 3), (2, 5), (3, 0), (3, 4)):
-        counter.note(life, value)
-    assert counter.total == 9
-    assert counter.by_life == {1: 0, 2: 5, 3: 4}
+    lives = Retries(cast(PidleaseServer, _CountingServer(0, 3, 5, 0, 4)))
+    for looks in (1, 2, 2):
+        lives.new_life()
+        for _ in range(looks):
+            lives.look()
+    assert lives.total == 9
+    assert lives.lives == [0, 5, 4]
 
 
-class _FakeProxy:
+class _FakeServer:
     """Dies at once, always by SIGKILL."""
 
     def __init__(self, client: "_FakeClient", *, answers_before_death: int) -> None:
-        self.life, self.alive = 1, True
+        self.settings = {"fsync": "batch"}
         self.started: list[str] = []
+        self.log = ""
         self._client = client
         self._answers = answers_before_death
 
-    def kill_now(self) -> None:
+    @property
+    def alive(self) -> bool:
+        return not self.settings.get("faults")
+
+    def kill9(self) -> None:
         pass
 
-    async def ended(self) -> int:
+    def wait_exit(self) -> int:
         if self._answers:
             self._answers -= 1
             self._client.ledger.unacknowledged.clear()
+        if not self.alive:
+            self.log += "fault: kill after fsync"
         return -9
 
-    async def start(self, faults: str) -> float:
+    def restart(self, settings: dict[str, str]) -> None:
+        assert settings["fsync"] == "batch"
+        self.settings = settings
         self._client.give()
-        self.started.append(faults)
-        self.life += 1
-        return 0.0
+        self.started.append(settings.get("faults", ""))
 
-    def log_of_life(self) -> str:
-        return "fault: kill after fsync"
-
-    def tail(self) -> str:
-        return ""
+    def log_text(self) -> str:
+        return self.log
 
 
 class _FakeClient:
@@ -142,87 +146,94 @@ class _FakeClient:
 
 
 def _crasher(
-    monkeypatch: pytest.MonkeyPatch, told: list[str], *, answers_before_death: int
-) -> tuple[Crasher, _FakeProxy]:
-    for name in ("_CALM_S", "_SETTLE_S"):
+    monkeypatch: pytest.MonkeyPatch, lines: list[str], *, answers_before_death: int
+) -> tuple[Crasher, _FakeServer]:
+    for name in ("_CALM_S", "_SETTLE_S", "_BROKER_DOWN_S"):
         monkeypatch.setattr(crashes, name, 0.0)
-
-    async def served(clients: Any) -> None:
-        pass
-
-    monkeypatch.setattr(crashes, "served", served)
+    monkeypatch.setattr(crashes, "get_on", lambda *_, **__: None)
     client = _FakeClient()
-    proxy = _FakeProxy(client, answers_before_death=answers_before_death)
+    server = _FakeServer(client, answers_before_death=answers_before_death)
+    lives = Retries(cast(PidleaseServer, server))
+    lives.new_life()
     plan = (KILL, AFTER_FSYNC, KILL)
-    return Crasher(cast(Proxy, proxy), [cast(Client, client)], told.append, plan), proxy
+    return Crasher(lives, lines.append, plan, clients=[cast(Client, client)]), server
 
 
-async def test_each_life_is_started_with_the_fault_it_is_to_die_of(
+def test_each_life_is_started_with_the_fault_it_is_to_die_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crasher, proxy = _crasher(monkeypatch, [], answers_before_death=0)
+    crasher, server = _crasher(monkeypatch, [], answers_before_death=0)
 
-    await crasher.run()
+    crasher.run()
 
     assert [kill.crash for kill in crasher.kills] == [KILL, AFTER_FSYNC, KILL]
     assert [kill.life for kill in crasher.kills] == [1, 2, 3]
-    assert proxy.started == [AFTER_FSYNC.fault, "", ""]
+    assert server.started == [AFTER_FSYNC.fault, "", ""]
     assert crasher.left == 0
     assert not crasher.strays
 
 
-async def test_a_kill_whose_batches_were_answered_after_all_is_made_again(
+def test_a_kill_whose_batches_were_answered_after_all_is_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
-    crasher, proxy = _crasher(monkeypatch, told, answers_before_death=1)
+    lines: list[str] = []
+    crasher, server = _crasher(monkeypatch, lines, answers_before_death=1)
 
-    await crasher.run()
+    crasher.run()
 
     assert [kill.crash for kill in crasher.kills] == [KILL, AFTER_FSYNC, KILL]
     assert [kill.life for kill in crasher.strays] == [1]
-    assert proxy.started == ["", AFTER_FSYNC.fault, "", ""]
-    assert told[0].startswith("missed: ")
+    assert server.started == ["", AFTER_FSYNC.fault, "", ""]
+    assert lines[0].startswith("missed: ")
 
 
-class _FakeBehind:
+def test_a_server_that_died_elsewhere_is_no_crash_at_its_fault_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crasher, _ = _crasher(monkeypatch, [], answers_before_death=0)
+    monkeypatch.setattr(_FakeServer, "log_text", lambda _: "")
+
+    with pytest.raises(DemoError, match="it died, but not there"):
+        crasher.run()
+
+
+class _FakeUpstream:
     """A Kafka that is killed and comes back."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
 
-    def kill_now(self) -> None:
+    def kill9(self) -> None:
         self.did.append("killed")
 
-    async def restart(self) -> None:
+    def start(self) -> None:
         self.did.append("restarted")
 
 
-async def test_a_kill_of_kafka_leaves_the_proxy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    crasher, proxy = _crasher(monkeypatch, [], answers_before_death=0)
-    monkeypatch.setattr(crashes, "_BROKER_DOWN_S", 0.0)
-    behind = _FakeBehind()
+def test_a_kill_of_kafka_leaves_the_proxy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    crasher, server = _crasher(monkeypatch, [], answers_before_death=0)
+    upstream = _FakeUpstream()
     crasher.plan = (KILL, BROKER, KILL)
-    with pytest.raises(DemoError, match="no Kafka behind"):
-        await crasher.run()
+    with pytest.raises(DemoError, match="no upstream Kafka"):
+        crasher.run()
     crasher.kills.clear()
-    crasher.behind = cast(Behind, behind)
-    await crasher.run()
+    crasher.upstream = cast(Upstream, upstream)
+    crasher.run()
     assert [kill.crash for kill in crasher.kills] == [KILL, BROKER, KILL]
-    assert behind.did == ["killed", "restarted"]
+    assert upstream.did == ["killed", "restarted"]
     assert len({kill.life for kill in crasher.kills}) == 2
-    assert proxy.started == [""] * 3
+    assert server.started == [""] * 3
 
 
-async def test_kills_that_keep_missing_end_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_that_keep_missing_end_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     crasher, _ = _crasher(monkeypatch, [], answers_before_death=99)
 
     with pytest.raises(DemoError, match="keep missing"):
-        await crasher.run()
+        crasher.run()
 
 
 def verdict(*values: bytes, count: int = 3, **other: Any) -> Verdict:
-    stored = [Stored("leased", 0, offset, b"", value) for offset, value in enumerate(values)]
+    stored = [Stored("leased", 0, offset, value) for offset, value in enumerate(values)]
     given: dict[str, Any] = {
         "source": "a file",
         "counts": [count],
@@ -264,19 +275,16 @@ def test_the_second_part_s_verdict_can_fail(bad: Verdict, text: str) -> None:
     assert text in bad.problems()[0]
 
 
-async def test_a_zookeeper_that_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zookeeper_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Maven is there, and reaches nothing: the demo needs nothing but Python."""
 
     def start(_: ZooKeeperServer) -> None:
         raise RuntimeError("mvn dependency:copy-dependencies failed:\n[ERROR] ...")
 
-    told: list[str] = []
+    lines: list[str] = []
     monkeypatch.setattr(ZooKeeperServer, "start", start)
-    monkeypatch.setattr("deploy.demo.leased.coordinator.unavailable_reason", lambda: None)
-    screen = cast(Screen, SimpleNamespace(tell=told.append))
-    async with coordinator(tmp_path / "zookeeper", screen) as found:
+    monkeypatch.setattr("deploy.demo.upstream.unavailable_reason", lambda: None)
+    with coordinator(tmp_path / "zookeeper", lines.append) as found:
         assert found == ("a file", "")
-    (line,) = told
+    (line,) = lines
     assert line.startswith("PIDs come from the file sequence: no ZooKeeper here (mvn ")

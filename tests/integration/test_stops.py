@@ -1,62 +1,47 @@
 """Clean stops under the demo's clients: nothing is lost or doubled by them."""
 
-import asyncio
-import logging
+import time
 from pathlib import Path
 
 from deploy.demo.audit import audit
-from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient
-from deploy.demo.crashes import served
-from deploy.demo.pace import Pace, send_all
-from deploy.demo.proxy_process import Proxy
-from deploy.demo.readback import read_back
-from deploy.demo.rows import PARTITIONS, TOPICS, load_records
-from deploy.demo.topics import create_topics
+from deploy.demo.clients import AiokafkaClient, Client, LibrdkafkaClient, Pace
+from deploy.demo.rows import CLIENTS, load_records
+from deploy.demo.story import SETTINGS, make_topics, read_topics
+from tests.crash.lives import get_on
+from tests.servers.pidlease import not_started
+from tests.servers.waiting import until
 
 STOPS = 3
 
 
-async def test_stops_under_the_clients_of_the_demo(tmp_path: Path) -> None:
+def test_stops_under_the_clients_of_the_demo(tmp_path: Path) -> None:
     """SIGTERM with batches in flight, three times; each ends by itself, with a snapshot."""
-    proxy = Proxy(tmp_path)
     left = STOPS
-    try:
-        await proxy.start()
-        await asyncio.to_thread(create_topics, proxy.bootstrap, dict.fromkeys(TOPICS, PARTITIONS))
+    records = load_records()
+    with not_started(tmp_path, **SETTINGS) as server:
+        server.start()
+        make_topics(server.bootstrap)
+        pace = Pace(12, lambda: left)
+        librdkafka, aiokafka = (pace.bursts(records[client]) for client in CLIENTS)
         clients: list[Client] = [
-            LibrdkafkaClient(proxy.bootstrap, logging.getLogger("stops")),
-            AiokafkaClient(proxy.bootstrap),
+            LibrdkafkaClient(server.bootstrap, librdkafka),
+            AiokafkaClient(server.bootstrap, aiokafka),
         ]
         for client in clients:
-            await client.start()
-        pace = Pace(12, lambda: left)
-        records = load_records()
-
-        async def stops() -> None:
-            nonlocal left
-            while left:
-                await served(clients)
-                await asyncio.sleep(1)
-                async with asyncio.timeout(60):
-                    while not any(each.batches_in_flight() for each in clients):  # noqa: ASYNC110
-                        await asyncio.sleep(0.001)
-                    await proxy.stop()
-                assert await proxy.ended() == 0
-                assert "snapshot" in proxy.log_of_life().rpartition("stopping")[2]
-                await proxy.start()
-                left -= 1
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(stops())
-            for client in clients:
-                group.create_task(send_all(client, records[client.ledger.client], pace))
+            client.start()
+        while left:
+            get_on(clients)
+            time.sleep(1)
+            begins = len(server.log_text())
+            until(lambda: any(each.batches_in_flight() for each in clients), "a batch", 0.001)
+            assert server.stop() == 0
+            assert "snapshot" in server.log_text()[begins:].rpartition("stopping")[2]
+            server.start()
+            left -= 1
         for client in clients:
-            await client.finish()
-        stored = await asyncio.to_thread(read_back, proxy.bootstrap)
-        await proxy.stop()
-    finally:
-        await proxy.destroy()
+            client.join(120)
+        stored = read_topics(server.bootstrap)
+        assert server.stop() == 0
     found = audit([client.ledger for client in clients], stored)
-    assert not any(client.ledger.failures for client in clients)
     assert found.total.sent == found.total.stored == sum(map(len, records.values()))
     assert (found.total.lost, found.total.doubled, found.foreign, found.misplaced) == (0, 0, 0, 0)

@@ -6,7 +6,7 @@ import time
 from random import Random
 from typing import Any, Final
 
-from tests.crash.clients import _PAUSE_S, _Thread
+from tests.crash.clients import _PAUSE_S, ClientThread
 from tests.crash.ledger import Ledger
 from tests.http_api.appending import RAW, path_of, producer
 from tests.servers.pidlease import PidleaseServer
@@ -18,7 +18,7 @@ _RETRY_S: Final = 0.05
 _RETRIABLE: Final = (404, 421, 503)
 
 
-class HttpLoad(_Thread):
+class HttpLoad(ClientThread[Ledger]):
     """One request behind the other for each partition, under policy epoch."""
 
     def __init__(self, server: PidleaseServer, topic: str, partitions: int, random: Random) -> None:
@@ -31,7 +31,7 @@ class HttpLoad(_Thread):
         self.duplicates = 0
 
     def work(self) -> None:
-        """See `_Thread`."""
+        """See `ClientThread`."""
         seqs = [0] * self._partitions
         while not self.ending.is_set():
             partition = self._random.randrange(self._partitions)

@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.client.loads import LeasedLoad
 from tests.client.loads import loads_for as leased_loads_for
+from tests.crash import lives
 from tests.crash.clients import Load
 from tests.crash.lives import Retries, loads_for
 from tests.crash.readback import Stored, consume
@@ -94,18 +95,4 @@ def read_back(
 
 def get_on(loads: Sequence[Load], retries: Retries, within_s: float = _HANG_S) -> None:
     """Wait until each client was told of a record since now."""
-    before = [load.ledger.acknowledged_count for load in loads]
-    deadline = time.monotonic() + within_s
-
-    def each_has() -> bool:
-        stuck = [load.ledger.name for load, count in zip(loads, before, strict=True)
-                 if load.ledger.acknowledged_count <= count]  # fmt: skip
-        assert time.monotonic() < deadline, f"{stuck} do not get on"
-        return all(
-            load.ledger.acknowledged_count > count
-            for load, count in zip(loads, before, strict=True)
-        ) or any(load.ledger.failures for load in loads)
-
-    while not each_has():
-        retries.look()
-        time.sleep(0.05)
+    lives.get_on(loads, retries.look, within_s)

@@ -84,7 +84,7 @@ class ServerProcess:
         try:
             return self._child.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise ServerError(f"{self.name} runs on after {timeout_s} s{self._tail()}") from error
+            raise ServerError(f"{self.name} runs on after {timeout_s} s{self.tail()}") from error
 
     def kill9(self) -> None:
         """End it at once, as a crash would."""
@@ -103,7 +103,7 @@ class ServerProcess:
         except subprocess.TimeoutExpired as error:
             self.kill9()
             raise ServerError(
-                f"{self.name} did not end within {timeout_s} s after SIGTERM{self._tail()}"
+                f"{self.name} did not end within {timeout_s} s after SIGTERM{self.tail()}"
             ) from error
 
     @contextmanager
@@ -122,9 +122,9 @@ class ServerProcess:
         deadline = time.monotonic() + timeout_s
         while not answers():
             if not self.alive:
-                raise ServerError(f"{self.name} ended with {self.returncode}{self._tail()}")
+                raise ServerError(f"{self.name} ended with {self.returncode}{self.tail()}")
             if time.monotonic() > deadline:
-                raise ServerError(f"{self.name} gave no answer within {timeout_s} s{self._tail()}")
+                raise ServerError(f"{self.name} gave no answer within {timeout_s} s{self.tail()}")
             time.sleep(_POLL_S)
 
     def cpu_s(self) -> float:
@@ -133,7 +133,8 @@ class ServerProcess:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _tail(self) -> str:
+    def tail(self) -> str:
+        """Return the end of the log, for a message."""
         try:
             text = self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError:

@@ -1,6 +1,6 @@
 """The producer's process: sends the numbers of its partitions, from where its name has come to.
 
-It keeps no file. What it says on its standard output is for whoever watches the demo:
+It keeps no file. The demo reads its standard output:
 
     resumed PARTITION NUMBER PID     where its name goes on
     acknowledged COUNT               so many by now, in this life
@@ -15,11 +15,11 @@ from pidlease.client import FencedError, LeasedProducer, Sent
 
 #: Its exit code when a successor has its name.
 FENCED_EXIT: Final = 3
-_TOLD_EVERY: Final = 20
+_SHOWN_EVERY: Final = 20
 #: Records that are sent before others get their turn, and how long that is: to be killed halfway.
 _AT_ONCE: Final = 10
 _PAUSE_S: Final = 0.004
-#: What it has under way at most: it goes no further while the proxy is down.
+#: Unacknowledged records at most: it goes no further while the proxy is down.
 _UNACKNOWLEDGED_MAX: Final = 300
 
 
@@ -33,34 +33,36 @@ async def produce(bootstrap: str, leases: str, name: str, topic: str, counts: li
         room.release()
         if not future.cancelled() and future.exception() is None:
             acknowledged += 1
-            if acknowledged % _TOLD_EVERY == 0:
-                tell(f"acknowledged {acknowledged}")
+            if acknowledged % _SHOWN_EVERY == 0:
+                show(f"acknowledged {acknowledged}")
+
+    async def send(partition: int, number: int) -> None:
+        await room.acquire()
+        value = b"%d/%d" % (partition, number)
+        (await producer.send(topic, value, partition=partition)).add_done_callback(count)
 
     async with LeasedProducer(
         bootstrap_servers=bootstrap, leases=leases, name=name, linger_ms=2
     ) as producer:
-        following = []
-        for partition in range(len(counts)):
+        left = []
+        for partition, total in enumerate(counts):
             await producer.lease(topic, partition)
-            following.append(producer.last_sequence_id(topic, partition) + 1)
-            tell(f"resumed {partition} {following[-1]} {producer.pid}")
-        while any(number < count for number, count in zip(following, counts, strict=True)):
-            for partition, total in enumerate(counts):
-                first = following[partition]
-                for number in range(first, min(first + _AT_ONCE, total)):
-                    await room.acquire()
-                    value = b"%d/%d" % (partition, number)
-                    future = await producer.send(topic, value, partition=partition)
-                    future.add_done_callback(count)
-                    following[partition] = number + 1
+            first = producer.last_sequence_id(topic, partition) + 1
+            left.append(range(first, total))
+            show(f"resumed {partition} {first} {producer.pid}")
+        while any(left):
+            for partition, numbers in enumerate(left):
+                for number in numbers[:_AT_ONCE]:
+                    await send(partition, number)
+            left = [numbers[_AT_ONCE:] for numbers in left]
             await asyncio.sleep(_PAUSE_S)
         await producer.flush()
-    tell("done")
+    show("done")
 
 
-def tell(text: str) -> None:
-    """Say something to whoever watches."""
-    sys.stdout.write(f"{text}\n")
+def show(line: str) -> None:
+    """Write a line that the demo reads."""
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
@@ -70,7 +72,7 @@ def main() -> int:
     try:
         asyncio.run(produce(bootstrap, leases, name, topic, [int(each) for each in counts]))
     except FencedError as error:
-        tell(f"fenced {error}")
+        show(f"fenced {error}")
         return FENCED_EXIT
     return 0
 
