@@ -1,4 +1,4 @@
-"""The messages of the HTTP door, for the door and for clients."""
+"""The messages of the HTTP listener about leases and producers, for servers and clients."""
 
 from typing import Annotated, Final, Literal
 
@@ -6,10 +6,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pidlease.core.lease import NO_PID
 
-#: Leases that one request may ask for.
+#: The most leases in one request.
 LEASES_MAX: Final = 1000
 _INT32_MAX: Final = 2**31 - 1
-#: Numbers survive JSON up to here.
+#: The largest number that survives JSON.
 _JSON_MAX: Final = 2**53 - 1
 
 Policy = Literal["strict", "monotonic"]
@@ -18,31 +18,31 @@ Partition = Annotated[int, Field(ge=0, le=_INT32_MAX, description="the partition
 
 
 class Message(BaseModel):
-    """Field by field as it is said; anything else is refused by name."""
+    """Strict types, and no other fields: an unknown field is refused by name."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class LeaseRequest(Message):
-    """Asks for a PID to write to a partition with; with a PID or a name, where that goes on."""
+    """A request for a PID for a partition; with a PID or a name: where that continues."""
 
     topic: Topic
     partition: Partition
     pid: Annotated[
-        int, Field(ge=NO_PID, le=_JSON_MAX, description="-1: a new one; or one that was leased")
+        int, Field(ge=NO_PID, le=_JSON_MAX, description="-1: a new one; or a leased one")
     ] = NO_PID
     generation: Annotated[
         int,
-        Field(ge=-1, description="with name, pid and renew: renew only what was granted so"),
+        Field(ge=-1, description="with name, pid and renew: renew only this generation"),
     ] = -1
     name: Annotated[
         str | None,
-        Field(min_length=1, max_length=256, description="the producer's: what it is known by"),
+        Field(min_length=1, max_length=256, description="the producer's name"),
     ] = None
     assign_name: Annotated[bool, Field(description="give it a name")] = False
-    policy: Annotated[Policy, Field(description="what a new PID is judged by")] = "strict"
+    policy: Annotated[Policy, Field(description="the policy of a new PID")] = "strict"
     renew: Annotated[
-        bool, Field(description="a new PID for the name: the lease of its last one is about to end")
+        bool, Field(description="a new PID for the name: the lease of its PID is about to end")
     ] = False
 
 
@@ -50,8 +50,8 @@ class LeaseAnswer(Message):
     """A lease on one partition.
 
     Attributes:
-        error: what went wrong; empty: nothing. The rest is then -1.
-        status: the HTTP status that says the same.
+        error: why the lease was refused, with all numbers -1; empty: it was granted.
+        status: the HTTP status of the same.
     """
 
     topic: str
@@ -59,15 +59,15 @@ class LeaseAnswer(Message):
     error: str = ""
     status: int = 200
     pid: int = NO_PID
-    generation: Annotated[int, Field(description="the one to use")] = -1
-    sequence_number: Annotated[int, Field(description="of the first record to be sent")] = -1
+    generation: Annotated[int, Field(description="the generation to use")] = -1
+    sequence_number: Annotated[int, Field(description="of the first record to send")] = -1
     expire_ms: Annotated[int, Field(description="when the lease ends, in ms since 1970")] = -1
-    resume_at: Annotated[int, Field(description="where the name's own numbering goes on")] = -1
-    name: Annotated[str, Field(description="that the PID is bound to")] = ""
+    resume_at: Annotated[int, Field(description="where the name's own numbering continues")] = -1
+    name: Annotated[str, Field(description="the name that the PID is bound to")] = ""
 
 
 class LeaseBatchRequest(Message):
-    """Several leases at once; each is granted, or refused, for itself."""
+    """Several leases at once; each is granted or refused for itself."""
 
     leases: list[LeaseRequest] = Field(min_length=1, max_length=LEASES_MAX)
 
@@ -82,21 +82,21 @@ class ErrorAnswer(Message):
     """Why a request was refused."""
 
     error: str = Field(description="what was wrong, and what to do")
-    field: Annotated[str | None, Field(description="which part of the request it is about")] = None
+    field: Annotated[str | None, Field(description="the part of the request that is wrong")] = None
 
 
 class ProducerRow(Message):
-    """What is known of a producer on a partition."""
+    """The state of a producer on a partition."""
 
-    pid: Annotated[int, Field(description="-1: it has a producer id of its own, the name")]
-    name: Annotated[str, Field(description="that the PID is bound to, or the producer id")]
+    pid: Annotated[int, Field(description="-1: it has its own producer id, the name")]
+    name: Annotated[str, Field(description="the name that the PID is bound to, or the producer id")]
     policy: str
     topic: str
     partition: int
     generation: int
-    sequence_number: int = Field(description="of the last record that is in the log")
-    last_offset: int = Field(description="where the last batch begins")
-    last_write_ms: int = Field(description="when it came, in ms since 1970")
+    sequence_number: int = Field(description="of the last record in the log")
+    last_offset: int = Field(description="the first offset of the last batch")
+    last_write_ms: int = Field(description="when the last batch came, in ms since 1970")
     expire_ms: int = Field(description="when its lease ends, in ms since 1970; -1: not known")
 
 
@@ -112,8 +112,8 @@ class ProducersAnswer(Message):
     """Producers, in the order of topics, partitions and PIDs."""
 
     producers: list[ProducerRow]
-    more: bool = Field(description="whether there are more than were asked for")
+    more: bool = Field(description="whether there are more than the limit")
     stopped: list[StoppedPartition] = Field(
         default_factory=list,
-        description="partitions that are left out: what is known of their producers is not all",
+        description="partitions left out because the state of their producers is incomplete",
     )

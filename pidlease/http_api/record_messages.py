@@ -1,4 +1,4 @@
-"""The messages of the HTTP door about records, for the door and for clients."""
+"""The messages of the HTTP listener about records, for servers and clients."""
 
 import base64
 import binascii
@@ -17,21 +17,21 @@ from pydantic_core import PydanticCustomError
 from pidlease.http_api.lease_messages import Message
 from pidlease.kafka.records.identity_header import HEADER_KEY
 
-#: Records in one request.
+#: The most records in one request.
 RECORDS_MAX: Final = 10_000
 #: The headers that identify a producer of policy epoch, and number its requests.
 PRODUCER_ID: Final = "Producer-Id"
 PRODUCER_EPOCH: Final = "Producer-Epoch"
 PRODUCER_SEQ: Final = "Producer-Seq"
-#: Producer-Epoch and Producer-Seq: numbers survive JSON up to here.
+#: The largest Producer-Epoch and Producer-Seq: the largest number that survives JSON.
 NUMBER_MAX: Final = 2**53 - 1
-#: What one answer to a read holds of records, beyond the first one: unless it is asked for less,
+#: The bytes of records in one response to a read, beyond the first record: by default,
 READ_BYTES_DEFAULT: Final = 1 << 20
 #: and at most.
 READ_BYTES_MAX: Final = 4 << 20
-#: How long a read may wait for records.
+#: The longest that a read may wait for records.
 WAIT_MS_MAX: Final = 60_000
-#: What a record counts beside its key, value and headers, so that empty ones come to an end, too.
+#: What a record counts beside its key, value and headers: a page of empty records has an end.
 RECORD_OVERHEAD_BYTES: Final = 64
 
 _INT64_MAX: Final = 2**63 - 1
@@ -51,12 +51,12 @@ def _bytes_of(value: object) -> bytes | None:
         try:
             return base64.b64decode(coded, validate=True)
         except (binascii.Error, ValueError, TypeError):
-            raise PydanticCustomError("base64", "what is under base64 is none") from None
+            raise PydanticCustomError("base64", "the value of base64 is no base64") from None
     raise PydanticCustomError("content", 'is text, or {"base64": "..."}, or null')
 
 
 def content_in_json(value: bytes | None) -> str | dict[str, str] | None:
-    """Bytes as they are told in JSON: as text where they are UTF-8, else in base64."""
+    """Return bytes as JSON has them: text if they are UTF-8, otherwise base64."""
     if value is None:
         return None
     try:
@@ -78,7 +78,7 @@ _FORMS: Final[dict[str, Any]] = {
     ]
 }
 
-#: A key or a value, the same in what is sent and in what is read.
+#: A key or a value, the same in requests and responses.
 Content = Annotated[
     bytes | None,
     PlainValidator(_bytes_of),
@@ -88,7 +88,7 @@ Content = Annotated[
 
 
 def _digits(value: object) -> object:
-    """A number in a URL: digits and nothing else, where int() would take signs and underscores."""
+    """Parse a number in a URL: digits only; int() would accept signs and underscores."""
     if isinstance(value, str):
         if not (value.isascii() and value.isdigit() and len(value) <= len(str(_INT64_MAX))):
             raise PydanticCustomError("digits", "is a number in digits, and nothing else")
@@ -96,7 +96,7 @@ def _digits(value: object) -> object:
     return value
 
 
-#: Of a number in a URL, behind its limits.
+#: Annotates a number in a URL, after its limits.
 IN_DIGITS: Final = BeforeValidator(_digits)
 
 
@@ -113,7 +113,9 @@ class RecordHeader(Message):
     @classmethod
     def _is_free(cls, key: str) -> str:
         if key == _RESERVED:
-            raise PydanticCustomError("reserved", "a header pidlease says who sent a batch")
+            raise PydanticCustomError(
+                "reserved", "the header pidlease is reserved: it names the producer"
+            )
         return key
 
 
@@ -124,15 +126,15 @@ class NewRecord(Message):
     key: Content = None
     headers: list[RecordHeader] = Field(default_factory=list, fail_fast=True)
     timestamp_ms: Annotated[
-        int | None, Field(ge=0, le=NUMBER_MAX, description="null: when it comes")
+        int | None, Field(ge=0, le=NUMBER_MAX, description="null: the time of the append")
     ] = None
 
 
 class AppendRequest(Message):
-    """Records to be appended, all or none, as one batch.
+    """Records to append, all or none, as one batch.
 
-    A producer that leased its PID says it here, with the numbers of its records; one that sends
-    Producer-Id does not.
+    A producer with a leased PID identifies itself here, with the sequence numbers of its records.
+    A producer that sends the header Producer-Id does not.
     """
 
     records: Annotated[list[NewRecord], Field(min_length=1, max_length=RECORDS_MAX, fail_fast=True)]
@@ -148,7 +150,7 @@ class AppendRequest(Message):
         Field(
             ge=0,
             le=_INT64_MAX,
-            description="and of the last one: left out where each record has one number",
+            description="of the last record; left out: each record has one number",
         ),
     ] = None
 
@@ -157,22 +159,22 @@ class AppendAnswer(Message):
     """The records are in the log."""
 
     offset: int | None = Field(
-        description="of the first record; null: a duplicate so old that it is not known any more"
+        description="of the first record; null: a duplicate so old that its offset is unknown"
     )
-    duplicate: bool = Field(description="whether they were there already")
+    duplicate: bool = Field(description="whether they were in the log already")
 
 
 class ConflictAnswer(Message):
-    """What a producer says of itself does not fit what is known of it."""
+    """The producer's numbers do not fit its state."""
 
     error: Literal["producer_seq_conflict", "producer_fenced"]
     message: str
-    field: str = Field(description="the header, or the field of the body, that it is about")
+    field: str = Field(description="the header, or the field of the body, that does not fit")
     expected_seq: Annotated[
-        int | None, Field(description="of producer_seq_conflict: what would be taken")
+        int | None, Field(description="with producer_seq_conflict: the expected sequence number")
     ] = None
     current_epoch: Annotated[
-        int | None, Field(description="of producer_fenced: the epoch, or generation, in the log")
+        int | None, Field(description="with producer_fenced: the epoch, or generation, in the log")
     ] = None
 
 
@@ -189,12 +191,16 @@ class ReadQuery(Message):
     ] = None
     max_bytes: Annotated[
         int,
-        Field(ge=1, le=READ_BYTES_MAX, description="of records; but at least one, if there is one"),
+        Field(
+            ge=1,
+            le=READ_BYTES_MAX,
+            description="of records, but at least one if there is one",
+        ),
         IN_DIGITS,
     ] = READ_BYTES_DEFAULT
     wait_ms: Annotated[
         int,
-        Field(ge=0, le=WAIT_MS_MAX, description="how long to wait where there is none yet"),
+        Field(ge=0, le=WAIT_MS_MAX, description="how long to wait if there is no record yet"),
         IN_DIGITS,
     ] = 0
 
@@ -213,9 +219,9 @@ class RecordsAnswer(Message):
     """Records, in the order of their offsets."""
 
     records: list[LoggedRecord]
-    next_offset: int = Field(description="where to go on")
-    log_start: int = Field(description="the first offset there is")
-    log_end: int = Field(description="behind the last one")
+    next_offset: int = Field(description="where to continue")
+    log_start: int = Field(description="the first offset in the log")
+    log_end: int = Field(description="the offset after the last record")
 
 
 class OutOfRangeAnswer(Message):
@@ -228,9 +234,9 @@ class OutOfRangeAnswer(Message):
 
 
 class UnreadableAnswer(Message):
-    """What stands at the offset cannot be told as records."""
+    """The batch at the offset cannot be read as records."""
 
     error: str
     field: Literal["offset"] = "offset"
-    offset: int = Field(description="from here on")
-    next_offset: int = Field(description="behind it, to go on without")
+    offset: int = Field(description="the first unreadable offset")
+    next_offset: int = Field(description="the offset to continue at without them")

@@ -1,4 +1,4 @@
-"""The messages of the HTTP door about topics and their settings, for the door and for clients."""
+"""The messages of the HTTP listener about topics and settings, for servers and clients."""
 
 from typing import Annotated, Final, Literal
 
@@ -6,16 +6,16 @@ from pydantic import ConfigDict, Field, RootModel
 
 from pidlease.http_api.lease_messages import Message
 
-#: Topics in one answer.
+#: The most topics in one response.
 TOPICS_MAX: Final = 200
-#: Settings in one request; there are fewer.
+#: The most settings in one request; there are fewer.
 SETTINGS_MAX: Final = 100
 
 Source = Literal["topic", "all topics", "start", "default"]
 
 
 class SettingsChange(RootModel[dict[str, str | None]]):
-    """Names of settings and their new values; null: it is no longer set here (RFC 7396)."""
+    """Names of settings and their new values; null: remove the setting here (RFC 7396)."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -23,22 +23,22 @@ class SettingsChange(RootModel[dict[str, str | None]]):
 
 
 class SettingRow(Message):
-    """A setting that is in force."""
+    """A setting in force."""
 
     value: str
     source: Source = Field(
-        description="who set it: the topic, somebody for all topics, the server's start, or nobody"
+        description="set for the topic, for all topics, at the server's start, or nowhere"
     )
 
 
 class SettingsAnswer(Message):
-    """The settings that are in force for all topics that have none of their own."""
+    """The settings in force for topics without settings of their own."""
 
     settings: dict[str, SettingRow] = Field(description="by name")
 
 
 class TopicAnswer(Message):
-    """A topic with the settings that are in force."""
+    """A topic with its settings in force."""
 
     name: str
     partitions: int
@@ -49,4 +49,4 @@ class TopicsAnswer(Message):
     """Topics, in the order of their names."""
 
     topics: list[TopicAnswer]
-    more: bool = Field(description="whether there are more behind the last one")
+    more: bool = Field(description="whether there are more after the last one")

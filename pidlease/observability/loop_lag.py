@@ -1,4 +1,4 @@
-"""How late the event loop comes to what is due: everything else waits as long."""
+"""The lag of the event loop: everything else waits as long."""
 
 import asyncio
 import time
@@ -9,14 +9,14 @@ from pidlease.core.histogram import LAG_SECONDS, Histogram
 
 
 class LoopLag:
-    """Looks from time to time, while it is entered.
+    """Measures the lag from time to time, between start and stop.
 
     Parameters:
-        every_seconds: how often.
+        every_seconds: how often to measure.
 
     Attributes:
-        histogram: of all looks.
-        longest: the latest that one came, in seconds.
+        histogram: of all measurements.
+        longest: the longest lag, in seconds.
     """
 
     def __init__(self, every_seconds: float) -> None:
@@ -33,11 +33,11 @@ class LoopLag:
         await self.stop()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to measure."""
         self._task = asyncio.create_task(self._look())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

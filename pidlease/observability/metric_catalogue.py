@@ -1,8 +1,8 @@
 """Every metric, once: name, kind, labels and meaning; docs/metrics.md says the same.
 
-Whoever has the numbers keeps them as plain ones, and makes samples of them when somebody scrapes:
-the hot path pays an addition for a counter, and a search among fourteen bounds for a histogram. No
-PID is ever a label; topics beyond a limit share one (`engine.counts`).
+Components keep plain numbers, which become samples at a scrape: the hot path pays an addition for a
+counter, and a search among fourteen bounds for a histogram. No PID is ever a label; topics beyond a
+limit share one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,11 +15,12 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from pidlease.core.histogram import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
-#: Values of a metric by those of its labels.
+#: Values of a metric by the values of its labels.
 Rows = Iterable[tuple[tuple[str, ...], float]]
 
 
@@ -27,10 +28,10 @@ class Definition(NamedTuple):
     """One metric.
 
     Attributes:
-        kind: what Prometheus calls its type.
-        name: without what the exposition adds (_total to a counter).
-        text: what it says, for people.
-        labels: the names of its labels.
+        kind: Prometheus's type.
+        name: without the suffix of the exposition (_total of a counter).
+        text: the help text.
+        labels: the names of the labels.
     """
 
     kind: Kind
@@ -40,15 +41,15 @@ class Definition(NamedTuple):
 
     @property
     def exposed(self) -> str:
-        """The name that a query has."""
+        """The name in queries."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
     def of(self, value: float) -> Metric:
-        """Its one sample, where it has no labels."""
+        """Make the only sample of a metric without labels."""
         return self.rows([((), value)])
 
     def rows(self, values: Rows) -> Metric:
-        """A sample for each value; their order is that of the labels."""
+        """Make a sample for each value; label values are in the order of `labels`."""
         kind = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         family = kind(self.name, self.text, labels=self.labels)
         for labels, value in values:
@@ -56,14 +57,14 @@ class Definition(NamedTuple):
         return family
 
     def histograms(self, values: Mapping[tuple[str, ...], Histogram]) -> Metric:
-        """The samples of a histogram each."""
+        """Make the samples of histograms by the values of their labels."""
         family = HistogramMetricFamily(self.name, self.text, labels=self.labels)
         for labels, each in values.items():
             family.add_metric(labels, _buckets(each), each.total)
         return family
 
     def histogram(self, one: Histogram) -> Metric:
-        """The samples of its one histogram, where it has no labels."""
+        """Make the samples of the only histogram of a metric without labels."""
         return self.histograms({(): one})
 
 
@@ -72,7 +73,7 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     return list(zip(bounds, map(float, histogram.cumulated()), strict=True))
 
 
-#: All of them, by name.
+#: All metrics, by name.
 CATALOGUE: Final[dict[str, Definition]] = {}
 
 
@@ -84,24 +85,24 @@ def _define(kind: Kind, name: str, text: str, *labels: str) -> Definition:
 
 
 class Source(Protocol):
-    """Something that can tell its metrics."""
+    """A source of metrics."""
 
     def __call__(self) -> Iterable[Metric]:
-        """The metrics as they are now."""
+        """Return the current metrics."""
 
 
 class PidleaseCollector(Collector):
-    """Asks the sources each time it is scraped.
+    """Collects the metrics of all sources at each scrape.
 
     Parameters:
-        sources: where the numbers are.
+        sources: the sources.
     """
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._sources: Final = list(sources)
 
+    @override
     def collect(self) -> Iterable[Metric]:
-        """See prometheus_client."""
         for source in self._sources:
             yield from source()
 
@@ -109,9 +110,14 @@ class PidleaseCollector(Collector):
 # ---------------------------------------------------------------------- the server
 
 BUILD_INFO = _define(
-    "gauge", "pidlease_build_info", "1, with what runs.", "version", "python", "log"
+    "gauge",
+    "pidlease_build_info",
+    "1, with the versions and the log that run.",
+    "version",
+    "python",
+    "log",
 )
-READY = _define("gauge", "pidlease_ready", "1 while requests are taken.")
+READY = _define("gauge", "pidlease_ready", "1 while the server accepts requests.")
 STANDING_BY = _define(
     "gauge", "pidlease_standing_by", "1 while another server serves this Kafka cluster."
 )
@@ -119,172 +125,178 @@ TOPICS = _define("gauge", "pidlease_topics", "Topics.")
 TOPICS_AWAITED = _define(
     "gauge",
     "pidlease_topics_awaited",
-    "Topics in Kafka that cannot be read yet: not all their partitions had a leader.",
+    "Topics in Kafka that cannot be read yet, because a partition had no leader.",
 )
 TOPICS_UNSEEN = _define(
     "gauge",
     "pidlease_topics_unseen",
-    "Topics that Kafka does not show any more: what is known of them is kept for an hour.",
+    "Topics that Kafka no longer lists; their producers' state is kept for an hour.",
 )
 PARTITIONS = _define("gauge", "pidlease_partitions", "Partitions.")
 PARTITIONS_STOPPED = _define(
-    "gauge", "pidlease_partitions_stopped", "Partitions that take no appends."
+    "gauge", "pidlease_partitions_stopped", "Partitions that refuse appends."
 )
 EVENT_LOOP_LAG = _define(
-    "histogram", "pidlease_event_loop_lag_seconds", "How late the event loop comes to what is due."
+    "histogram", "pidlease_event_loop_lag_seconds", "Delay of the event loop's timers."
 )
-DISK_FREE = _define("gauge", "pidlease_disk_free_bytes", "Left where the data directory is.")
-DISK_SIZE = _define(
-    "gauge", "pidlease_disk_size_bytes", "All that there is where the data directory is."
-)
+DISK_FREE = _define("gauge", "pidlease_disk_free_bytes", "Free space on the data directory's disk.")
+DISK_SIZE = _define("gauge", "pidlease_disk_size_bytes", "Size of the data directory's disk.")
 
 # ---------------------------------------------------------------------- leases
 
 LEASES_GRANTED = _define("counter", "pidlease_leases_granted", "PIDs leased.", "policy")
 LEASES_REFUSED = _define(
-    "counter", "pidlease_leases_refused", "Leases refused, and why.", "reason", "policy"
+    "counter", "pidlease_leases_refused", "Leases refused, by reason.", "reason", "policy"
 )
-LEASES_EXPIRED = _define("counter", "pidlease_leases_expired", "PIDs whose lease has ended.")
-LEASES = _define("gauge", "pidlease_leases", "Leases that are kept.")
-RING_USED = _define("gauge", "pidlease_lease_ring_used", "Slots of the ring that are taken.")
-RING_CAPACITY = _define("gauge", "pidlease_lease_ring_capacity", "Slots that the ring has.")
-LEASE_LENGTH = _define("gauge", "pidlease_lease_length_seconds", "How long a lease is.")
+LEASES_EXPIRED = _define("counter", "pidlease_leases_expired", "Leases that have ended.")
+LEASES = _define("gauge", "pidlease_leases", "Leases in force.")
+RING_USED = _define("gauge", "pidlease_lease_ring_used", "Slots of the lease table in use.")
+RING_CAPACITY = _define("gauge", "pidlease_lease_ring_capacity", "Slots of the lease table.")
+LEASE_LENGTH = _define("gauge", "pidlease_lease_length_seconds", "Length of a lease.")
 LEASE_SECONDS = _define(
     "histogram",
     "pidlease_lease_seconds",
-    "How long a lease took that was granted or refused.",
+    "Time to grant or refuse a lease.",
     "door",
 )
 BLOCK_LEFT = _define(
     "gauge", "pidlease_pid_block_left", "PIDs to lease before another block is needed."
 )
 PREFETCH_SECONDS = _define(
-    "gauge", "pidlease_pid_prefetch_seconds", "How long the last block took."
+    "gauge", "pidlease_pid_prefetch_seconds", "Time to take the last block of PIDs."
 )
 PREFETCH_FAILURES = _define(
-    "counter", "pidlease_pid_prefetch_failures", "Blocks that could not be had."
+    "counter", "pidlease_pid_prefetch_failures", "Blocks of PIDs that could not be taken."
 )
 COORDINATOR_CONNECTED = _define(
     "gauge", "pidlease_coordinator_connected",
-    "1 while the coordinator can be asked; a file always can.", "coordinator",
+    "1 while the coordinator is connected; a file always is.", "coordinator",
 )  # fmt: skip
 
-# ---------------------------------------------------------------------- judging and the log
+# ---------------------------------------------------------------------- validation and the log
 
 JUDGED = _define(
-    "counter", "pidlease_batches_judged", "Batches, by what became of them.",
+    "counter", "pidlease_batches_judged", "Batches, by outcome.",
     "door", "topic", "policy", "outcome",
 )  # fmt: skip
 APPENDED_BATCHES = _define("counter", "pidlease_appended_batches", "Batches appended.", "topic")
 APPENDED_RECORDS = _define("counter", "pidlease_appended_records", "Records appended.", "topic")
 APPENDED_BYTES = _define("counter", "pidlease_appended_bytes", "Bytes appended.", "topic")
-READ_BATCHES = _define(
-    "counter", "pidlease_read_batches", "Batches that consumers were given.", "topic"
+READ_BATCHES = _define("counter", "pidlease_read_batches", "Batches sent to consumers.", "topic")
+READ_RECORDS = _define(
+    "counter",
+    "pidlease_read_records",
+    "Records in the batches sent to consumers; missing offsets count.",
+    "topic",
 )
-READ_RECORDS = _define("counter", "pidlease_read_records", "Records in them; holes count.", "topic")
-READ_BYTES = _define("counter", "pidlease_read_bytes", "Bytes of them.", "topic")
-APPENDS = _define("counter", "pidlease_appends", "Appends, each of one batch or more.")
+READ_BYTES = _define(
+    "counter", "pidlease_read_bytes", "Bytes of the batches sent to consumers.", "topic"
+)
+APPENDS = _define("counter", "pidlease_appends", "Appends, each of one or more batches.")
 JOINED = _define("counter", "pidlease_joined_retries", "Retries that waited for their original.")
 DIFFERING = _define(
-    "counter", "pidlease_differing_duplicates", "Duplicates by their numbers, with other bytes."
+    "counter",
+    "pidlease_differing_duplicates",
+    "Duplicates by sequence number, with different bytes.",
 )
-PUSHED = _define(
-    "counter", "pidlease_pushed_batches", "Batches that were judged and sent to the log."
-)
-PERSISTED = _define(
-    "counter", "pidlease_persisted_batches", "Those of them that the log acknowledged."
-)
-FAILED = _define("counter", "pidlease_failed_batches", "Those of them that it did not.")
-IN_FLIGHT = _define("gauge", "pidlease_in_flight_batches", "Batches on their way to the log.")
-PRODUCERS = _define("gauge", "pidlease_producers", "Producers known, over all partitions.")
+PUSHED = _define("counter", "pidlease_pushed_batches", "Batches validated and sent to the log.")
+PERSISTED = _define("counter", "pidlease_persisted_batches", "Batches that the log acknowledged.")
+FAILED = _define("counter", "pidlease_failed_batches", "Batches that the log did not acknowledge.")
+IN_FLIGHT = _define("gauge", "pidlease_in_flight_batches", "Batches in flight to the log.")
+PRODUCERS = _define("gauge", "pidlease_producers", "Producers with state, summed over partitions.")
 APPEND_SECONDS = _define(
-    "histogram", "pidlease_append_seconds", "How long an append to the own log took."
+    "histogram", "pidlease_append_seconds", "Time of an append to the embedded log."
 )
-FSYNC_SECONDS = _define("histogram", "pidlease_fsync_seconds", "How long an fsync of a log took.")
+FSYNC_SECONDS = _define("histogram", "pidlease_fsync_seconds", "Time of an fsync of a log.")
 
 # ---------------------------------------------------------------------- snapshots and the start
 
 SNAPSHOTS = _define("counter", "pidlease_snapshots", "Snapshots taken.")
 SNAPSHOT_FAILURES = _define("counter", "pidlease_snapshot_failures", "Snapshots that failed.")
-SNAPSHOT_SECONDS = _define("gauge", "pidlease_snapshot_seconds", "How long the last snapshot took.")
+SNAPSHOT_SECONDS = _define("gauge", "pidlease_snapshot_seconds", "Time to take the last snapshot.")
 SNAPSHOT_DELAY = _define(
-    "gauge", "pidlease_snapshot_delay_seconds", "The longest that anything else waited for it."
+    "gauge",
+    "pidlease_snapshot_delay_seconds",
+    "Longest delay of the event loop by the last snapshot.",
 )
 SNAPSHOT_AGE = _define("gauge", "pidlease_snapshot_age_seconds", "Age of the newest snapshot.")
 SNAPSHOT_ROWS = _define("gauge", "pidlease_snapshot_rows", "Rows of the newest snapshot.")
-SNAPSHOT_BYTES = _define("gauge", "pidlease_snapshot_bytes", "Its size on the disk.")
+SNAPSHOT_BYTES = _define("gauge", "pidlease_snapshot_bytes", "Size of the newest snapshot on disk.")
 REPLAY_PARTITIONS = _define(
-    "gauge", "pidlease_replay_partitions", "Partitions that the start replays."
+    "gauge", "pidlease_replay_partitions", "Partitions to replay at the start."
 )
-REPLAY_DONE = _define("gauge", "pidlease_replay_partitions_done", "Those that it has replayed.")
-REPLAY_LEFT = _define(
-    "gauge", "pidlease_replay_offsets_left", "Offsets that it has still to replay."
-)
+REPLAY_DONE = _define("gauge", "pidlease_replay_partitions_done", "Partitions replayed.")
+REPLAY_LEFT = _define("gauge", "pidlease_replay_offsets_left", "Offsets left to replay.")
 
-# ---------------------------------------------------------------------- the doors
+# ---------------------------------------------------------------------- the listeners
 
 KAFKA_REQUEST_SECONDS = _define(
-    "histogram", "pidlease_kafka_request_seconds", "From a whole request to its answer.", "api"
+    "histogram",
+    "pidlease_kafka_request_seconds",
+    "Time from a complete request to its response.",
+    "api",
 )
 KAFKA_ERRORS = _define(
     "counter",
     "pidlease_kafka_errors",
-    "Error codes that Kafka clients were told: of each partition by Produce and Fetch, and those"
-    " that an answer as a whole has.",
+    "Error codes in responses to Kafka clients: of each partition in Produce and Fetch, and of the"
+    " response as a whole.",
     "api",
     "code",
 )
-KAFKA_MALFORMED = _define(
-    "counter", "pidlease_kafka_malformed_requests", "Requests that were none."
-)
+KAFKA_MALFORMED = _define("counter", "pidlease_kafka_malformed_requests", "Malformed requests.")
 KAFKA_REFUSED = _define(
-    "counter", "pidlease_kafka_refused_connections", "Connections beyond the limit."
+    "counter", "pidlease_kafka_refused_connections", "Connections refused because of the limit."
 )
-KAFKA_CONNECTIONS = _define("gauge", "pidlease_kafka_connections", "Clients connected.")
+KAFKA_CONNECTIONS = _define("gauge", "pidlease_kafka_connections", "Connected clients.")
 KAFKA_PAUSED = _define(
     "gauge", "pidlease_kafka_paused_connections",
-    "Those that are not read from: the log, the memory or they themselves are slow.",
+    "Connections not being read: the log or the client is slow, or memory is short.",
 )  # fmt: skip
-KAFKA_MEMORY = _define("gauge", "pidlease_kafka_memory_bytes", "Held by requests and answers.")
+KAFKA_MEMORY = _define(
+    "gauge", "pidlease_kafka_memory_bytes", "Memory held by requests and responses."
+)
 KAFKA_MEMORY_LIMIT = _define(
-    "gauge", "pidlease_kafka_memory_limit_bytes", "What they may hold at most."
+    "gauge", "pidlease_kafka_memory_limit_bytes", "Limit of the memory for requests and responses."
 )
 HTTP_REQUEST_SECONDS = _define(
     "histogram",
     "pidlease_http_request_seconds",
-    "From a request's head to its whole answer.",
+    "Time from a request's head to its complete response.",
     "route",
 )
 HTTP_RESPONSES = _define(
-    "counter", "pidlease_http_responses", "Answers, by their status code.", "route", "code"
+    "counter", "pidlease_http_responses", "Responses, by status code.", "route", "code"
 )
 
 # ---------------------------------------------------------------------- in front of Kafka
 
 FORWARD_SECONDS = _define(
-    "histogram", "pidlease_forward_seconds", "From a batch sent on to Kafka's answer."
+    "histogram", "pidlease_forward_seconds", "Time from forwarding a batch to Kafka's response."
 )
 FORWARD_FAILURES = _define(
     "counter",
     "pidlease_forward_failures",
-    "Batches that Kafka did not take, or nobody knows.",
+    "Batches that Kafka refused, or with an unknown outcome.",
     "code",
 )
 WRITERS_TAKEN = _define(
-    "counter", "pidlease_writers_taken", "Writers of partitions taken, or renewed."
+    "counter", "pidlease_writers_taken", "Writer takeovers and renewals by this server."
 )
-WRITERS_FENCED = _define("counter", "pidlease_writers_fenced", "Writers that another server took.")
+WRITERS_FENCED = _define(
+    "counter", "pidlease_writers_fenced", "Writers taken over by another server."
+)
 
-# ---------------------------------------------------------------------- producers of ours
+# ---------------------------------------------------------------------- the Python client
 
 _OF_CLIENTS: Final = {
     "records": "Records acknowledged, duplicates included.",
     "batches": "Batches acknowledged.",
     "bytes": "Bytes of acknowledged batches.",
-    "duplicates": "Records that had been in the log before.",
+    "duplicates": "Records that were in the log already.",
     "retries": "Batches sent again.",
     "requests": "Produce requests.",
-    "reconnects": "Connections made anew.",
+    "reconnects": "Reconnections.",
     "leases": "Leases granted.",
     "switches": "PIDs replaced before their lease ended.",
 }
@@ -293,7 +305,7 @@ CLIENT: Final = {
     field: _define("counter", f"pidlease_client_{field}", text)
     for field, text in _OF_CLIENTS.items()
 }
-CLIENT_BUFFERED = _define("gauge", "pidlease_client_buffered_bytes", "Bytes that wait to be sent.")
+CLIENT_BUFFERED = _define("gauge", "pidlease_client_buffered_bytes", "Bytes waiting to be sent.")
 CLIENT_ERRORS = _define("counter", "pidlease_client_errors", "Records that failed.", "kind")
 CLIENT_REFUSALS = _define(
     "counter", "pidlease_client_refusals", "Batches refused by the server.", "code"
@@ -303,40 +315,44 @@ CLIENT_REFUSALS = _define(
 
 _OF_COPIERS: Final = {
     "records": "Records at the destination, duplicates included.",
-    "bytes": "Bytes of the source copied.",
+    "bytes": "Bytes copied from the source.",
     "batches": "Batches acknowledged.",
-    "duplicates": "Records that had been at the destination before.",
+    "duplicates": "Records that were at the destination already.",
     "commits": "Checkpoints saved.",
     "commit_failures": "Checkpoints that could not be saved.",
     "carried": "PIDs replaced after their lease had ended.",
-    "assigned": "Partitions that came to this copier.",
+    "assigned": "Partitions assigned to this copier.",
 }
 #: By the field of `client.copier.metrics.CopyMetrics`.
 COPY: Final = {
     field: _define("counter", f"pidlease_copy_{field}", text) for field, text in _OF_COPIERS.items()
 }
 _PLACE: Final = ("topic", "partition")
-COPY_LAG = _define(
-    "gauge", "pidlease_copy_lag", "Records of the source that are not copied yet.", *_PLACE
+COPY_LAG = _define("gauge", "pidlease_copy_lag", "Records of the source not copied yet.", *_PLACE)
+COPY_OFFSET = _define(
+    "gauge", "pidlease_copy_offset", "Offset of the next record to copy from the source.", *_PLACE
 )
-COPY_OFFSET = _define("gauge", "pidlease_copy_offset", "The source's next record.", *_PLACE)
 
 # ---------------------------------------------------------------------- Spark's sink
 
-SPARK_BATCHES = _define("counter", "pidlease_spark_micro_batches", "Micro-batches done.")
-SPARK_FAILURES = _define("counter", "pidlease_spark_failures", "Ends by an error.")
-SPARK_FENCED = _define("counter", "pidlease_spark_fenced", "Ends because another run took over.")
+SPARK_BATCHES = _define("counter", "pidlease_spark_micro_batches", "Micro-batches completed.")
+SPARK_FAILURES = _define("counter", "pidlease_spark_failures", "Queries ended by an error.")
+SPARK_FENCED = _define(
+    "counter", "pidlease_spark_fenced", "Queries ended because another run took over."
+)
 SPARK_SECONDS = _define(
-    "gauge", "pidlease_spark_micro_batch_seconds", "How long the last micro-batch took."
+    "gauge", "pidlease_spark_micro_batch_seconds", "Time of the last micro-batch."
 )
-SPARK_RATE = _define("gauge", "pidlease_spark_rows_per_second", "Rows of the last one by second.")
-SPARK_LAG = _define(
-    "gauge", "pidlease_spark_lag", "Records of the source that are not read yet.", *_PLACE
+SPARK_RATE = _define(
+    "gauge", "pidlease_spark_rows_per_second", "Rows per second of the last micro-batch."
 )
+SPARK_LAG = _define("gauge", "pidlease_spark_lag", "Records of the source not read yet.", *_PLACE)
 SPARK_SENT = _define(
     "counter", "pidlease_spark_sent", "Rows at the destination, duplicates included.", *_PLACE
 )
 SPARK_DUPLICATES = _define(
-    "counter", "pidlease_spark_duplicates", "Rows that had been there before.", *_PLACE
+    "counter", "pidlease_spark_duplicates", "Rows that were at the destination already.", *_PLACE
 )
-SPARK_HIGH = _define("gauge", "pidlease_spark_high", "H: the last number that is there.", *_PLACE)
+SPARK_HIGH = _define(
+    "gauge", "pidlease_spark_high", "Highest sequence number at the destination.", *_PLACE
+)

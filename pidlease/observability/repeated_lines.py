@@ -1,11 +1,11 @@
 """Log lines that would repeat with each request or retry: the first, and then a count.
 
-The first line of a cause is written at once. What repeats it within the interval is counted. When
-the interval is over, one line stands for what was counted, itself included (`repeated`). So the
-lines without `repeated`, and the sum of all `repeated`, are together what happened.
+The first line of a cause is written at once. Repeats within the interval are counted. At the end of
+the interval one line is written for all of them, with their number (`repeated`). So the number of
+events is the number of lines without `repeated`, plus the sum of all `repeated`.
 
-Counts are written by whoever writes next, and by `flush`, which the server calls each second and at
-its stop.
+The next `write` writes the counts that are due, and so does `flush`, which the server calls each
+second and at its stop.
 """
 
 import errno
@@ -14,23 +14,23 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-#: At most one line of a cause in so many seconds.
+#: At most one line of a cause in this time.
 INTERVAL_SECONDS: Final = 10.0
-#: So many causes are known at once. A new one beyond them has the oldest one's count written.
+#: The most causes at once. A new one beyond them writes out the oldest one's count.
 CAUSES_MAX: Final = 1000
 
 _Write = Callable[[], None]
 
 
 class _Cause:
-    """What is counted of one cause since its last line."""
+    """The repeats of one cause since its last line."""
 
     __slots__ = ("count", "since", "write")
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.count = 0
-        #: Writes a line with what the last repeat said.
+        #: Writes a line with the values of the last repeat.
         self.write: _Write | None = None
 
 
@@ -39,8 +39,8 @@ class RepeatedLines:
 
     Parameters:
         interval_seconds: at most one line of a cause in this time.
-        causes_max: how many causes are known at once.
-        clock: counts seconds.
+        causes_max: the most causes at once.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RepeatedLines:
         self._causes_max: Final = causes_max
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
-        #: By event and cause, the one whose interval began first in front.
+        #: By event and cause, in the order in which their intervals began.
         self._causes: Final[dict[tuple[str, Hashable], _Cause]] = {}
 
     def write(
@@ -73,7 +73,7 @@ class RepeatedLines:
             log: the logger.
             level: debug, info, warning or error.
             event: what happened.
-            cause: what tells one cause of the event from others; few values, no numbers that count.
+            cause: distinguishes causes of the event; few values, no counting numbers.
             exception: its traceback is written with the first line.
             values: written with the line.
         """
@@ -95,7 +95,7 @@ class RepeatedLines:
             each()
 
     def flush(self, *, everything: bool = False) -> None:
-        """Write the counts whose interval is over.
+        """Write the counts that are due.
 
         Parameters:
             everything: write all counts.
@@ -128,12 +128,12 @@ def _line(log: Any, level: str, event: str, values: dict[str, Any]) -> _Write:  
 
 
 def kind_of(error: BaseException) -> str:
-    """What tells one cause of a failure from another: the class, and errno of an OSError."""
+    """Return the kind of a failure: the class, and the errno of an OSError."""
     name = type(error).__name__
     if isinstance(error, OSError) and error.errno is not None:
         return f"{name} {errno.errorcode.get(error.errno, error.errno)}"
     return name
 
 
-#: Those of the process.
+#: The process's repeated lines.
 LINES: Final = RepeatedLines()

@@ -1,14 +1,16 @@
-"""How long things took in several threads."""
+"""A histogram for several threads."""
 
 from collections.abc import Sequence
 from threading import Lock
 from typing import Final
 
+from typing_extensions import override
+
 from pidlease.core.histogram import SECONDS, Histogram
 
 
 class SharedHistogram(Histogram):
-    """See `Histogram`; for several threads."""
+    """A histogram that several threads may count in."""
 
     __slots__ = ("_lock",)
 
@@ -16,7 +18,7 @@ class SharedHistogram(Histogram):
         super().__init__(bounds)
         self._lock: Final = Lock()
 
+    @override
     def observe(self, value: float) -> None:
-        """Count one value."""
         with self._lock:
             super().observe(value)

@@ -1,1 +1,1 @@
-"""What an operator asks on the command line, beside `serve`: `status` and `verify`."""
+"""The commands beside `serve`: status, topics, verify, repair, skip-pids, copy and spark."""

@@ -1,4 +1,4 @@
-"""`pidlease copy`: topics copied between clusters, each record exactly once."""
+"""`pidlease copy`: copy topics between clusters, each record exactly once."""
 
 import asyncio
 import logging
@@ -31,22 +31,25 @@ def copy(  # noqa: PLR0913 - an option each
     ],
     group: Annotated[str, typer.Option(help="Consumer group at the source; copiers share it.")],
     *,
-    topics: Annotated[str, typer.Option(help="Topics, with commas between.")] = "",
-    topics_regex: Annotated[str | None, typer.Option(help="Or those that this matches.")] = None,
+    topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
+    topics_regex: Annotated[
+        str | None, typer.Option(help="Or a regular expression of their names.")
+    ] = None,
     leases: Annotated[
         str | None,
-        typer.Option(help="The destination's HTTP port; default: port 8080 where --to is."),
+        typer.Option(help="URL of the destination's HTTP port; default: port 8080 of --to."),
     ] = None,
-    rename: Annotated[str, typer.Option(help="What a topic is called there.")] = "{topic}",
+    rename: Annotated[str, typer.Option(help="The topic's name at the destination.")] = "{topic}",
     start: Annotated[
-        str, typer.Option(help="What was never copied begins: earliest, latest, or an ISO time.")
+        str, typer.Option(help="Where a new copy begins: earliest, latest, or an ISO time.")
     ] = "earliest",
     once: Annotated[bool, typer.Option("--once", help="End when all is copied.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Copy nothing; compare both sides, record by record.")
     ] = False,
     skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on where the source has deleted records.")
+        bool,
+        typer.Option("--skip-lost", help="Continue after records that the source has deleted."),
     ] = False,
     rewind: Annotated[
         bool, typer.Option("--rewind", help="Copy again what the destination has lost.")
@@ -55,30 +58,39 @@ def copy(  # noqa: PLR0913 - an option each
         bool, typer.Option("--append", help="Begin a copy although its topic has records already.")
     ] = False,
     trust_checkpoint: Annotated[
-        bool, typer.Option("--trust-checkpoint", help="Where nothing else tells, go on from there.")
+        bool,
+        typer.Option(
+            "--trust-checkpoint", help="Continue from the checkpoint if nothing else proves it."
+        ),
     ] = False,
     commit_seconds: Annotated[float, typer.Option(help="How often progress is saved.")] = 1.0,
     session_seconds: Annotated[
-        float, typer.Option(help="A copier that is silent so long is replaced.")
+        float, typer.Option(help="A copier silent for so long is replaced.")
     ] = 10.0,
     give_up_seconds: Annotated[
-        float, typer.Option(help="A cluster that does not answer is tried again for so long.")
+        float, typer.Option(help="How long to retry a cluster that does not respond.")
     ] = 60.0,
     metrics_port: Annotated[
         int | None, typer.Option(help="Prometheus metrics, on this machine's loopback.")
     ] = None,
-    from_tls: Annotated[bool, typer.Option("--from-tls", help="Reach the source by TLS,")] = False,
-    from_ca: Annotated[str | None, typer.Option(help="trusting these certificates,")] = None,
-    from_sasl: Annotated[
-        str | None, typer.Option(help="and by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512,")
+    from_tls: Annotated[
+        bool, typer.Option("--from-tls", help="Connect to the source by TLS.")
+    ] = False,
+    from_ca: Annotated[
+        str | None, typer.Option(help="File with the CA certificates to trust.")
     ] = None,
-    from_username: Annotated[str | None, typer.Option(help="as this user,")] = None,
+    from_sasl: Annotated[
+        str | None, typer.Option(help="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
+    ] = None,
+    from_username: Annotated[str | None, typer.Option(help="SASL user.")] = None,
     from_password: Annotated[
         str | None,
-        typer.Option(envvar="PIDLEASE_FROM_PASSWORD", help="with this; better by the variable."),
+        typer.Option(
+            envvar="PIDLEASE_FROM_PASSWORD", help="SASL password; better by the variable."
+        ),
     ] = None,
 ) -> None:
-    """Copy topics, each record exactly once, over any crash. Exit code 0: done, or stopped; 1: --verify found a difference; 2: it cannot go on; 3: another copier has taken over."""  # noqa: E501 - one line in the help
+    """Copy topics, each record exactly once, over any crash. Exit code 0: done, or stopped; 1: --verify found a difference; 2: it cannot continue; 3: another copier has taken over."""  # noqa: E501 - one line in the help
     try:
         settings = CopySettings(
             source=source.split(","),
@@ -190,10 +202,10 @@ def _host(servers: str) -> str:
 
 
 def _start(text: str) -> int:
-    """Where to begin.
+    """Parse where to begin.
 
     Raises:
-        ValueError: the text says nothing of that kind.
+        ValueError: the text is neither earliest nor latest nor a time.
     """
     if text in ("earliest", "latest"):
         return EARLIEST if text == "earliest" else LATEST
@@ -208,7 +220,7 @@ def _start(text: str) -> int:
 def _security(
     *, tls: bool, ca: str | None, sasl: str | None, user: str | None, password: str | None
 ) -> dict[str, Any]:
-    """How the source is reached, in aiokafka's words.
+    """Return the security settings of the source as aiokafka's options.
 
     Raises:
         OSError: the certificates cannot be read.
@@ -225,7 +237,7 @@ def _security(
 
 
 def _quiet() -> None:
-    """What the client libraries tell of each request is not for the console."""
+    """Keep the client libraries' logs of each request off the console."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     for name in ("aiokafka", "httpx", "httpcore", "kafka"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""How far a copy is, on the console: a table on a screen, a line now and then elsewhere."""
+"""A copy's progress on the console: a table on a screen, otherwise a line every few seconds."""
 
 import asyncio
 import time
@@ -14,19 +14,19 @@ from proxy.cli.console import plain_table, stderr
 
 _SCREEN_SECONDS: Final = 1.0
 _LINE_SECONDS: Final = 5.0
-#: As many partitions are shown, those that are furthest behind first.
+#: The most partitions to show, those with the largest lag first.
 _ROWS_MAX: Final = 20
 
 
 class _Rates:
-    """Records and bytes a second since it was asked last."""
+    """Records and bytes per second since the last call."""
 
     def __init__(self, copier: Copier) -> None:
         self._copier: Final = copier
         self._before = (time.monotonic(), 0, 0)
 
     def text(self) -> str:
-        """All together."""
+        """Return the totals and rates in one line."""
         numbers = self._copier.metrics
         then, records, size = self._before
         now = time.monotonic()
@@ -41,7 +41,7 @@ class _Rates:
 
 @contextmanager
 def show_progress(copier: Copier) -> Iterator[None]:
-    """Show it until the end of the block."""
+    """Show progress until the end of the block."""
     task = asyncio.get_running_loop().create_task(_show(copier))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Asking a running server over its HTTP port."""
+"""Requests to a running server's HTTP port."""
 
 import http.client
 import json
@@ -6,24 +6,24 @@ import urllib.error
 import urllib.request
 from typing import Any, Final
 
-#: Where a server listens that is not told otherwise.
+#: The default address of a server.
 URL: Final = "http://127.0.0.1:8080"
 _TIMEOUT_SECONDS: Final = 5.0
-#: A change may have to wait for others, and for a slow disk.
+#: A change may wait for others, and for a slow disk.
 _CHANGE_TIMEOUT_SECONDS: Final = 60.0
 _ANSWER_BYTES_MAX: Final = 64 << 20
 
 
 class UnreachableError(Exception):
-    """No pidlease answers there; the message says what to do."""
+    """No pidlease responds at the address; the message says what to do."""
 
 
 class RefusedError(Exception):
-    """A server answered, and not with what was asked for.
+    """A server responded with an error.
 
     Attributes:
         code: the HTTP status.
-        answer: its body, from JSON; None where it is none.
+        answer: the body's JSON; None: it is no JSON.
     """
 
     def __init__(self, url: str, code: int, reason: str, answer: Any) -> None:  # noqa: ANN401 - JSON
@@ -33,22 +33,22 @@ class RefusedError(Exception):
 
 
 def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JSON
-    """What a server answers.
+    """Send a request to a server; return the response's JSON.
 
     Parameters:
-        url: its HTTP address.
-        path: what is asked for.
-        change: the body of a PATCH; None: it is a GET.
+        url: the server's HTTP address.
+        path: the path and query.
+        change: the body of a PATCH; None: send a GET.
 
     Raises:
-        UnreachableError: nobody answers, or somebody else.
-        RefusedError: the answer's status is an error.
+        UnreachableError: no server responds, or it is no pidlease.
+        RefusedError: the response's status is an error.
     """
     if not url.startswith(("http://", "https://")):
         raise UnreachableError(f"--url {url} is no HTTP address; it is like {URL}")
     headers = {"Content-Type": "application/json"}
     body = None if change is None else json.dumps(change).encode()
-    # No proxy of the environment: who asks for a server means that server.
+    # Do not use the environment's proxies: the address is the server's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     timeout = _TIMEOUT_SECONDS if change is None else _CHANGE_TIMEOUT_SECONDS
     try:

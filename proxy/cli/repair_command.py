@@ -1,4 +1,4 @@
-"""`pidlease repair`: damaged partitions of a data directory, and the cut that is ordered."""
+"""`pidlease repair`: show damaged partitions of a data directory, and cut the given ones."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ from pidlease.verify.read_only_files import keep_servers_out
 from pidlease.verify.verify_report import CannotLookError
 from proxy.cli.console import WRONG, cannot_look, print_json, stdout
 
-#: Producers and groups that are shown of a partition; --json lists more.
+#: The most producers and groups shown of a partition; --json lists more.
 _SHOWN: Final = 20
 _ADVICE: Final = (
     "Nothing was changed. A backup of the partition's folder, if there is one, loses less than a"
@@ -45,7 +45,7 @@ def repair(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Show damaged partitions and what a cut would lose; cut those that are named. Exit code 0: no damage is left in what was looked at; 1: damage was found; 2: it could not be done."""  # noqa: E501 - one line in the help
+    """Show damaged partitions and what a cut would lose; cut the given ones. Exit code 0: no damage is left; 1: damage was found; 2: it could not be done."""  # noqa: E501 - one line in the help
     path = data_dir.absolute()
     wanted = [_partition(each) for each in cut or ()]
     kept: dict[str, str] = {}
@@ -57,7 +57,7 @@ def repair(
             for each in found.damaged if wanted else ():
                 if not as_json:
                     _show_partition(stdout(), each)
-                # Looked at again: a cut before it has changed the snapshots.
+                # Survey again: an earlier cut has changed the snapshots.
                 kept[str(each.name)] = str(_cut(path, each.name))
     except (CannotLookError, DataFolderError) as error:
         raise cannot_look(str(error)) from None
@@ -87,7 +87,7 @@ def _partition(text: str) -> TopicPartition:
 
 @contextmanager
 def _locked(path: Path, *, exclusive: bool) -> Iterator[None]:
-    """Keep servers out; a cut keeps out others that look, too."""
+    """Keep servers out; a cut also keeps out other readers."""
     files = RealFiles()
     if not exclusive:
         with keep_servers_out(files, path):
@@ -104,7 +104,7 @@ def _locked(path: Path, *, exclusive: bool) -> Iterator[None]:
 
 @contextmanager
 def _logs_to_stderr() -> Iterator[None]:
-    """Keep what the storage logs out of the report."""
+    """Keep the storage's log lines out of the report."""
     before = structlog.get_config()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
@@ -146,9 +146,9 @@ def _show_partition(console: Console, each: DamagedPartition) -> None:
                        f" {readable.end_offset - 1}; a cut takes them out of the log and keeps the"
                        " bytes aside")  # fmt: skip
     for loss in losses.producers[:_SHOWN]:
-        who = f"PID {loss.pid}" + (f" ({loss.name})" if loss.name else "")
+        producer = f"PID {loss.pid}" + (f" ({loss.name})" if loss.name else "")
         after = "nothing" if loss.kept is None else f"sequence {loss.kept.high}"
-        _line(console, f"  {who}: had reached sequence {loss.high} of generation"
+        _line(console, f"  {producer}: had reached sequence {loss.high} of generation"
                        f" {loss.generation}, falls back to {after};"
                        f" {loss.records:,} intact records after the damage")  # fmt: skip
     _more(console, len(losses.producers), "producers")

@@ -1,4 +1,4 @@
-"""`pidlease skip-pids`: PIDs that may have been leased before a restore are never leased again."""
+"""`pidlease skip-pids`: never lease PIDs again that were leased between a backup and a restore."""
 
 import time
 from pathlib import Path
@@ -13,10 +13,10 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
 from proxy.cli.console import cannot_look
 
-#: Of the 2^48 that there are.
+#: There are 2^48 PIDs of each policy.
 _COUNT: Final = 1_000_000
 _COUNT_MAX: Final = 1 << 40
-#: Nothing on record is so old that it would be merged here.
+#: No recorded block is so old: none is merged here.
 _KEEP_MS: Final = 1 << 53
 
 
@@ -33,7 +33,7 @@ def skip_pids(
         ),
     ] = _COUNT,
 ) -> None:  # fmt: skip
-    """Behind a restore: leave out PIDs that may have been leased since the backup. Exit code 0: done; 2: it could not be."""  # noqa: E501 - one line in the help
+    """After a restore: skip PIDs that may have been leased since the backup. Exit code 0: done; 2: it could not be done."""  # noqa: E501 - one line in the help
     files, path = RealFiles(), data_dir.absolute()
     if not files.exists(path / "meta.json"):
         raise cannot_look(f"{path} is no data directory of pidlease")
@@ -50,9 +50,9 @@ def skip_pids(
                 files, sequence, "skip-pids", lambda: time.time_ns() // 1_000_000, _KEEP_MS
             )
             before = blocks.end
-            behind = blocks.take(before + count)
+            after = blocks.take(before + count)
         finally:
             lock.release()
     except (DataFolderError, SequenceError) as error:
         raise cannot_look(str(error)) from None
-    typer.echo(f"PIDs {before} to {behind.end - 1} will not be leased")
+    typer.echo(f"PIDs {before} to {after.end - 1} will not be leased")

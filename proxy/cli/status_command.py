@@ -1,4 +1,4 @@
-"""`pidlease status`: a running server at a glance, and its health as an exit code."""
+"""`pidlease status`: show a running server, with its health as the exit code."""
 
 from datetime import timedelta
 from http import HTTPStatus
@@ -17,7 +17,7 @@ class _Partition(BaseModel):
     topic: str
     partition: int
     start_offset: int
-    #: None: acknowledged records cannot be read, and nobody knows where the log ended.
+    #: None: acknowledged records cannot be read, so the end of the log is unknown.
     end_offset: int | None
     producers: int
     in_flight: int
@@ -55,7 +55,7 @@ class _Replay(BaseModel):
 
 
 class _Status(BaseModel):
-    """What /v1/status answers; see proxy/ops/status_response.py."""
+    """The response of /v1/status, as proxy/ops/status_response.py makes it."""
 
     version: str
     ready: bool
@@ -78,7 +78,9 @@ def status(
         str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address.")
     ] = URL,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="What the server says, as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the server's response as JSON.")
+    ] = False,
 ) -> None:
     """Show a running server. Exit code 0: ready; 1: not ready, or partitions stopped; 2: not reached."""  # noqa: E501 - one line in the help
     try:
@@ -99,15 +101,15 @@ def status(
 
 
 def _ask(url: str) -> tuple[int, Any]:
-    """The code and the body of /v1/status.
+    """Return the code and the body of /v1/status.
 
     Raises:
-        UnreachableError: nobody answers, or somebody else.
+        UnreachableError: no server responds, or it is no pidlease.
     """
     try:
         return HTTPStatus.OK, ask(url, "/v1/status")
     except RefusedError as error:
-        # A server that is there, and has nothing to show yet.
+        # The server runs, but has no status yet.
         if error.code == HTTPStatus.SERVICE_UNAVAILABLE and isinstance(error.answer, dict):
             return error.code, error.answer
         raise UnreachableError(str(error)) from None
@@ -195,7 +197,7 @@ def _show_snapshot(console: Console, found: _Status) -> None:
 
 
 def _duration(seconds: float) -> str:
-    """For people: below a minute with a decimal, else days, hours, minutes and seconds."""
+    """Format a duration: seconds with a decimal below a minute, otherwise h:mm:ss."""
     if abs(seconds) < 60:
         return f"{seconds:.1f} s"
     return str(timedelta(seconds=round(seconds)))

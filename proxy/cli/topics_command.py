@@ -1,4 +1,4 @@
-"""`pidlease topics`: the topics of a running server, and their settings, to be seen and changed."""
+"""`pidlease topics`: show the topics of a running server, and change their settings."""
 
 from http import HTTPStatus
 from typing import Annotated, Final, TypeVar
@@ -19,7 +19,7 @@ from proxy.cli.http_client import URL, RefusedError, UnreachableError, ask
 topics_cli = typer.Typer(no_args_is_help=True, help="Show topics, and change their settings.")
 
 _DEFAULTS: Final = "/v1/topic-defaults"
-#: What `list` shows of each topic, and the heading.
+#: The settings that `list` shows, and their headings.
 _LISTED: Final = (
     (DEDUPLICATION, "deduplication"),
     (POLICIES, "policies"),
@@ -27,17 +27,15 @@ _LISTED: Final = (
 )
 
 _Url = Annotated[str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address.")]
-_Json = Annotated[bool, typer.Option("--json", help="What the server says, as JSON.")]
-_All = Annotated[
-    bool, typer.Option("--all", help="For all topics that have no settings of their own.")
-]
+_Json = Annotated[bool, typer.Option("--json", help="Print the server's response as JSON.")]
+_All = Annotated[bool, typer.Option("--all", help="For all topics without settings of their own.")]
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _Shown = TopicAnswer | SettingsAnswer
 
 
 @topics_cli.command("list")
 def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
-    """List the topics with what they take. Exit code 2: the server was not reached."""
+    """List the topics with their policies. Exit code 2: the server was not reached."""
     found: list[TopicAnswer] = []
     more = True
     while more:
@@ -51,8 +49,8 @@ def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
     table = _texts_table("topics", "topic", "partitions", *(heading for _, heading in _LISTED))
     table.columns[1].justify = "right"
     for topic in found:
-        told = (Text(topic.settings[name].value) for name, _ in _LISTED)
-        table.add_row(Text(topic.name), f"{topic.partitions:,}", *told)
+        values = (Text(topic.settings[name].value) for name, _ in _LISTED)
+        table.add_row(Text(topic.name), f"{topic.partitions:,}", *values)
     stdout().print(table)
 
 
@@ -64,10 +62,10 @@ def show(
     url: _Url = URL,
     as_json: _Json = False,
 ) -> None:
-    """Show a topic's settings, and who set them. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Show a topic's settings, and where they were set. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
     if for_all == (topic is not None):
         raise cannot_look("name a topic, or say --all")
-    _tell(_get(url, topic), as_json=as_json)
+    _print(_get(url, topic), as_json=as_json)
 
 
 @topics_cli.command("set")
@@ -88,7 +86,7 @@ def set_settings(
         if name in change:
             raise cannot_look(f"{name} is given twice")
         change[name] = value
-    _tell(_change(url, topic, change), as_json=as_json)
+    _print(_change(url, topic, change), as_json=as_json)
 
 
 @topics_cli.command("unset")
@@ -99,36 +97,36 @@ def unset_settings(
     url: _Url = URL,
     as_json: _Json = False,
 ) -> None:
-    """Let go of settings of a topic, or of all: what is set for all, or the default, holds again. Exit codes as for set."""  # noqa: E501 - one line in the help
+    """Remove settings of a topic, or of all: the value for all topics, or the default, applies again. Exit codes as for set."""  # noqa: E501 - one line in the help
     topic, names = _split(words, for_all=for_all, what="NAME")
     for word in names:
         if not word or "=" in word:
             raise cannot_look(f"{word!r} is no name of a setting, like {DEDUPLICATION}")
-    _tell(_change(url, topic, dict.fromkeys(names)), as_json=as_json)
+    _print(_change(url, topic, dict.fromkeys(names)), as_json=as_json)
 
 
 def _split(words: list[str], *, for_all: bool, what: str) -> tuple[str | None, list[str]]:
-    """The topic, None for all of them, and what is said of its settings."""
+    """Return the topic, None for all topics, and the words about settings."""
     if for_all:
         return None, words
     topic, *rest = words
     if "=" in topic or not rest:
-        raise cannot_look(f"name a topic, or say --all; behind it comes {what}")
+        raise cannot_look(f"name a topic, or say --all; {what} follows it")
     return topic, rest
 
 
-# ---------------------------------------------------------------------- asking
+# ---------------------------------------------------------------------- requests
 
 
 def _get(url: str, topic: str | None) -> _Shown:
-    """The settings of a topic, or, where none is named, of all that have none of their own."""
+    """Return the settings of a topic; None: of all topics without their own."""
     if topic is None:
         return _ask(SettingsAnswer, url, _DEFAULTS)
     return _ask(TopicAnswer, url, _path(topic))
 
 
 def _change(url: str, topic: str | None, change: dict[str, str | None]) -> _Shown:
-    """Change settings; what they are then."""
+    """Change settings; return the new ones."""
     if topic is None:
         return _ask(SettingsAnswer, url, _DEFAULTS, change)
     return _ask(TopicAnswer, url, f"{_path(topic)}/settings", change)
@@ -142,7 +140,7 @@ def _path(topic: str) -> str:
 
 
 def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _Answer:
-    """What a server answers; what it refuses, and that it is not there, ends the command."""
+    """Send a request; an error response, or none, ends the command."""
     try:
         return kind.model_validate(ask(url, path, change))
     except UnreachableError as error:
@@ -157,22 +155,22 @@ def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _An
 
 def _refused(error: RefusedError) -> typer.Exit:
     try:
-        told = ErrorAnswer.model_validate(error.answer)
+        refusal = ErrorAnswer.model_validate(error.answer)
     except ValidationError:
         return cannot_look(str(error))
-    # About a field: the topic, or a setting. A path that is not known is about none.
-    if error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and told.field is not None:
-        stderr().print(f"pidlease: {told.error}", style="red", markup=False)
+    # With a field: the topic or a setting is wrong. Without one: the path is unknown.
+    if error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and refusal.field is not None:
+        stderr().print(f"pidlease: {refusal.error}", style="red", markup=False)
         return typer.Exit(WRONG)
     if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-        return cannot_look(told.error)
+        return cannot_look(refusal.error)
     return cannot_look(str(error))
 
 
-# ---------------------------------------------------------------------- showing
+# ---------------------------------------------------------------------- output
 
 
-def _tell(found: _Shown, *, as_json: bool) -> None:
+def _print(found: _Shown, *, as_json: bool) -> None:
     if as_json:
         print_json(found.model_dump())
         return
@@ -180,7 +178,7 @@ def _tell(found: _Shown, *, as_json: bool) -> None:
     if isinstance(found, TopicAnswer):
         title = f"{found.name}, {found.partitions:,} partitions"
     table = _texts_table("", "setting", "value", "set by")
-    table.title = Text(title)  # a topic's name is no markup
+    table.title = Text(title)  # a topic's name may look like markup
     for name, row in found.settings.items():
         style = "bold" if row.source == "topic" else ""
         table.add_row(Text(name), Text(row.value, style), _SET_BY[row.source])
@@ -198,5 +196,5 @@ _SET_BY: Final = {
     "topic": "the topic",
     "all topics": "all topics",
     "start": "the server's start",
-    "default": "nobody",
+    "default": "default",
 }

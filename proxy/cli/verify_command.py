@@ -1,4 +1,4 @@
-"""`pidlease verify`: a data directory, looked at offline from end to end."""
+"""`pidlease verify`: check a whole data directory offline."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -23,9 +23,9 @@ def verify(
         Path, typer.Option(envvar="PIDLEASE_DATA_DIR", help="The directory; no server may use it.")
     ],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Look at a whole log, and change nothing. Exit code 0: sound; 1: something is wrong; 2: could not look."""  # noqa: E501 - one line in the help
+    """Check a whole data directory, and change nothing. Exit code 0: sound; 1: something is wrong; 2: it could not be checked."""  # noqa: E501 - one line in the help
     path = data_dir.absolute()
     try:
         with keep_servers_out(RealFiles(), path) as locked:
@@ -98,10 +98,10 @@ def _show(console: Console, report: Report) -> None:
 
 
 def _line(finding: Finding) -> str:
-    """A finding on one line: kind, file, position and offset, what."""
+    """Format a finding on one line: kind, file, position, offset and message."""
     place = finding.file
     if finding.position >= 0:
-        # The PID sequence is a text file, the only one that is told by lines.
+        # The PID sequence is a text file, the only one with positions in lines.
         unit = "line" if finding.kind.value == "sequence" else "byte"
         place += f", {unit} {finding.position}"
     if finding.offset >= 0:

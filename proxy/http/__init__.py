@@ -1,1 +1,1 @@
-"""The HTTP door: leases, topics, records, and what is known of producers."""
+"""The HTTP listener: leases, producers, topics and records."""

@@ -1,4 +1,4 @@
-"""Bodies of requests are bounded before anything of them is kept."""
+"""A bound on the bodies of requests, before anything of them is kept."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,12 +9,12 @@ from proxy.http.errors import refusal
 
 
 class BodyLimit:
-    """Refuses a request whose body is longer than a limit, with 413.
+    """Refuses a request with a body longer than a limit, with 413.
 
     Parameters:
-        app: what is asked otherwise.
+        app: handles all other requests.
         limit: in bytes.
-        aside: tells paths whose bodies are bounded where they are read.
+        aside: returns True for paths that bound their bodies themselves.
     """
 
     def __init__(
@@ -25,11 +25,11 @@ class BodyLimit:
         self._aside: Final = aside
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the ASGI specification."""
+        """Pass a request on, or refuse it if its body is too long."""
         if scope["type"] != "http" or self._aside(scope["path"]):
             await self._app(scope, receive, send)
             return
-        # Whole, before it is handed on: so a refusal comes before half of it has been worked on.
+        # Read all of it before passing it on: no request is refused after half of its work.
         body = bytearray()
         more = True
         while more:

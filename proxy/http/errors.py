@@ -1,4 +1,4 @@
-"""What is said of requests that cannot be served, as JSON, with the field that it is about."""
+"""Error responses as JSON, with the field of the request that is wrong."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -28,11 +28,11 @@ from pidlease.engine.topics.topic_table import AwaitedTopicError, UnknownTopicEr
 from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.storage.errors import LogStoppedError
 
-#: How long who is refused for now should wait, in seconds.
+#: How long a client should wait after a 503, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
-#: How much of a name is told back.
+#: How much of a name an error repeats.
 _SHOWN: Final = 100
-#: What is said of each error: the HTTP status, and the field that it is about.
+#: The HTTP status of each error, and the field that is wrong.
 _KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
     UnknownTopicError: (404, "topic"),
     AwaitedTopicError: (503, "topic"),
@@ -54,14 +54,14 @@ REFUSALS: Final = tuple(_KINDS)
 
 
 class NotReadyError(Exception):
-    """The server recovers, or stops."""
+    """The server is recovering or stopping."""
 
 
 def ready_engine(engine: Callable[[], Engine | None]) -> Engine:
-    """The engine, where it can be asked.
+    """Return the engine when it is ready.
 
     Raises:
-        NotReadyError: there is none yet, it recovers, or it stops.
+        NotReadyError: it does not exist yet, or is recovering or stopping.
     """
     current = engine()
     if current is None or not current.ready:
@@ -70,25 +70,25 @@ def ready_engine(engine: Callable[[], Engine | None]) -> Engine:
 
 
 def status_of(error: Exception) -> tuple[int, str | None]:
-    """The HTTP status of a refusal, and the field that it is about."""
+    """Return the HTTP status of a refusal, and the field that is wrong."""
     return _KINDS[type(error)]
 
 
 def refusal(status: int, text: str, field: str | None = None) -> JSONResponse:
-    """An answer that says what was wrong."""
+    """Make an error response."""
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else None
     content = ErrorAnswer(error=text, field=field).model_dump()
     return JSONResponse(content, status_code=status, headers=headers)
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Have the errors of requests told in one way."""
+    """Give all errors one form of response."""
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        # The first part says where it was looked for: body, query or path.
-        # A field that is not known has the client's own name, of any length.
+        # The first part is the source: body, query or path. An unknown field has a name of the
+        # client's, of any length.
         place = ".".join(str(each)[:_SHOWN] for each in first["loc"][1:]) or str(first["loc"][0])
         if first["type"] == "json_invalid":
             return refusal(400, "the body is no JSON", "body")
@@ -96,8 +96,8 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:
-        # Of a body it is only told that it cannot be read: bytes that are no text, brackets
-        # beyond any depth.
+        # Starlette's error about a body only says that it cannot be read: it is no text, or nested
+        # too deeply.
         return refusal(
             error.status_code, error.detail, "body" if error.status_code == 400 else None
         )

@@ -1,4 +1,4 @@
-"""The HTTP door, put onto the HTTP port."""
+"""The HTTP listener: all routes, on the HTTP port."""
 
 from collections.abc import Callable
 from typing import Final
@@ -21,15 +21,15 @@ _BODY_BYTES_MAX: Final = 1 << 20
 def add_http_api(
     app: FastAPI, engine: Callable[[], Engine | None], limits: RecordLimits | None = None
 ) -> Callable[[], None]:
-    """Serve leases, what is known of producers, topics with their settings, and records.
+    """Serve leases, producers' states, topics with their settings, and records.
 
     Parameters:
         app: the application of the HTTP port.
         engine: the engine; None while there is none yet.
-        limits: what records may take.
+        limits: bounds of the records endpoint.
 
     Returns:
-        Lets requests that wait for records end with what there is.
+        A function that ends reads which wait for records.
     """
     records = RecordRoutes(engine, limits or RecordLimits())
     add_handlers(app)

@@ -1,4 +1,4 @@
-"""POST /v1/leases: PIDs to write with."""
+"""POST /v1/leases: lease PIDs."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from pidlease.http_api.lease_messages import (
 )
 from proxy.http.errors import REFUSALS, ready_engine, status_of
 
-#: Leases that are granted before others get their turn.
+#: Leases granted before other tasks get their turn.
 _AT_ONCE: Final = 100
 
 

@@ -1,4 +1,4 @@
-"""GET /v1/producers: what is known of producers; DELETE: a name is let go of."""
+"""GET /v1/producers: the producers' states; DELETE: release a name."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -15,7 +15,7 @@ from pidlease.engine.partition_lookup import find_partition, find_topic
 from pidlease.http_api.lease_messages import ProducerRow, ProducersAnswer, StoppedPartition
 from proxy.http.errors import ready_engine
 
-#: Producers in one answer, unless it is asked for fewer.
+#: The most producers in one response.
 _LIMIT: Final = 1000
 _INT64_MAX: Final = 2**63 - 1
 
@@ -36,9 +36,9 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
         partition: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
         limit: Annotated[int, Query(ge=1, le=_LIMIT)] = _LIMIT,
     ) -> ProducersAnswer:
-        """Producers that are known: of all partitions, or of those that are named.
+        """List producers with state, of all partitions or of the given ones.
 
-        A partition that is stopped by damage is left out, and named in `stopped`.
+        A partition that is stopped by damage is left out, and listed in `stopped`.
         """
         current = ready_engine(engine)
         places, stopped = _split(await _partitions(current, topic, partition))
@@ -57,21 +57,21 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
     @router.delete("", status_code=204)
     async def release(name: Annotated[str, Query(min_length=1, max_length=256)]) -> None:
-        """Let go of a name: who writes under it is fenced, and who asks for it next is new."""
+        """Release a name: its producer is fenced, and the next one begins anew."""
         await ready_engine(engine).naming.release(name)
 
     return router
 
 
 async def _pids_of(engine: Engine, name: str) -> list[int]:
-    """The PID that a name is bound to, and what stands for it as a producer id."""
+    """Return the PID bound to a name, and the number that stands for it as a producer id."""
     binding = await engine.naming.binding(name)
     stands_in = engine.names.find(name)
     return [each for each in (binding.pid if binding else None, stands_in) if each is not None]
 
 
 def _split(places: Iterable[Partition]) -> tuple[list[Partition], list[Partition]]:
-    """The partitions whose producers are all known, and the others."""
+    """Split partitions into those with complete producer states, and the others."""
     known: list[Partition] = []
     short: list[Partition] = []
     for each in places:

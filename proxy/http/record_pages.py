@@ -1,7 +1,7 @@
-"""Batches of the log made into JSON, record by record.
+"""Reads: wait for records, and convert batches of the log to JSON, record by record.
 
-Kafka clients compress their batches, and what a small one unpacks to is bounded by nothing: so it
-is unpacked up to a limit, and one that goes beyond is told, with where to go on without it.
+Kafka clients compress their batches, and a small batch may unpack to any size. So batches are
+unpacked up to a limit; the error about a larger one says where to continue without it.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clien
 from pidlease.storage.io_pool import IoPool
 from proxy.http.record_responses import UnreadableError
 
-#: What a batch may unpack to.
+#: The largest size that a batch may unpack to.
 UNPACKED_MAX: Final = 16 << 20
-#: What is tried at first.
+#: The size to try first.
 _FIRST_TRY: Final = 256 << 10
 
-#: Behind each batch: the parser, which is in C, reads a number on beyond the end of what is broken.
+#: Follows each batch: the parser, in C, reads one number beyond the end of a broken batch.
 _PADDING: Final = bytes(32)
 
-#: Reads that are under way at once: what they take beside their answers comes that often.
+#: Reads that run at once: the memory they need beside their responses is needed that often.
 _AT_ONCE: Final = 2
-#: What is told on the event loop: a millisecond at most.
+#: Batches converted on the event loop: a millisecond at most.
 _INLINE_BYTES: Final = 32 << 10
 _INLINE_RECORDS: Final = 100
 
@@ -67,8 +67,8 @@ class Page(NamedTuple):
     """Some records.
 
     Attributes:
-        records: each as JSON, with commas in between.
-        next_offset: behind the last one.
+        records: each as JSON, separated by commas.
+        next_offset: the offset after the last one.
     """
 
     records: bytes
@@ -76,15 +76,15 @@ class Page(NamedTuple):
 
 
 def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
-    """The records of batches, from an offset on. May take long.
+    """Convert batches to records, from an offset on. May take long.
 
     Parameters:
-        data: batches as they stand in the log; the last may be cut off.
+        data: batches as the log has them; the last may be incomplete.
         offset: of the first record, within the first batch.
-        bytes_max: of records; but at least one.
+        bytes_max: of records, but at least one.
 
     Raises:
-        UnreadableError: what stands at the offset cannot be told.
+        UnreadableError: the batch at the offset cannot be read.
     """
     records: list[str] = []
     left = bytes_max
@@ -96,13 +96,13 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
                     continue
                 if left <= 0:
                     return _page(records, offset)
-                text, size = _told(at, record)
+                text, size = _in_json(at, record)
                 records.append(text)
                 offset = at + 1
                 left -= size
-        except _CannotError as error:
+        except _BatchError as error:
             if records:
-                break  # it is told to who goes on from there
+                break  # the read that begins there gets the error
             raise UnreadableError(offset, header.last_offset + 1, str(error)) from None
         offset = header.last_offset + 1
         if left <= 0:
@@ -114,8 +114,8 @@ def _page(records: list[str], next_offset: int) -> Page:
     return Page(",".join(records).encode(), next_offset)
 
 
-class _CannotError(Exception):
-    """A batch, or the rest of it, cannot be told."""
+class _BatchError(Exception):
+    """A batch, or the rest of it, cannot be read."""
 
 
 def _batches(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -130,26 +130,26 @@ def _batches(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def _records(header: BatchHeader, batch: memoryview) -> Iterator[Any]:
-    """All records of a batch.
+    """Yield all records of a batch.
 
     Raises:
-        _CannotError: what is there is none.
+        _BatchError: the batch is damaged.
     """
     if header.is_control:
         return
     try:
         check_intact(header, batch)
         yield from DefaultRecordBatch(_unpacked(header, batch) if header.is_compressed else batch)
-    except _CannotError:
+    except _BatchError:
         raise
     except (CorruptBatchError, IdentityError) as error:
-        raise _CannotError(str(error)) from None
-    except Exception as error:  # noqa: BLE001 - what stands there is the producer's affair
-        raise _CannotError(f"there are no {header.records} records ({error!r})") from None
+        raise _BatchError(str(error)) from None
+    except Exception as error:  # noqa: BLE001 - the producer wrote anything
+        raise _BatchError(f"there are no {header.records} records ({error!r})") from None
 
 
 def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
-    """A batch as it would be without compression (its CRC is left as it was)."""
+    """Return a batch without compression (the CRC is not updated)."""
     records = _whole(header.codec, batch[HEADER_BYTES:])
     plain = bytearray(batch[:HEADER_BYTES])
     plain += records
@@ -163,17 +163,17 @@ def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
 def _whole(codec: str, records: memoryview) -> Buffer:
     size = _FIRST_TRY
     while True:
-        # One byte more than may be: so what just fits is told from what does not.
+        # Ask for one byte more than allowed, to detect what does not fit.
         found = first_record.unpack(codec, records, min(size, UNPACKED_MAX) + 1, UNPACKED_MAX)
         if len(found) <= min(size, UNPACKED_MAX):
             return found
         if size >= UNPACKED_MAX:
-            raise _CannotError(f"they unpack to more than {UNPACKED_MAX} bytes, or are damaged")
+            raise _BatchError(f"they unpack to more than {UNPACKED_MAX} bytes, or are damaged")
         size *= 8
 
 
-def _told(offset: int, record: Any) -> tuple[str, int]:  # noqa: ANN401 - aiokafka's, in C
-    """A record as JSON, and what it counts."""
+def _in_json(offset: int, record: Any) -> tuple[str, int]:  # noqa: ANN401 - aiokafka's, in C
+    """Return a record as JSON, and its size."""
     key, value = record.key, record.value
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     headers = []
@@ -181,14 +181,14 @@ def _told(offset: int, record: Any) -> tuple[str, int]:  # noqa: ANN401 - aiokaf
         size += len(name) + len(content or b"")
         if name != _OURS:
             headers.append({"key": name, "value": content_in_json(content)})
-    told = {
+    fields = {
         "offset": offset,
         "timestamp_ms": -1 if record.timestamp is None else record.timestamp,
         "key": content_in_json(key),
         "value": content_in_json(value),
         "headers": headers,
     }
-    return _encode(told), size
+    return _encode(fields), size
 
 
 class Reads:
@@ -200,7 +200,7 @@ class Reads:
         self._reading: Final = asyncio.Semaphore(_AT_ONCE)
 
     def close(self) -> None:
-        """Let all reads end with what there is."""
+        """End all reads that wait, with the records there are."""
         self._closing = True
         for event in self._waiting:
             event.set()
@@ -208,19 +208,19 @@ class Reads:
     async def page(
         self, request: Request, partition: Partition, query: ReadQuery, pool: IoPool
     ) -> Page:
-        """Read a page; where there is nothing yet, wait for it.
+        """Read a page; wait for records if there is none yet.
 
         Parameters:
-            request: where it came from; who goes away is not waited for.
+            request: the HTTP request; the wait ends when its client disconnects.
             partition: the partition.
-            query: what is asked for.
-            pool: the threads for what takes long.
+            query: the offset, the most bytes, and how long to wait.
+            pool: the threads for large pages.
 
         Raises:
             UnknownTopicError: the topic was deleted meanwhile.
             OffsetRangeError: the log does not have the offset.
-            UnreadableError: what stands there cannot be told.
-            LogStoppedError: the partition is stopped, and what is asked for cannot be read.
+            UnreadableError: the batch at the offset cannot be read.
+            LogStoppedError: the partition is stopped, and has no readable record at the offset.
             LogError: the log cannot be read.
         """
         offset = partition.log.start_offset if query.offset is None else query.offset
@@ -244,13 +244,13 @@ class Reads:
                 raise LogError(reason_for_clients(error)) from error
             _check_there(partition)
             await count_read(partition.counts, data)
-            tell = partial(page_of, data, offset, query.max_bytes)
-            return tell() if _is_small(data) else await pool.run(tell)
+            convert = partial(page_of, data, offset, query.max_bytes)
+            return convert() if _is_small(data) else await pool.run(convert)
 
     async def _wait(
         self, request: Request, partition: Partition, offset: int, seconds: float
     ) -> None:
-        """Return when there is something behind an offset, or the time is up."""
+        """Return when there is a record at an offset, or the time is up."""
         event = asyncio.Event()
         self._waiting.add(event)
         partition.watch(event)
@@ -276,10 +276,10 @@ def _check_there(partition: Partition) -> None:
 
 
 async def _disconnected(request: Request, event: asyncio.Event) -> None:
-    """Return when the client has gone away, and wake up who waits for it."""
+    """Return when the client has disconnected, and set the event."""
     try:
         while (await request.receive())["type"] == "http.request":
-            pass  # the rest of a body that nobody asked for
+            pass  # the rest of a body that a read does not need
     finally:
         event.set()
 

@@ -1,11 +1,13 @@
-"""Why requests for records are refused, before the log is asked.
+"""The responses to appends and reads of records, and the errors they refuse requests with.
 
 RefusedError
-|-- ProducerFieldError          what the request says of its producer makes no sense
-|-- WrongTypeError    a body of a kind that is not taken
-|-- BodyTooLongError  a body, or the batch made of it, is longer than a batch may be
-|-- BodyTooSlowError  a body did not go on coming
-`-- NoRoomError       what is in flight takes all the memory there is for it
+|-- ProducerFieldError  a field that identifies the producer is invalid
+|-- WrongTypeError      the type of the body is not supported
+|-- BodyTooLongError    the body, or the batch made of it, is longer than a batch may be
+|-- BodyTooSlowError    the body stopped coming
+`-- NoRoomError         requests in flight hold all the memory there is for them
+
+UnreadableError         a batch of the log cannot be read as records
 """
 
 from collections.abc import Mapping
@@ -49,11 +51,11 @@ from proxy.http.errors import refusal
 
 
 class RefusedError(Exception):
-    """A request that is refused.
+    """A request is refused before it reaches the log.
 
     Attributes:
         status: the HTTP status.
-        field: the part of the request that it is about; None: about no part.
+        field: the part of the request that is wrong; None: no part.
     """
 
     status: ClassVar[int]
@@ -61,7 +63,7 @@ class RefusedError(Exception):
 
 
 class ProducerFieldError(RefusedError):
-    """What a request says of its producer makes no sense."""
+    """A field that identifies the producer is invalid."""
 
     status = 400
 
@@ -71,7 +73,7 @@ class ProducerFieldError(RefusedError):
 
 
 class WrongTypeError(RefusedError):
-    """A body of a kind that is not taken."""
+    """The type of the body is not supported."""
 
     status = 415
 
@@ -81,43 +83,43 @@ class WrongTypeError(RefusedError):
 
 
 class BodyTooLongError(RefusedError):
-    """A body, or the batch made of it, is longer than a batch may be."""
+    """The body, or the batch made of it, is longer than a batch may be."""
 
     status = 413
     field = "body"
 
 
 class BodyTooSlowError(RefusedError):
-    """A body did not go on coming."""
+    """The body stopped coming."""
 
     status = 408
     field = "body"
 
 
 class NoRoomError(RefusedError):
-    """What is in flight takes all the memory there is for it."""
+    """Requests in flight hold all the memory there is for them."""
 
     status = 503
 
 
 class UnreadableError(Exception):
-    """What stands at an offset cannot be told as records.
+    """A batch of the log cannot be read as records.
 
     Attributes:
-        offset: from here on.
-        next_offset: behind it.
+        offset: the first unreadable offset.
+        next_offset: the offset after the batch.
     """
 
     def __init__(self, offset: int, next_offset: int, reason: str) -> None:
         super().__init__(
-            f"offsets {offset} to {next_offset - 1} cannot be told: {reason};"
+            f"offsets {offset} to {next_offset - 1} cannot be read: {reason};"
             f" go on at {next_offset}"
         )
         self.offset = offset
         self.next_offset = next_offset
 
 
-#: What the routes may answer beside 200, for the OpenAPI description.
+#: The responses beside 200, for the OpenAPI description.
 APPEND_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": ConflictAnswer},
     **{status: {"model": ErrorAnswer} for status in (400, 403, 404, 408, 410, 413, 415, 421, 503)},
@@ -131,11 +133,11 @@ READ_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
 _INT64_MAX: Final = 2**63 - 1
 
 _Fields = tuple[str, str, str]
-#: The fields that say who sends, its generation and its number: of the headers and of the body.
+#: The fields of the producer, its generation and its number: in the headers and in the body.
 _OF_HEADERS: Final[_Fields] = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
 _OF_BODY: Final[_Fields] = ("pid", "generation", "first_sequence")
 
-#: What is refused beyond the numbers: the HTTP status, and whether it is about who sends.
+#: The HTTP status of other refusals, and whether the producer's field is wrong.
 _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.MALFORMED: (400, True),
     Status.UNKNOWN: (410, True),
@@ -147,7 +149,7 @@ _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.REFUSED: (503, False),
     Status.NOT_OWNER: (421, False),
 }
-#: What Kafka itself refuses, where the log is Kafka's, by its codes; anything else: 503.
+#: The HTTP status of Kafka's own refusals, by error code, if Kafka is the log; others: 503.
 _BY_KAFKA: Final[Mapping[int, int]] = {
     **dict.fromkeys(CONTENT, 400),
     MESSAGE_TOO_LARGE: 413,
@@ -161,17 +163,17 @@ _BY_KAFKA: Final[Mapping[int, int]] = {
 
 
 def appended(outcome: Outcome, identity: Identity | None) -> Response:
-    """What is answered to an append.
+    """Make the response to an append.
 
     Parameters:
-        outcome: what became of it.
-        identity: who sent it; None: nobody said so.
+        outcome: the append's outcome.
+        identity: the producer; None: the request does not identify it.
     """
     status = outcome.status
     if status in (Status.APPENDED, Status.DUPLICATE):
         offset = outcome.offset if outcome.offset >= 0 else None
         return _json(200, AppendAnswer(offset=offset, duplicate=status is Status.DUPLICATE))
-    who, epoch, seq = _OF_HEADERS if identity is None or identity.name else _OF_BODY
+    producer, epoch, seq = _OF_HEADERS if identity is None or identity.name else _OF_BODY
     if status in (Status.GAP, Status.OVERLAP):
         text = f"sequence {outcome.expected} is expected here"
         if status is Status.OVERLAP:
@@ -189,10 +191,10 @@ def appended(outcome: Outcome, identity: Identity | None) -> Response:
             error="producer_fenced", message=text, field=epoch, current_epoch=known
         )
         return _json(409, conflict)
-    code, is_about_who = _REFUSED[status]
+    code, is_of_producer = _REFUSED[status]
     if status is Status.REFUSED:
         code = _BY_KAFKA.get(outcome.code, code)
-    return refusal(code, outcome.reason or status.value, who if is_about_who else None)
+    return refusal(code, outcome.reason or status.value, producer if is_of_producer else None)
 
 
 def _json(status: int, answer: BaseModel) -> Response:
@@ -201,7 +203,7 @@ def _json(status: int, answer: BaseModel) -> Response:
 
 
 def add_record_handlers(app: FastAPI) -> None:
-    """Have the errors of these routes told as all the others are (see `errors`)."""
+    """Give the errors of these routes the common form."""
 
     @app.exception_handler(RefusedError)
     async def refused(_: Request, error: RefusedError) -> JSONResponse:
@@ -209,7 +211,7 @@ def add_record_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, error: ClientDisconnect) -> JSONResponse:  # noqa: ARG001
-        return refusal(400, "the body ended too early", "body")  # nobody hears it
+        return refusal(400, "the body ended too early", "body")  # not received: the client has gone
 
     @app.exception_handler(OffsetRangeError)
     async def outside(_: Request, error: OffsetRangeError) -> Response:

@@ -1,4 +1,4 @@
-"""/v1/topics/{topic}/partitions/{partition}/records: appending records, and reading them."""
+"""/v1/topics/{topic}/partitions/{partition}/records: append and read records."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -39,11 +39,11 @@ _Number = Annotated[int, Path(ge=0, le=2**31 - 1), IN_DIGITS]
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """What records may take.
+    """Bounds of the records endpoint.
 
     Attributes:
-        batch_bytes_max: the largest batch, and the longest body that it is made of.
-        memory_bytes_max: for appends in flight; and as much for reads and their answers.
+        batch_bytes_max: the largest batch, and the longest body for it.
+        memory_bytes_max: for appends in flight; and as much again for reads and their responses.
     """
 
     batch_bytes_max: int = 1_048_588
@@ -51,7 +51,7 @@ class RecordLimits:
 
 
 def reads_own_body(path: str) -> bool:
-    """Whether a path is served here: then the body is bounded here, too."""
+    """Whether a path is served here: then its body is bounded here, too."""
     return _THIS.fullmatch(path) is not None
 
 
@@ -60,7 +60,7 @@ class RecordRoutes:
 
     Parameters:
         engine: the engine; None while there is none yet.
-        limits: what records may take.
+        limits: bounds of the endpoint.
     """
 
     def __init__(self, engine: Callable[[], Engine | None], limits: RecordLimits) -> None:
@@ -82,14 +82,14 @@ class RecordRoutes:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let reads that wait end with what there is."""
+        """End the reads that wait, with the records there are."""
         self._reads.close()
 
     async def append(self, request: Request, topic: _Topic, partition: _Number) -> Response:
         """Append records, all or none, as one batch.
 
         With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
-        request that was answered already is not stored again.
+        repeated request is not stored again.
         """
         await self._partition(topic, partition)
         named = by_headers(request.headers)
@@ -100,7 +100,7 @@ class RecordRoutes:
             batch = await self._maker.make(way, body, named, pool)
             held.more(len(batch.data))
             del body
-            # The server may have begun to stop, the topic may have gone, since it was looked at.
+            # Look again: meanwhile the server may have begun to stop, or the topic was deleted.
             place, service = await self._partition(topic, partition), self._ready()
             outcome = await service.append(
                 place, batch.data, batch.identity, repeatable=batch.repeatable
@@ -114,7 +114,7 @@ class RecordRoutes:
         partition: _Number,
         query: Annotated[ReadQuery, Query()],
     ) -> Response:
-        """Read records from an offset on; the reader keeps its own place."""
+        """Read records from an offset on; the reader keeps its own position."""
         place = await self._partition(topic, partition)
         held = HeldBytes(self._read_memory)
         try:
@@ -137,7 +137,7 @@ class RecordRoutes:
 
 
 def _content(place: Partition, page: Page) -> bytes:
-    """See `RecordsAnswer`; put together from records that are JSON already."""
+    """Make the JSON of a `RecordsAnswer` from records that are JSON already."""
     start = place.log.start_offset
     end = max(place.known_end, page.next_offset)
     numbers = f'"next_offset":{page.next_offset},"log_start":{start},"log_end":{end}'
@@ -145,13 +145,13 @@ def _content(place: Partition, page: Page) -> bytes:
 
 
 def append_description() -> dict[str, Any]:
-    """The headers and the body of an append."""
+    """Describe an append for OpenAPI: FastAPI does not read its headers and body itself."""
     schema = AppendRequest.model_json_schema()
     kinds = schema.pop("$defs", {})
     return {
         "parameters": [
             _header(PRODUCER_ID, {"type": "string"}, "1 to 256 bytes of UTF-8, all visible"),
-            _header(PRODUCER_EPOCH, _NUMBER, "higher each time the producer begins anew"),
+            _header(PRODUCER_EPOCH, _NUMBER, "higher each time the producer restarts"),
             _header(PRODUCER_SEQ, _NUMBER, "counts requests, from 0 in each epoch"),
         ],
         "requestBody": {
@@ -171,7 +171,7 @@ def _header(name: str, schema: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def _inlined(schema: Any, kinds: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """A JSON schema whose definitions stand where they are used."""
+    """Replace references in a JSON schema by their definitions."""
     if isinstance(schema, dict):
         if "$ref" in schema:
             return _inlined(kinds[schema["$ref"].rpartition("/")[2]], kinds)

@@ -1,4 +1,4 @@
-"""A request's body made into a record batch."""
+"""The producer that a request identifies, and the record batch made of its body."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ from pidlease.kafka.records.record_batch import MAGIC
 from pidlease.storage.io_pool import IoPool
 from proxy.http.record_responses import BodyTooLongError, ProducerFieldError, WrongTypeError
 
-#: Bodies that are made into batches on the event loop: one or two milliseconds at most.
+#: Bodies made into batches on the event loop: one or two milliseconds at most.
 _JSON_INLINE_BYTES: Final = 8 << 10
 _RAW_INLINE_BYTES: Final = 256 << 10
 _HEADERS: Final = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
@@ -40,15 +40,15 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def by_headers(headers: Headers) -> Identity | None:
-    """The producer of policy epoch that the headers name; it counts requests.
+    """Return the producer of policy epoch that the headers identify; it numbers requests.
 
     Returns:
-        None: there is none of the three headers.
+        None: the request has none of the three headers.
 
     Raises:
-        ProducerFieldError: one is missing, is there twice, or makes no sense.
+        ProducerFieldError: a header is missing, repeated or invalid.
     """
-    # As they came: not every producer id is Latin-1, which Headers takes them for.
+    # Use the raw bytes: Headers decodes as Latin-1, and producer ids are UTF-8.
     found: dict[str, list[bytes]] = {name: [] for name in _HEADERS}
     names = {name.lower().encode(): name for name in _HEADERS}
     for key, value in headers.raw:
@@ -70,7 +70,7 @@ def by_headers(headers: Headers) -> Identity | None:
 
 
 def _number(name: str, value: bytes) -> int:
-    # bytes.isdigit is about ASCII alone.
+    # bytes.isdigit accepts ASCII only.
     if not value.isdigit() or len(value) > _DIGITS_MAX or int(value) > NUMBER_MAX:
         raise ProducerFieldError(
             name, f"is a number in digits, 0 to {NUMBER_MAX}, and nothing else"
@@ -87,24 +87,24 @@ def _name(value: bytes) -> str:
         name = value.decode()
     except UnicodeDecodeError:
         raise ProducerFieldError(PRODUCER_ID, "is no UTF-8") from None
-    # Without what cannot be seen: two that look alike would be two producers.
+    # No invisible characters: two ids that look alike would be two producers.
     if not name.isprintable():
         raise ProducerFieldError(PRODUCER_ID, "has characters that cannot be seen")
     return name
 
 
 def by_body(request: AppendRequest, named: Identity | None) -> Identity | None:
-    """Who sends the records of a JSON body.
+    """Return the producer of the records of a JSON body.
 
     Parameters:
         request: the body.
-        named: who the headers say it is.
+        named: the producer that the headers identify.
 
     Returns:
-        None: nobody says who it is.
+        None: neither headers nor body identify a producer.
 
     Raises:
-        ProducerFieldError: both say so, something is missing, or makes no sense.
+        ProducerFieldError: both identify one, or a field is missing or invalid.
     """
     numbers = {
         "pid": request.pid,
@@ -117,7 +117,7 @@ def by_body(request: AppendRequest, named: Identity | None) -> Identity | None:
         return named
     if named is not None:
         raise ProducerFieldError(
-            given[0], f"and {PRODUCER_ID} are two ways to say who sends; use one"
+            given[0], f"and {PRODUCER_ID} are two ways to identify the producer; use one"
         )
     pid, generation, first, last = numbers.values()
     if pid is None or generation is None or first is None:
@@ -137,8 +137,8 @@ def _leased(pid: int, generation: int, first: int, last: int | None, records: in
             raise ProducerFieldError(
                 "first_sequence", f"{records} records from it on go beyond {_INT64_MAX}"
             )
-    # What stands in the log is read by every start after this: nothing there may make no sense,
-    # also where nothing is judged.
+    # Every later start reads the log: it must have no invalid batch, not even where batches are
+    # not validated.
     if records > last - first + 1:
         raise ProducerFieldError(
             "last_sequence", f"{records} records do not fit sequences {first}..{last}"
@@ -147,13 +147,13 @@ def _leased(pid: int, generation: int, first: int, last: int | None, records: in
 
 
 class NewBatch(NamedTuple):
-    """What a body was made into.
+    """A batch made of a body.
 
     Attributes:
         data: the batch.
-        identity: who sends it; None: nobody says so.
-        repeatable: whether the same request makes the same content: each record brought its time,
-            or none did, and all have the server's.
+        identity: the producer; None: the request does not identify it.
+        repeatable: whether the same request makes the same content: either each record has its own
+            time, or all have the server's.
     """
 
     data: bytearray
@@ -173,15 +173,15 @@ class BatchMaker:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max: Final = bytes_max
-        # One large body at a time: what it takes beside its own size comes once, and threads
-        # would only take the interpreter from one another.
+        # One large body at a time: the memory it needs beside its own size is needed once, and
+        # threads would only compete for the interpreter.
         self._large: Final = asyncio.Lock()
 
     def way_of(self, request: Request) -> tuple[Build, int]:
-        """How a request's body is to be read, and up to which size on the event loop.
+        """Return how to build a batch of a body, and up to which size on the event loop.
 
         Raises:
-            WrongTypeError: it is of no kind that is taken.
+            WrongTypeError: the type of the body is not supported.
         """
         coding = request.headers.get("content-encoding", "identity")
         if coding.strip().lower() != "identity":
@@ -201,14 +201,14 @@ class BatchMaker:
         """Make a batch of a body.
 
         Parameters:
-            way: as `way_of` says.
+            way: the result of `way_of`.
             body: the body.
-            named: who sends it, as the headers say.
-            pool: the threads for large ones.
+            named: the producer that the headers identify.
+            pool: the threads for large bodies.
 
         Raises:
-            RequestValidationError: the body says nothing that makes sense.
-            ProducerFieldError: what it says of its producer does not.
+            RequestValidationError: the body is invalid.
+            ProducerFieldError: a field that identifies the producer is invalid.
             BodyTooLongError: the batch would be too large.
         """
         build, inline_bytes = way

@@ -1,4 +1,4 @@
-"""Memory for requests in flight, and bodies that are read into it."""
+"""Memory for requests in flight, and the bodies read into it."""
 
 import asyncio
 from types import TracebackType
@@ -7,15 +7,16 @@ from typing import Final, Self
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 from pidlease.core.byte_budget import ByteBudget
 from proxy.http.record_responses import BodyTooLongError, BodyTooSlowError, NoRoomError
 
-#: What a request takes beside what it brings: its headers, its task, who waits for what.
+#: What a request takes beside its body: headers, task, futures.
 _REQUEST_BYTES: Final = 8 << 10
-#: How long the next part of a body, or room for the next part of an answer, may take to come.
+#: How long the next part of a body may take to come, or the next part of a response to go out.
 _IDLE_SECONDS: Final = 30.0
-#: Parts in which an answer goes out; no more of it waits in a connection.
+#: The parts of a response: no more of it waits in a connection.
 _PART_BYTES: Final = 64 << 10
 
 
@@ -64,18 +65,18 @@ class HeldBytes:
 
 
 async def read_body(request: Request, limit: int, held: HeldBytes) -> bytearray:
-    """Read a request's body, no further than a limit.
+    """Read a request's body up to a limit.
 
     Parameters:
         request: the request.
         limit: in bytes.
-        held: gets the body's size as it comes.
+        held: counts the body's bytes as they come.
 
     Raises:
-        BodyTooLongError: it is longer.
-        BodyTooSlowError: it stopped coming.
-        NoRoomError: there is no room for it.
-        ClientDisconnect: the client went away.
+        BodyTooLongError: the body is longer.
+        BodyTooSlowError: the body stopped coming.
+        NoRoomError: not enough memory is free.
+        ClientDisconnect: the client disconnected.
     """
     text = f"the body is longer than {limit} bytes; send less at once"
     announced = request.headers.get("content-length", "0")
@@ -101,19 +102,19 @@ async def read_body(request: Request, limit: int, held: HeldBytes) -> bytearray:
 
 
 class HeldResponse(Response):
-    """An answer that counts as held until it is out.
+    """A response that counts as held until it is sent.
 
     Parameters:
         content: JSON.
-        held: what counts it.
+        held: counts its bytes.
     """
 
     def __init__(self, content: bytes, held: HeldBytes) -> None:
         super().__init__(content, media_type="application/json")
         self._held: Final = held
 
+    @override
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """See the ASGI specification."""
         try:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
@@ -122,7 +123,7 @@ class HeldResponse(Response):
                 part = bytes(content[at : at + _PART_BYTES])
                 more = at + _PART_BYTES < len(content)
                 message = {"type": "http.response.body", "body": part, "more_body": more}
-                # Who does not read on is cut off, so that others get the room.
+                # A client that does not read is cut off, so that others get the memory.
                 async with asyncio.timeout(_IDLE_SECONDS):
                     await send(message)
         finally:

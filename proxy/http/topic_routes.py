@@ -1,7 +1,6 @@
-"""/v1/topics and /v1/topic-defaults: topics, and their settings as they are and as they are to be.
+"""/v1/topics and /v1/topic-defaults: topics and their settings, to read and to change.
 
-What is set for all topics has a path of its own: below /v1/topics it would be in the way of a
-topic of that name.
+The settings of all topics have their own path: below /v1/topics it would hide a topic of that name.
 """
 
 import heapq
@@ -46,7 +45,7 @@ class NotStoredError(Exception):
 
 
 class _Changes:
-    """Those that are asked for and not made yet: the engine makes one at a time."""
+    """The requested changes: the engine makes one at a time, the others wait."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -55,8 +54,8 @@ class _Changes:
         """Make a change.
 
         Raises:
-            NotReadyError: too many wait already.
-            NotStoredError: it could not be made durable.
+            NotReadyError: too many changes wait already.
+            NotStoredError: the change could not be made durable.
         """
         if self._waiting >= _WAITING_MAX:
             change.close()
@@ -89,7 +88,7 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
         after: Annotated[str, Query(max_length=249)] = "",
         limit: Annotated[int, Query(ge=1, le=TOPICS_MAX)] = TOPICS_MAX,
     ) -> TopicsAnswer:
-        """Topics, in the order of their names, behind one that is named."""
+        """List topics in the order of their names, after a given one."""
         current = ready()
         names = (name for name in current.topics if name > after)
         found = heapq.nsmallest(limit + 1, names)
@@ -98,7 +97,7 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
     @router.get("/topics/{topic}")
     async def topic(topic: _Name) -> TopicAnswer:
-        """A topic, with the settings that are in force."""
+        """Return a topic with its settings in force."""
         current = ready()
         return _answer(current, await find_topic(current, topic))
 
@@ -112,12 +111,12 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
     @router.get("/topic-defaults")
     async def defaults() -> SettingsAnswer:
-        """The settings of topics that have none of their own."""
+        """Return the settings of topics without their own."""
         return _defaults(ready())
 
     @router.patch("/topic-defaults")
     async def change_defaults(request: SettingsChange) -> SettingsAnswer:
-        """Change what is set for all topics, durably and at once."""
+        """Change the settings of all topics, durably and at once."""
         current = ready()
         await changes.make(current.change_all_topics(change_of_shared(request.root)))
         return _defaults(current)
@@ -126,7 +125,7 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
 
 def add_topic_handlers(app: FastAPI) -> None:
-    """Have the errors of these routes told as all the others are (see `errors`)."""
+    """Give the errors of these routes the common form."""
 
     @app.exception_handler(SettingError)
     async def unfit(_: Request, error: SettingError) -> JSONResponse:
@@ -137,12 +136,12 @@ def add_topic_handlers(app: FastAPI) -> None:
         return refusal(503, f"the change could not be stored: {error}")
 
 
-#: How much of a setting's name is told back.
+#: How much of a setting's name an error repeats.
 _SHOWN: Final = 100
 
 
 def _sayable(text: str) -> str:
-    """A text as UTF-8 has it: JSON's escapes can say halves of characters, which that cannot."""
+    """Replace lone surrogates: JSON's escapes can express them, UTF-8 cannot."""
     return text.encode(errors="replace").decode()
 
 

@@ -44,6 +44,8 @@ _ALLOWED: dict[str, set[str]] = {
     "pidlease/engine/leases/leases.py": _HOLE,
     "pidlease/engine/named_leases.py": _HOLE,
     "pidlease/client/produce_messages.py": {"tell"},  # a method of BytesIO
+    "pidlease/observability/metric_catalogue.py": {"door"},  # a label
+    "proxy/cli/copy_command.py": {"behind"},  # a column of the comparison
 }
 
 

@@ -97,7 +97,7 @@ def test_show() -> None:
             ("pidlease.deduplication", "off", "the topic"),
             ("pidlease.policies", "none,kafka", "all topics"),
             ("retention.ms", "86400000", "the server's start"),
-            ("pidlease.initial", "policy", "nobody"),
+            ("pidlease.initial", "policy", "default"),
         ):
             assert any(all(each in line for each in said) for line in lines), said
         assert json.loads(server.run("show", "orders", "--json")[1]) == TOPIC
