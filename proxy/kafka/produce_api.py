@@ -16,12 +16,12 @@ from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of, no_policy
 from pidlease.engine.engine import Engine
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
-from pidlease.kafka.codec.produce_server import (
+from pidlease.kafka.codec.produce import (
     PartitionData,
-    PartitionResult,
+    PartitionResponse,
     ProduceRequest,
-    read_produce,
-    write_produce,
+    read_produce_request,
+    write_produce_response,
 )
 from pidlease.kafka.records.record_batch import (
     MAGIC,
@@ -43,10 +43,10 @@ OWN_PIDS_FROM: Final = 1 << 48
 
 #: Brings a batch to Kafka as it is, with a transactional id, and tells what Kafka made of it.
 Passing = Callable[
-    [TopicPartition, memoryview, str | None, Callable[[PartitionResult], None]], None
+    [TopicPartition, memoryview, str | None, Callable[[PartitionResponse], None]], None
 ]
 
-_PENDING = PartitionResult(ErrorCode.unknown_server_error.value)
+_PENDING = PartitionResponse(ErrorCode.unknown_server_error.value)
 
 
 class _Reply:
@@ -68,7 +68,7 @@ class _Reply:
         """Where the request came from."""
         return self._slot.connection
 
-    def put(self, place: int, result: PartitionResult) -> None:
+    def put(self, place: int, result: PartitionResponse) -> None:
         """Fill in a partition's result."""
         self._results[place] = result
         if result.code:
@@ -81,7 +81,7 @@ class _Reply:
         """Fill in a partition's result as the engine says it."""
         status, offset = outcome.status, outcome.offset
         if status is Status.APPENDED or (status is Status.DUPLICATE and offset >= 0):
-            self.put(place, PartitionResult(0, offset, log_start))
+            self.put(place, PartitionResponse(0, offset, log_start))
             return
         self._tell_error(place, header, log_start, outcome)
 
@@ -90,7 +90,7 @@ class _Reply:
     ) -> None:
         """The same for policies whose clients read more: a duplicate is told from an append."""
         if outcome.status is Status.DUPLICATE and outcome.offset >= 0:
-            told = PartitionResult(0, outcome.offset, log_start, Status.DUPLICATE.value)
+            told = PartitionResponse(0, outcome.offset, log_start, Status.DUPLICATE.value)
             self.put(place, told)
             return
         self.tell(place, header, log_start, outcome)
@@ -101,13 +101,15 @@ class _Reply:
         status = outcome.status
         code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
         number = outcome.code or code.value
-        self.put(place, PartitionResult(number, -1, log_start, _message(header, outcome)))
+        self.put(place, PartitionResponse(number, -1, log_start, _message(header, outcome)))
 
     def _send(self) -> None:
         slot = self._slot
         if self._request.acks != 0:
             slot.fill(
-                write_produce(self._version, slot.correlation_id, self._request, self._results)
+                write_produce_response(
+                    self._version, slot.correlation_id, self._request, self._results
+                )
             )
             return
         slot.fill()
@@ -160,7 +162,7 @@ class ProduceApi:
         Raises:
             MalformedError: it is none. Then nothing of it has had an effect.
         """
-        request = read_produce(frame, header.body, header.version)
+        request = read_produce_request(frame, header.body, header.version)
         reply = _Reply(slot, header.version, request)
         if request.transactional_id is not None and self._passing is not None:
             if len(request.transactional_id.encode()) > _TRANSACTIONAL_ID_BYTES_MAX:
@@ -199,7 +201,7 @@ class ProduceApi:
         try:
             header = self._check(data)
         except _RefusedError as error:
-            result = PartitionResult(error.code.value, -1, log_start, str(error))
+            result = PartitionResponse(error.code.value, -1, log_start, str(error))
             self._refused(reply, part, intact=error.code is not ErrorCode.corrupt_message)
             reply.put(place, result)
             return True
@@ -230,7 +232,7 @@ class ProduceApi:
             result = _not_yet(topic, index)
             if (topic, index) in missing:
                 code = ErrorCode.unknown_topic_or_partition.value
-                result = PartitionResult(code, message=f"{topic}-{index} does not exist")
+                result = PartitionResponse(code, message=f"{topic}-{index} does not exist")
             reply.put(place, result)
 
     def _pass(
@@ -263,10 +265,10 @@ class ProduceApi:
         return header
 
 
-def _not_yet(topic: str, index: int) -> PartitionResult:
+def _not_yet(topic: str, index: int) -> PartitionResponse:
     """Kafka's answer while a partition has no leader: clients keep what they have for it."""
     code = ErrorCode.not_leader_or_follower.value
-    return PartitionResult(code, message=f"{topic}-{index} cannot be read yet")
+    return PartitionResponse(code, message=f"{topic}-{index} cannot be read yet")
 
 
 def _check_form(header: BatchHeader, size: int) -> None:
@@ -285,13 +287,13 @@ class _RefusedError(Exception):
         self.code = code
 
 
-def _refusal(request: ProduceRequest) -> PartitionResult:
+def _refusal(request: ProduceRequest) -> PartitionResponse:
     """What is wrong with the request as a whole."""
     if request.transactional_id is not None:
         code = ErrorCode.transactional_id_authorization_failed.value
-        return PartitionResult(code, message="transactions are not served")
+        return PartitionResponse(code, message="transactions are not served")
     code = ErrorCode.invalid_required_acks.value
-    return PartitionResult(code, message=f"acks={request.acks} is none of -1, 0, 1")
+    return PartitionResponse(code, message=f"acks={request.acks} is none of -1, 0, 1")
 
 
 def _foreign(pid: int) -> Outcome:

@@ -15,7 +15,7 @@ from pidlease.kafka.api import API_API_VERSIONS, API_PRODUCE
 from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
 from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
-from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
 from tests.kafka_backend.test_link import frame, read
 from tests.servers.ports import LOOPBACK, free_ports
@@ -118,34 +118,38 @@ async def sending(count: int = 1) -> AsyncIterator[tuple[ProduceChannels, Known,
 
 
 def send(
-    channels: ProduceChannels, producer: int, batch: Batch
-) -> asyncio.Future[Row | UpstreamError]:
-    future: asyncio.Future[Row | UpstreamError] = asyncio.get_running_loop().create_future()
+    channels: ProduceChannels, producer: int, batch: ProduceBatch
+) -> asyncio.Future[PartitionResponse | UpstreamError]:
+    future: asyncio.Future[PartitionResponse | UpstreamError] = (
+        asyncio.get_running_loop().create_future()
+    )
     channels.send(producer, batch, future.set_result)
     return future
 
 
-async def within(future: asyncio.Future[Row | UpstreamError]) -> Row | UpstreamError:
+async def within(
+    future: asyncio.Future[PartitionResponse | UpstreamError],
+) -> PartitionResponse | UpstreamError:
     async with asyncio.timeout(_SECONDS):
         return await future
 
 
 async def test_the_leader_gives_up_before_the_connection_does() -> None:
     async with sending() as (channels, known, (broker,)):
-        sent = send(channels, 5, Batch(PLACE, b"x"))
+        sent = send(channels, 5, ProduceBatch(PLACE, b"x"))
         body, answer = await broker.take()
         assert body.timeout.total_seconds() == 0.8 * known.config.request_seconds
         answer(0)
-        assert await within(sent) == Row(0, 7)
+        assert await within(sent) == PartitionResponse(0, 7)
 
 
 @pytest.mark.parametrize(("code", "refreshes"), [(76, 0), (6, 1), (100, 1)])
 async def test_an_error_of_stale_metadata_refreshes_it(code: int, refreshes: int) -> None:
     """A compression type that the broker lacks says nothing of the leader; an unknown id does."""
     async with sending() as (channels, known, (broker,)):
-        sent = send(channels, 5, Batch(PLACE, b"x"))
+        sent = send(channels, 5, ProduceBatch(PLACE, b"x"))
         (await broker.take())[1](code)
-        assert await within(sent) == Row(code, -1)
+        assert await within(sent) == PartitionResponse(code, -1)
         assert known.refreshes == refreshes
 
 
@@ -153,9 +157,9 @@ async def test_producers_share_a_connection_one_behind_the_other() -> None:
     """Who has nothing in flight leaves it to the next."""
     async with sending() as (channels, _, (broker,)):
         for producer in range(1, 9):
-            sent = send(channels, producer, Batch(PLACE, b"x"))
+            sent = send(channels, producer, ProduceBatch(PLACE, b"x"))
             (await broker.take())[1](0)
-            assert await within(sent) == Row(0, 7)
+            assert await within(sent) == PartitionResponse(0, 7)
         assert broker.connections == 1
 
 
@@ -164,11 +168,13 @@ async def test_a_connection_that_could_not_be_made_is_tried_again() -> None:
         (port,) = free_ports(1)
         broker.close()
         broker.port = port
-        assert isinstance(await within(send(channels, 5, Batch(PLACE, b"x"))), UpstreamAwayError)
+        assert isinstance(
+            await within(send(channels, 5, ProduceBatch(PLACE, b"x"))), UpstreamAwayError
+        )
         await broker.listen(port)
-        sent = send(channels, 5, Batch(PLACE, b"x"))
+        sent = send(channels, 5, ProduceBatch(PLACE, b"x"))
         (await broker.take())[1](0)
-        assert await within(sent) == Row(0, 7)
+        assert await within(sent) == PartitionResponse(0, 7)
         assert known.address(1)[1] == port
 
 
@@ -177,25 +183,25 @@ async def test_without_a_producer_the_next_goes_to_the_new_leader() -> None:
     async with sending(2) as (channels, known, (old, new)):
         for producer, leader in ((0, new), (5, old)):
             known.lead(1)
-            first, second = (send(channels, producer, Batch(PLACE, b"x")) for _ in range(2))
+            first, second = (send(channels, producer, ProduceBatch(PLACE, b"x")) for _ in range(2))
             refuse, later = (await old.take())[1], (await old.take())[1]
             known.lead(2)
             refuse(6)
-            assert (await within(first)) == Row(6, -1)
-            third = send(channels, producer, Batch(PLACE, b"x"))
+            assert (await within(first)) == PartitionResponse(6, -1)
+            third = send(channels, producer, ProduceBatch(PLACE, b"x"))
             if leader is new:
                 (await new.take())[1](0)
             later(0)
             if leader is old:
                 (await old.take())[1](0)
-            assert await within(second) == await within(third) == Row(0, 7)
+            assert await within(second) == await within(third) == PartitionResponse(0, 7)
 
 
 async def test_a_request_belongs_to_one_transaction() -> None:
     async with sending() as (channels, _, (broker,)):
         ids = ["one", "two", None, None]
         places = [PLACE, OTHER, PLACE, OTHER]
-        sent = [send(channels, 5, Batch(place, b"x", id_))
+        sent = [send(channels, 5, ProduceBatch(place, b"x", id_))
                 for place, id_ in zip(places, ids, strict=True)]  # fmt: skip
         asked = []
         for _ in range(3):
@@ -205,4 +211,4 @@ async def test_a_request_belongs_to_one_transaction() -> None:
             answer(0)
         assert asked == [("one", [0]), ("two", [1]), (None, [0, 1])]
         for each in sent:
-            assert await within(each) == Row(0, 7)
+            assert await within(each) == PartitionResponse(0, 7)

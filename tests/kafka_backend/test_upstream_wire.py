@@ -12,10 +12,10 @@ from kio.serial import entity_reader, entity_writer
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH, API_PRODUCE, SENT_VERSIONS
 from pidlease.kafka.codec import fetch_client as fetch_wire
-from pidlease.kafka.codec import produce_client as produce_wire
+from pidlease.kafka.codec import produce as produce_wire
 from pidlease.kafka.codec.fetch_rows import empty_row, read_rows, write_answer
 from pidlease.kafka.codec.messages import Request
-from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
 from tests.kafka_listener.messages import build
 
@@ -44,8 +44,10 @@ def write_response(key: int, version: int, values: dict[str, object]) -> bytes:
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @pytest.mark.parametrize("transactional_id", [None, "tx"])
 def test_produce_is_asked(version: int, transactional_id: str | None) -> None:
-    batches = [Batch(place, b"batch of %d" % place.partition, transactional_id) for place in PLACES]
-    frame = b"".join(produce_wire.write_produce(version, 9, 2500, batches))
+    batches = [
+        ProduceBatch(place, b"batch of %d" % place.partition, transactional_id) for place in PLACES
+    ]
+    frame = b"".join(produce_wire.write_produce_request(version, 9, 2500, batches))
     header, body = read_request(PRODUCE, version, frame)
     assert (header.request_api_key, header.request_api_version) == (PRODUCE, version)
     assert (header.correlation_id, header.client_id) == (9, "pidlease")
@@ -75,22 +77,26 @@ def test_produce_is_answered(version: int) -> None:
         {"name": "b", "partition_responses": [part(7, 0, 2**40, error_message=None)]},
     ]})  # fmt: skip
     why = "no; record 2: too long" if version >= 8 else ""
-    assert produce_wire.read_produce(version, frame) == {
-        PLACES[0]: Row(0, 42), PLACES[2]: Row(87, -1, why), PLACES[1]: Row(0, 2**40),
-    }  # fmt: skip
+    assert produce_wire.read_produce_response(version, frame) == {
+        PLACES[0]: PartitionResponse(0, 42),
+        PLACES[2]: PartitionResponse(87, -1, message=why),
+        PLACES[1]: PartitionResponse(0, 2**40),
+    }
     for size in range(len(frame)):
         with pytest.raises(UpstreamNonsenseError):
-            produce_wire.read_produce(version, frame[:size])
+            produce_wire.read_produce_response(version, frame[:size])
     with pytest.raises(UpstreamNonsenseError):
-        produce_wire.read_produce(version, frame + b"\0")
+        produce_wire.read_produce_response(version, frame + b"\0")
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 def test_a_batch_that_goes_alone_is_asked_as_others_are(version: int) -> None:
     for place in PLACES:
-        batch = Batch(place, b"a batch")
-        alone = produce_wire.write_alone(version, 9, 2500, batch)
-        assert b"".join(alone) == b"".join(produce_wire.write_produce(version, 9, 2500, [batch]))
+        batch = ProduceBatch(place, b"a batch")
+        alone = produce_wire.write_single_request(version, 9, 2500, batch)
+        assert b"".join(alone) == b"".join(
+            produce_wire.write_produce_request(version, 9, 2500, [batch])
+        )
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -106,13 +112,13 @@ def test_a_batch_that_went_alone_is_answered_as_others_are(
     responses = [{"name": "a", "partition_responses": [part]}]
     frame = write_response(PRODUCE, version, {"responses": responses})
     place = TopicPartition("a", 3)
-    alone = produce_wire.read_alone(version, frame, place)
-    assert alone is None or {place: alone} == produce_wire.read_produce(version, frame)
+    alone = produce_wire.read_single_response(version, frame, place)
+    assert alone is None or {place: alone} == produce_wire.read_produce_response(version, frame)
     assert (alone is None) == (version < 8 or code != 0 or message is not None)
     for other in (("a", 2), ("b", 3), ("", 3), ("a" * 7, 3)):
-        assert produce_wire.read_alone(version, frame, TopicPartition(*other)) is None
+        assert produce_wire.read_single_response(version, frame, TopicPartition(*other)) is None
     for damaged in (*(frame[:size] for size in range(len(frame))), frame + b"\0"):
-        assert produce_wire.read_alone(version, damaged, place) is None
+        assert produce_wire.read_single_response(version, damaged, place) is None
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -224,4 +230,4 @@ def test_a_batch_that_is_answered_twice(version: int) -> None:
         PRODUCE, version, {"responses": [{"name": "a", "partition_responses": rows}]}
     )
     with pytest.raises(UpstreamNonsenseError, match="twice"):
-        produce_wire.read_produce(version, frame)
+        produce_wire.read_produce_response(version, frame)

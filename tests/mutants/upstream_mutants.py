@@ -335,8 +335,8 @@ UPSTREAM: Final = (
     Mutant(
         "without a producer batches stay with the old leader",
         _CHANNELS,
-        "            self._end(lane)\n        if not isinstance(result, Row) or result.code in",
-        "            pass\n        if not isinstance(result, Row) or result.code in",
+        "goes to who leads now.\n            self._end(lane)\n",
+        "goes to who leads now.\n            pass\n",
         (_SENT,),
     ),
     Mutant(

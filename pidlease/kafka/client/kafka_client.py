@@ -26,7 +26,7 @@ from pidlease.kafka.codec.fetch_client import (
     write_fetch,
 )
 from pidlease.kafka.codec.messages import Request
-from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -81,7 +81,10 @@ class Upstream:
     # ------------------------------------------------------------------ for logs
 
     def send(
-        self, producer: int, batch: Batch, told: Callable[[Row | UpstreamError], None]
+        self,
+        producer: int,
+        batch: ProduceBatch,
+        told: Callable[[PartitionResponse | UpstreamError], None],
     ) -> None:
         """See `channels.ProduceChannels.send`."""
         self._channels.send(producer, batch, told)

@@ -19,13 +19,13 @@ from pidlease.kafka.api import API_PRODUCE
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
-from pidlease.kafka.codec.produce_client import (
-    Batch,
-    Row,
-    read_alone,
-    read_produce,
-    write_alone,
-    write_produce,
+from pidlease.kafka.codec.produce import (
+    PartitionResponse,
+    ProduceBatch,
+    read_produce_response,
+    read_single_response,
+    write_produce_request,
+    write_single_request,
 )
 from pidlease.kafka.error_codes import STALE_LEADER
 from pidlease.kafka.errors import (
@@ -49,11 +49,11 @@ _log = structlog.get_logger(__name__)
 
 #: Told what became of a batch. UpstreamLostError and UpstreamNonsenseError: it is not known; any
 #: other: it was not sent.
-Told = Callable[[Row | UpstreamError], None]
+Told = Callable[[PartitionResponse | UpstreamError], None]
 
 
 class _Send(NamedTuple):
-    batch: Batch
+    batch: ProduceBatch
     told: Told
 
 
@@ -82,7 +82,7 @@ class ProduceChannels:
         self._channels: dict[int, list[_Channel]] = {}
         self._lanes: dict[tuple[int, TopicPartition], _Lane] = {}
 
-    def send(self, producer: int, batch: Batch, told: Told) -> None:
+    def send(self, producer: int, batch: ProduceBatch, told: Told) -> None:
         """Send a batch to the leader of its partition, behind what the producer sent before.
 
         Parameters:
@@ -103,20 +103,20 @@ class ProduceChannels:
         lane.count += 1
         lane.channel.take(_Send(batch, partial(self._landed, lane, told)))
 
-    def _landed(self, lane: _Lane, told: Told, result: Row | UpstreamError) -> None:
+    def _landed(self, lane: _Lane, told: Told, result: PartitionResponse | UpstreamError) -> None:
         lane.count -= 1
         if not lane.count:
             lane.channel.leave(lane.key[0])
             self._end(lane)
-        if not isinstance(result, Row) or result.code:
+        if not isinstance(result, PartitionResponse) or result.code:
             self._failed(lane, result)
         told(result)
 
-    def _failed(self, lane: _Lane, result: Row | UpstreamError) -> None:
+    def _failed(self, lane: _Lane, result: PartitionResponse | UpstreamError) -> None:
         if not lane.key[0]:
             # Without a producer nothing is to stay in order: the next goes to who leads now.
             self._end(lane)
-        if not isinstance(result, Row) or result.code in STALE_LEADER:
+        if not isinstance(result, PartitionResponse) or result.code in STALE_LEADER:
             self._cluster.stale()
 
     def _end(self, lane: _Lane) -> None:
@@ -259,11 +259,13 @@ class _Channel:
         version, batch = self._version, sends[0].batch
         if len(sends) == 1 and batch.transactional_id is None:
             link.hold(
-                write_alone(version, number, self._timeout_ms, batch),
+                write_single_request(version, number, self._timeout_ms, batch),
                 partial(self._answered_alone, link, version, sends),
             )
             return
-        parts = write_produce(version, number, self._timeout_ms, [each.batch for each in sends])
+        parts = write_produce_request(
+            version, number, self._timeout_ms, [each.batch for each in sends]
+        )
         link.hold(parts, partial(self._answered, link, version, sends))
 
     def _answered_alone(
@@ -275,7 +277,7 @@ class _Channel:
     ) -> None:
         row = None
         if isinstance(answer, bytearray):
-            row = read_alone(version, answer, sends[0].batch.place)
+            row = read_single_response(version, answer, sends[0].batch.place)
         if row is None:
             self._answered(link, version, sends, answer)
             return
@@ -290,7 +292,7 @@ class _Channel:
         sends: list[_Send],
         answer: bytearray | UpstreamError,
     ) -> None:
-        rows: dict[TopicPartition, Row] = {}
+        rows: dict[TopicPartition, PartitionResponse] = {}
         error: UpstreamError
         if isinstance(answer, UpstreamError):
             # Whatever it was: the request is gone, and may have had its effect.
@@ -298,7 +300,7 @@ class _Channel:
         else:
             error = UpstreamNonsenseError(f"{link}: a batch is missing in an answer to Produce")
             try:
-                rows = read_produce(version, answer)
+                rows = read_produce_response(version, answer)
             except UpstreamNonsenseError as nonsense:
                 error = nonsense
             if rows.keys() != {send.batch.place for send in sends}:
@@ -311,7 +313,7 @@ class _Channel:
         self._schedule()
 
 
-def _tell(send: _Send, result: Row | UpstreamError) -> None:
+def _tell(send: _Send, result: PartitionResponse | UpstreamError) -> None:
     """Tell one of many; what goes wrong there is not to keep the others waiting."""
     try:
         send.told(result)

@@ -18,7 +18,7 @@ from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.codec.fetch_client import Fetched
-from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.error_codes import OFFSET_OUT_OF_RANGE
 from pidlease.kafka.errors import (
     UpstreamError,
@@ -65,7 +65,10 @@ class Upstream(Protocol):
     """What is asked of the cluster."""
 
     def send(
-        self, producer: int, batch: Batch, told: Callable[[Row | UpstreamError], None]
+        self,
+        producer: int,
+        batch: ProduceBatch,
+        told: Callable[[PartitionResponse | UpstreamError], None],
     ) -> None:
         """See `channels.ProduceChannels.send`."""
 
@@ -181,11 +184,16 @@ class KafkaPartitionLog:
             self._loop.call_soon(told, Forwarded(0, -1, definite=True, reason=reason))
             return
         self._upstream.send(
-            producer, Batch(self._place, new.data), partial(self._told, new.header.records, told)
+            producer,
+            ProduceBatch(self._place, new.data),
+            partial(self._told, new.header.records, told),
         )
 
     def _told(
-        self, records: int, told: Callable[[Forwarded], None], result: Row | UpstreamError
+        self,
+        records: int,
+        told: Callable[[Forwarded], None],
+        result: PartitionResponse | UpstreamError,
     ) -> None:
         if isinstance(result, UpstreamError):
             unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
@@ -347,9 +355,9 @@ class KafkaPartitionLog:
                     partition=str(self._place), reason=reason)  # fmt: skip
 
 
-def forwarded(row: Row) -> Forwarded:
+def forwarded(row: PartitionResponse) -> Forwarded:
     """Translate Kafka's answer to a batch. An offset beside an error code counts for nothing."""
-    code, offset, message = row
+    code, offset, _, message = row
     if code == 0 and offset >= 0:
         return Forwarded(0, offset)
     said = f"that it is at offset {offset}" if code == 0 else name_of(code)

@@ -46,8 +46,7 @@ from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.transactions import WRITERS_PREFIX
 from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import MalformedError, Reader, RequestHeader
-from pidlease.kafka.codec.produce_client import Batch, Row
-from pidlease.kafka.codec.produce_server import PartitionResult
+from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
@@ -261,41 +260,41 @@ class ForwardedApis:
         place: TopicPartition,
         data: memoryview,
         transactional_id: str | None,
-        told: Callable[[PartitionResult], None],
+        told: Callable[[PartitionResponse], None],
     ) -> None:
         """Bring a batch to Kafka that is its own affair."""
         counts, began = self._engine.counts, time.monotonic()
 
-        def answered(result: Row | UpstreamError) -> None:
+        def answered(result: PartitionResponse | UpstreamError) -> None:
             if isinstance(result, UpstreamError):
                 counts.forwarded(began, 0, -1)
                 LINES.write(_log, "info", "a batch was not answered", str(result),
                             partition=str(place), error=str(result))  # fmt: skip
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
                 code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
-                told(PartitionResult(code, message="its leader in Kafka did not answer"))
+                told(PartitionResponse(code, message="its leader in Kafka did not answer"))
                 return
             counts.forwarded(began, result.code, result.offset)
             if result.code == 0 and result.offset < 0:
                 LINES.write(_log, "error", "an answer of Kafka makes no sense", "no offset",
                             partition=str(place),
                             error=f"a batch is taken at offset {result.offset}")  # fmt: skip
-                told(PartitionResult(UNKNOWN_OUTCOME, message="Kafka does not say where it is"))
+                told(PartitionResponse(UNKNOWN_OUTCOME, message="Kafka does not say where it is"))
             else:
-                told(PartitionResult(result.code, result.offset, -1, result.message or None))
+                told(result)
 
         # By its id: what goes under one stays in order. Below 51 bytes there is none.
         producer = int.from_bytes(data[43:51], "big", signed=True)
         if producer >= OWN_PIDS_FROM:
             reason = f"PID {producer} was leased here, and takes part in no transaction"
-            told(PartitionResult(ErrorCode.invalid_record.value, message=reason))
+            told(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
         if producer in self._writers:
             reason = f"PID {producer} is the server's own"
-            told(PartitionResult(ErrorCode.invalid_record.value, message=reason))
+            told(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
         # Kafka's ids begin with 0, which would mean here that nothing is to stay in order.
-        self._upstream.send(~producer, Batch(place, data, transactional_id), answered)
+        self._upstream.send(~producer, ProduceBatch(place, data, transactional_id), answered)
 
     async def _make(self, name: str) -> None:
         """Have Kafka make a topic that a client asks for, if it is set to.

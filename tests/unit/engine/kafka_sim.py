@@ -24,7 +24,7 @@ from pidlease.engine.batch_identity import batch_of, identified
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.topic_counts import Counts
-from pidlease.kafka.codec.produce_client import Row
+from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from pidlease.kafka.records.record_batch import BatchHeader, check_intact, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, crc_of_send, under_writer
@@ -495,7 +495,7 @@ class World:
         fault = self.fault
         if fault is None or self.happened.get("fault", 0) < 3:
             return False
-        definite = forwarded(Row(fault.code, -1)).definite
+        definite = forwarded(PartitionResponse(fault.code, -1)).definite
         wanted = (Status.REFUSED, fault.code) if definite else (Status.FAILED, UNKNOWN_OUTCOME)
         return any(wanted in client.errors for client in self.clients)
 
@@ -563,7 +563,7 @@ class World:
             code, offset = self.kafka.take(bytes(new.data))
             if code == OLD_EPOCH:
                 self._note("fenced")
-            answer = forwarded(Row(code, offset))
+            answer = forwarded(PartitionResponse(code, offset))
             log.back.setdefault(pid, deque()).append((told, answer))
 
     def _back(self, pid: int, told: Told, answer: Forwarded) -> None:
@@ -582,7 +582,7 @@ class World:
         if pid is not None:
             _, told = self.log.out[pid].popleft()
             self._note("refused")
-            self._back(pid, told, forwarded(Row(NOT_ENOUGH_REPLICAS, -1)))
+            self._back(pid, told, forwarded(PartitionResponse(NOT_ENOUGH_REPLICAS, -1)))
 
     def _answer_fault(self) -> None:
         """The error code that is looked at here."""
@@ -595,7 +595,7 @@ class World:
         if not code:
             self._note("fault")
             code = fault.code
-        self._back(pid, told, forwarded(Row(code, offset)))
+        self._back(pid, told, forwarded(PartitionResponse(code, offset)))
 
     def _time_out(self) -> None:
         """Stored, and the other replicas were late: nobody knows."""
@@ -606,7 +606,7 @@ class World:
             if not code:
                 self._note("timed out")
                 code = TIMED_OUT  # beside the offset, as Kafka does it
-            self._back(pid, told, forwarded(Row(code, offset)))
+            self._back(pid, told, forwarded(PartitionResponse(code, offset)))
 
     def _cut(self) -> None:
         """A connection ends: answers are lost, and so are requests, but for the first ones."""

@@ -4,7 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Status
-from pidlease.kafka.codec.produce_client import Row
+from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.error_codes import CONTENT, FENCED, STALE_LEADER
 from pidlease.kafka.produce_errors import (
     PRODUCE_ERRORS,
@@ -61,7 +61,7 @@ async def _survives(world: World, fault: CodeFault) -> None:
 def test_what_is_certain_of_a_code(code: int) -> None:
     """An offset beside an error code says nothing: DelayedProduce leaves it there."""
     for offset in (-1, 7):
-        answer = forwarded(Row(code, offset))
+        answer = forwarded(PartitionResponse(code, offset))
         assert (answer.code, answer.offset) == (code, -1)
         assert answer.definite == (code in BEFORE_APPEND)
     row = produce_error(code)
@@ -72,8 +72,8 @@ def test_what_is_certain_of_a_code(code: int) -> None:
 
 
 def test_an_answer_without_an_offset_is_not_certain() -> None:
-    assert forwarded(Row(0, 5)) == (0, 5, False, "")
-    answer = forwarded(Row(0, -1))
+    assert forwarded(PartitionResponse(0, 5)) == (0, 5, False, "")
+    answer = forwarded(PartitionResponse(0, -1))
     assert (answer.code, answer.offset, answer.definite) == (0, -1, False)
 
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.codec.fetch_client import Fetched
-from pidlease.kafka.codec.produce_client import Batch, Row
+from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from pidlease.log.kafka import kafka_partition_log as module
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog, Upstream, Writers
@@ -30,9 +30,11 @@ class FakeUpstream:
         self.fetched: deque[Fetched | UpstreamError] = deque()
         self.asked: list[int] = []
         self.stales = 0
-        self.told: Callable[[Row | UpstreamError], None] | None = None
+        self.told: Callable[[PartitionResponse | UpstreamError], None] | None = None
 
-    def send(self, _: int, __: Batch, told: Callable[[Row | UpstreamError], None]) -> None:
+    def send(
+        self, _: int, __: ProduceBatch, told: Callable[[PartitionResponse | UpstreamError], None]
+    ) -> None:
         self.told = told
 
     async def fetch(self, _: TopicPartition, offset: int, __: int) -> Fetched:
@@ -115,12 +117,12 @@ async def send(log: KafkaPartitionLog, upstream: FakeUpstream, result: Any) -> F
 
 async def test_the_end_lies_behind_the_last_acknowledged_record() -> None:
     async with partition(10) as (log, upstream):
-        assert await send(log, upstream, Row(0, 10)) == Forwarded(0, 10)
+        assert await send(log, upstream, PartitionResponse(0, 10)) == Forwarded(0, 10)
         assert log.end_offset == 13
-        await send(log, upstream, Row(0, 4))  # answers come in any order
+        await send(log, upstream, PartitionResponse(0, 4))  # answers come in any order
         assert log.end_offset == 13
         for code in (7, 19):
-            assert (await send(log, upstream, Row(code, 20))).offset == -1
+            assert (await send(log, upstream, PartitionResponse(code, 20))).offset == -1
         assert log.end_offset == 13
 
 
@@ -134,6 +136,8 @@ async def test_an_unexpected_code_is_logged() -> None:
     async with partition() as (log, upstream):
         with capture_logs() as lines:
             for code in (0, 7, 19, 999):
-                assert (await send(log, upstream, Row(code, -1))).definite == (code == 19)
+                assert (await send(log, upstream, PartitionResponse(code, -1))).definite == (
+                    code == 19
+                )
         unexpected = [each for each in lines if "unexpected" in each["event"]]
         assert [each["code"] for each in unexpected] == [999]
