@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Final
 
 from pidlease.engine.engine import Engine
+from pidlease.kafka.codec.fetch import write_fetch_response
 from pidlease.kafka.codec.messages import read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.client_connection import Slot
-from proxy.kafka.fetch_poll import Poll
-from proxy.kafka.fetch_response import write_fetch
+from proxy.kafka.fetch_poll import Poll, found
 from proxy.kafka.memory_budget import MemoryBudget
 
 #: How long a poll may be held, whatever the client asks for.
@@ -56,7 +56,8 @@ class FetchApi:
             poll = await self._begin(header, frame)
             if not await self._read(slot, poll):
                 await self._read_later(slot, poll)
-            parts = await write_fetch(slot.correlation_id, header.version, poll)
+            topics = {name: (len(rows), map(found, rows)) for name, rows in poll.topics.items()}
+            parts = await write_fetch_response(header.version, slot.correlation_id, topics)
             await poll.count(slot.tell_error)
         slot.fill(*parts)
 

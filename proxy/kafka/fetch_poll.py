@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.topic_counts import count_read
+from pidlease.kafka.codec.fetch import PartitionRecords
 from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.kafka.error_codes import HELD_BACK
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
@@ -25,6 +26,20 @@ class Wanted:
     partition: Partition | None
     data: bytes = b""
     code: ErrorCode = ErrorCode.none
+
+
+def found(wanted: Wanted) -> PartitionRecords:
+    """A partition's part of the response, as of now."""
+    partition = wanted.partition
+    if partition is None:
+        return PartitionRecords(wanted.index, wanted.code, -1, -1, wanted.data)
+    return PartitionRecords(
+        wanted.index,
+        wanted.code,
+        partition.known_end,
+        partition.log.start_offset,
+        wanted.data,
+    )
 
 
 class Poll:

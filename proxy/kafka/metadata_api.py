@@ -15,9 +15,9 @@ from pidlease.kafka.codec.metadata import (
     BY_ID_FROM,
     FLEXIBLE_FROM,
     NO_ID,
-    Asked,
     MetadataReader,
     MetadataRequest,
+    RequestedTopic,
     topic_layout,
     write_head,
     write_no_topic,
@@ -116,17 +116,17 @@ class MetadataApi:
     def _knows(self, name: str) -> bool:
         return name in self._engine.topics or name in self._engine.awaited
 
-    def _one(self, version: int, layout: int, asked: Asked, missing: Set[str]) -> bytes:
+    def _one(self, version: int, layout: int, asked: RequestedTopic, missing: Set[str]) -> bytes:
         name, topic_id = asked
         if name is not None:
-            asked = Asked(name, NO_ID)
+            asked = RequestedTopic(name, NO_ID)
             found = self._engine.topics.get(name) or self._engine.awaited.get(name)
             code = _UNKNOWN if name in missing else _NOT_YET
             if illegal_name(name):
                 code = _ILLEGAL
         elif topic_id == NO_ID or version < BY_ID_FROM:
             found, code = None, _INVALID
-            asked = Asked("", topic_id)
+            asked = RequestedTopic("", topic_id)
         else:
             found, code = self._ids.find(topic_id.hex()), _UNKNOWN_ID
         if found is not None:

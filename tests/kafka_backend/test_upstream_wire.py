@@ -11,9 +11,9 @@ from kio.serial import entity_reader, entity_writer
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH, API_PRODUCE, SENT_VERSIONS
-from pidlease.kafka.codec import fetch_client as fetch_wire
+from pidlease.kafka.codec import fetch as fetch_wire
 from pidlease.kafka.codec import produce as produce_wire
-from pidlease.kafka.codec.fetch_rows import empty_row, read_rows, write_answer
+from pidlease.kafka.codec.fetch import empty_partition, join_partitions, read_partitions
 from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
@@ -123,7 +123,7 @@ def test_a_batch_that_went_alone_is_answered_as_others_are(
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_fetch_is_asked(version: int) -> None:
-    frame = fetch_wire.write_fetch(version, PLACES[1], 2**33, 5000, 70)
+    frame = fetch_wire.write_fetch_request(version, PLACES[1], 2**33, 5000, 70)
     header, body = read_request(FETCH, version, frame)
     assert (header.request_api_key, header.client_id) == (FETCH, "pidlease")
     assert (body.max_wait, body.min_bytes, body.max_bytes) == (timedelta(milliseconds=70), 1, 5000)
@@ -153,19 +153,19 @@ def fetched(version: int) -> bytes:
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_fetched_partitions_are_taken_apart_and_joined(version: int) -> None:
     frame = fetched(version)
-    code, rows = read_rows(version, frame)
+    code, rows = read_partitions(version, frame)
     first = 3 if version >= 5 else -1
     assert code == 0
-    assert {place: (row.code, row.size, row.marks) for place, row in rows.items()} == {
+    assert {place: (row.code, row.size, row.offsets) for place, row in rows.items()} == {
         ("a", 0): (0, 100, (90, 80, first)),
         ("a", 3): (6, 0, (90, 80, first)),
         ("b", 7): (0, 0, (90, 80, first)),
     }
     topics: dict[str, list[bytes | memoryview]] = {
-        "b": [rows["b", 7].data, empty_row(version, 8, 5, (1, 2, 3))],
+        "b": [rows["b", 7].data, empty_partition(version, 8, 5, (1, 2, 3))],
         "a": [rows["a", 3].data, rows["a", 0].data],
     }
-    joined = b"".join(write_answer(version, 5, topics))
+    joined = b"".join(join_partitions(version, 5, topics))
     kind: Any = load_response_schema(FETCH, version)
     body, size = entity_reader(kind)(joined, 4)
     assert size + 4 == len(joined)
@@ -180,7 +180,7 @@ def test_fetched_partitions_are_taken_apart_and_joined(version: int) -> None:
     ]  # fmt: skip
     for size in range(len(frame)):
         with pytest.raises(UpstreamNonsenseError):
-            read_rows(version, frame[:size])
+            read_partitions(version, frame[:size])
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -191,16 +191,16 @@ def test_one_fetched_partition(version: int) -> None:
             "last_stable_offset": 80, "log_start_offset": 3, "preferred_read_replica": -1,
             "aborted_transactions": [{"producer_id": 5, "first_offset": 4}], "records": b"xyz",
         }]}]})  # fmt: skip
-    found = fetch_wire.read_fetch(version, PLACES[1], frame)
+    found = fetch_wire.read_fetch_response(version, PLACES[1], frame)
     assert found == (0, 90, 3 if version >= 5 else -1, b"xyz")
     for size in range(len(frame)):
         with pytest.raises(UpstreamNonsenseError):
-            fetch_wire.read_fetch(version, PLACES[1], frame[:size])
+            fetch_wire.read_fetch_response(version, PLACES[1], frame[:size])
     with pytest.raises(UpstreamNonsenseError):
-        fetch_wire.read_fetch(version, PLACES[1], fetched(version))
+        fetch_wire.read_fetch_response(version, PLACES[1], fetched(version))
     for other in (TopicPartition("b", 8), TopicPartition("c", 7)):
-        with pytest.raises(UpstreamNonsenseError, match="was asked for"):
-            fetch_wire.read_fetch(version, other, frame)
+        with pytest.raises(UpstreamNonsenseError, match="was requested"):
+            fetch_wire.read_fetch_response(version, other, frame)
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -208,14 +208,14 @@ def test_a_fetch_that_has_to_wait(version: int) -> None:
     """Kafka says nothing of any partition where a quota is used up."""
     values = {"error_code": ErrorCode.none, "session_id": 0, "responses": []}
     frame = write_response(FETCH, version, values)
-    with pytest.raises(UpstreamAwayError, match="nothing to say"):
-        fetch_wire.read_fetch(version, PLACES[1], frame)
+    with pytest.raises(UpstreamAwayError, match="returns nothing"):
+        fetch_wire.read_fetch_response(version, PLACES[1], frame)
 
 
 def test_requests_have_correlation_ids_of_their_own() -> None:
     """An answer that comes twice is not to pass for the next one."""
     asked = [Request(3, 4).encode(topics=None, allow_auto_topic_creation=False) for _ in range(3)]
-    asked += [fetch_wire.write_fetch(11, PLACES[0], 0, 1, 0) for _ in range(3)]
+    asked += [fetch_wire.write_fetch_request(11, PLACES[0], 0, 1, 0) for _ in range(3)]
     ids = {frame[4:8] for frame in asked}
     assert len(ids) == 6
     assert bytes(4) not in ids

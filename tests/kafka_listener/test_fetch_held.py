@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
-from pidlease.kafka.codec.fetch_rows import FetchRow
+from pidlease.kafka.codec.fetch import EncodedPartition
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamLostError
 from proxy.kafka.forwarded.leader_fetches import ClientFetches, LeaderFetches
@@ -215,7 +215,7 @@ class Cluster:
         found = []
         for number in numbers:
             row = rows.get((topic, number), ErrorCode.none)
-            found.append((row.code or row.size) if isinstance(row, FetchRow) else row.value)
+            found.append((row.code or row.size) if isinstance(row, EncodedPartition) else row.value)
         return found
 
 

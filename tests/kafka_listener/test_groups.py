@@ -8,8 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.kafka import kafka_listener as door
+from proxy.kafka.groups.group import State
 from proxy.kafka.groups.group_steps import GroupLimits
-from proxy.kafka.groups.rebalance import State
 from tests.kafka_listener.client import WireClient
 from tests.kafka_listener.group_requests import (
     DELETE_GROUPS,

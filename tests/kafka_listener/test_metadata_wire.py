@@ -14,10 +14,10 @@ from kio.serial import entity_reader, entity_writer
 from pidlease.kafka.codec.metadata import (
     FLEXIBLE_FROM,
     NO_ID,
-    Asked,
     MetadataReader,
     MetadataRequest,
     PartitionRows,
+    RequestedTopic,
     topic_layout,
     write_head,
     write_no_topic,
@@ -74,7 +74,7 @@ def test_a_request_is_read_as_kio_reads_it(version: int) -> None:
         assert found.create == getattr(wanted, "allow_auto_topic_creation", True)
         if found.topics is not None:
             assert found.topics == [
-                Asked(each.name, _id_bytes(getattr(each, "topic_id", None)))
+                RequestedTopic(each.name, _id_bytes(getattr(each, "topic_id", None)))
                 for each in wanted.topics
             ]
 
@@ -159,7 +159,7 @@ def test_an_answer_is_byte_by_byte_what_kio_writes(version: int, counts: list[in
         name = f"topic-{place}"
         parts.append(write_topic(layout, name, topic_id.hex, rows.of(layout, count), count))
         wanted.append(_topic(name, topic_id, count))
-    parts.append(write_no_topic(layout, Asked("absent", NO_ID), 3))
+    parts.append(write_no_topic(layout, RequestedTopic("absent", NO_ID), 3))
     wanted.append(_topic("absent", None, 0, 3))
 
     found = write_head(version, 5, _CLUSTER) + b"".join(parts) + write_tail(version)
@@ -171,7 +171,7 @@ def test_an_answer_is_byte_by_byte_what_kio_writes(version: int, counts: list[in
 @pytest.mark.parametrize("version", [12, 13])
 def test_a_topic_that_no_id_names_has_a_null_name(version: int) -> None:
     topic_id = uuid.uuid4()
-    found = write_no_topic(topic_layout(version), Asked(None, topic_id.bytes), 100)
+    found = write_no_topic(topic_layout(version), RequestedTopic(None, topic_id.bytes), 100)
     whole = write_head(version, 5, _CLUSTER) + write_array(1, flexible=True) + found
     wanted = _by_kio(version, [_topic(None, topic_id, 0, 100)])
     assert whole[5:] + write_tail(version) == wanted

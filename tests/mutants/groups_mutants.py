@@ -10,7 +10,6 @@ _ROOM: Final = "pidlease/storage/offsets/offset_room.py"
 _CONNECTION: Final = "proxy/kafka/client_connection.py"
 _TABLE: Final = "pidlease/storage/offsets/offset_table.py"
 _GROUP: Final = "proxy/kafka/groups/group.py"
-_REBALANCE: Final = "proxy/kafka/groups/rebalance.py"
 _COORDINATOR: Final = "proxy/kafka/groups/group_coordinator.py"
 _API: Final = "proxy/kafka/groups/offsets_api.py"
 _EXPIRY: Final = "proxy/kafka/groups/offset_expiry.py"
@@ -164,28 +163,28 @@ GROUPS: Final = (
     ),
     Mutant(
         "an assignment of an older generation counts",
-        _REBALANCE,
+        _GROUP,
         "        if generation != self.generation:\n            return\n",
         "",
         (_STATES, _MACHINE),
     ),
     Mutant(
         "who waits in a rebalance is taken for gone",
-        _REBALANCE,
+        _GROUP,
         "        if member.waits:\n",
         "        if member.waits and member.is_new:\n",
         (_STATES,),
     ),
     Mutant(
         "who is late for a rebalance stays a member",
-        _REBALANCE,
+        _GROUP,
         "            if member.join is None and member.instance_id is None:\n",
         "            if member.join is None and member.instance_id == '':\n",
         (_STATES,),
     ),
     Mutant(
         "who does not ask for its assignment stays a member",
-        _REBALANCE,
+        _GROUP,
         "            for member_id in list(self._pending_sync):\n"
         "                self._remove(member_id)\n"
         "            self._prepare(now)\n",

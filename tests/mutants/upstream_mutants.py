@@ -335,8 +335,8 @@ UPSTREAM: Final = (
     Mutant(
         "without a producer batches stay with the old leader",
         _CHANNELS,
-        "            self._end(lane)\n        if not isinstance(result, PartitionResponse)",
-        "            pass\n        if not isinstance(result, PartitionResponse)",
+        "goes to who leads now.\n            self._end(lane)\n",
+        "goes to who leads now.\n            pass\n",
         (_SENT,),
     ),
     Mutant(

@@ -19,11 +19,11 @@ from pidlease.kafka.client.exchange import ask, ask_for
 from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.transactions import Fencing
-from pidlease.kafka.codec.fetch_client import (
-    Fetched,
+from pidlease.kafka.codec.fetch import (
+    FetchedRecords,
     first_offset,
-    read_fetch,
-    write_fetch,
+    read_fetch_response,
+    write_fetch_request,
 )
 from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
@@ -93,7 +93,7 @@ class Upstream:
         """See `cluster.Cluster.stale`."""
         self.cluster.stale()
 
-    async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> Fetched:
+    async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
         """See `kafka_log.Upstream`."""
         if self._closed:
             raise UpstreamAwayError("the server stops")
@@ -103,19 +103,19 @@ class Upstream:
             readers = self._reading[leader] = _Readers(self.cluster, leader)
         async with readers.link() as link:
             version = version_for(link, API_FETCH)
-            body = write_fetch(version, place, offset, bytes_max, wait_ms=0)
+            body = write_fetch_request(version, place, offset, bytes_max, wait_ms=0)
             return await ask_for(link, body, partial(self._fetched, version, place, offset))
 
     def _fetched(
         self, version: int, place: TopicPartition, offset: int, frame: bytearray
-    ) -> Fetched:
+    ) -> FetchedRecords:
         """An answer to a Fetch; it holds what there is, unless that was compacted away.
 
         Raises:
             UpstreamNonsenseError: it is none, or leaves out what must be there.
             UpstreamAwayError: Kafka has us wait.
         """
-        found = read_fetch(version, place, frame)
+        found = read_fetch_response(version, place, frame)
         if found.code:
             return found
         begin = first_offset(found.data)

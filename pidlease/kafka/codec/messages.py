@@ -50,6 +50,11 @@ def api_name(api_key: int) -> str:
     return str(api_key) if name is None else "".join(map(str.capitalize, name.split("_")))
 
 
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether a request has compact lengths, and tags (KIP-482)."""
+    return bool(_message(api_key, version, EntityType.request).__flexible__)
+
+
 def next_id() -> int:
     """A correlation id for a request of pidlease's own."""
     return next(_IDS)

@@ -38,7 +38,7 @@ _PARTITION_LAYOUTS: Final = (9, 7, 5, 0)
 _ROWS_MIN: Final = 64
 
 
-class Asked(NamedTuple):
+class RequestedTopic(NamedTuple):
     """A topic that is asked for; `topic_id` is all zero where it is asked for by name."""
 
     name: str | None
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
 class MetadataRequest(NamedTuple):
     """A request; `topics` is None for all there are."""
 
-    topics: list[Asked] | None
+    topics: list[RequestedTopic] | None
     create: bool
 
 
@@ -72,7 +72,9 @@ class MetadataReader:
         # Null means all topics; in version 0, which has no null, an empty array does.
         if count < 0 and version == 0:
             raise MalformedError("a null array where there must be one")
-        self._topics: list[Asked] | None = [] if count > 0 or (count == 0 and version) else None
+        self._topics: list[RequestedTopic] | None = (
+            [] if count > 0 or (count == 0 and version) else None
+        )
         #: How many topics are still to be read.
         self.left = max(count, 0)
 
@@ -87,7 +89,7 @@ class MetadataReader:
             if name is None and not by_id:
                 raise MalformedError("a null string where there must be one")
             reader.tags()
-            topics.append(Asked(name, topic_id))
+            topics.append(RequestedTopic(name, topic_id))
         self.left -= min(count, self.left)
 
     def end(self) -> MetadataRequest:
@@ -133,7 +135,7 @@ def write_topic(layout: int, name: str, topic_id: str, rows: bytes, partitions: 
     return b"".join((head, array, rows, _topic_tail(layout)))
 
 
-def write_no_topic(layout: int, asked: Asked, code: int) -> bytes:
+def write_no_topic(layout: int, asked: RequestedTopic, code: int) -> bytes:
     """What is said of a topic that cannot be told of.
 
     Parameters:

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.codec.primitives import (
     INT16,
     INT32,
+    INT64,
     MalformedError,
     Reader,
     RequestHeader,
@@ -26,7 +27,6 @@ _FETCH_FLEXIBLE_FROM: Final = 6
 #: From these versions on: OffsetFetch asks for several groups, and has an error for the group.
 FETCH_MANY_FROM: Final = 8
 FETCH_ERROR_FROM: Final = 2
-_INT64: Final = struct.Struct(">q")
 _OFFSET: Final = struct.Struct(">iq")
 _OFFSET_EPOCH: Final = struct.Struct(">iqi")
 _CODE: Final = struct.Struct(">ih")
@@ -81,7 +81,7 @@ def read_commit(header: RequestHeader, frame: bytearray) -> CommitRequest:
     generation = reader.int32()
     member_id = _text(reader)
     instance_id = reader.string() if version >= 7 else None
-    retention_ms = _INT64.unpack(reader.take(8))[0] if version <= 4 else -1
+    retention_ms = INT64.unpack(reader.take(8))[0] if version <= 4 else -1
     topics = []
     for _ in range(_array(reader)):
         name = _text(reader)

@@ -18,7 +18,7 @@ from pidlease.core.backoff import Backoff
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.codec.fetch_client import Fetched
+from pidlease.kafka.codec.fetch import FetchedRecords
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.error_codes import OFFSET_OUT_OF_RANGE
 from pidlease.kafka.errors import (
@@ -73,7 +73,7 @@ class Upstream(Protocol):
     ) -> None:
         """See `channels.ProduceChannels.send`."""
 
-    async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> Fetched:
+    async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
         """Read from a partition, uncommitted records of transactions, too.
 
         Raises:
@@ -288,7 +288,7 @@ class KafkaPartitionLog:
             yield from batches
             offset = next_offset
 
-    def _check_end(self, found: Fetched, end: int) -> None:
+    def _check_end(self, found: FetchedRecords, end: int) -> None:
         """Nothing is left up to the end: compaction, or a leader that does not know it yet.
 
         Raises:
@@ -311,7 +311,7 @@ class KafkaPartitionLog:
         """See `PartitionLog`."""
         return await self._try(partial(self._upstream.find_time, self._place, timestamp))
 
-    async def _fetch(self, offset: int, bytes_max: int) -> Fetched:
+    async def _fetch(self, offset: int, bytes_max: int) -> FetchedRecords:
         """Read on from an offset.
 
         Raises:

@@ -44,7 +44,7 @@ from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.transactions import WRITERS_PREFIX
-from pidlease.kafka.codec.messages import Response, read_request
+from pidlease.kafka.codec.messages import Response, is_flexible, read_request
 from pidlease.kafka.codec.primitives import MalformedError, Reader, RequestHeader
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import (
@@ -68,25 +68,23 @@ from proxy.kafka.produce_api import OWN_PIDS_FROM, ProduceApi
 from proxy.kafka.request_order import Answered
 from proxy.kafka.served_versions import advertised, forwarded_versions
 
-#: Requests that begin with the group, or the transactional id, that they are about; and from which
-#: version on their strings have compact lengths.
-_OF_GROUPS: Final = {
-    API_OFFSET_COMMIT: 8,
-    API_OFFSET_FETCH: 6,
-    API_JOIN_GROUP: 6,
-    API_HEARTBEAT: 4,
-    API_LEAVE_GROUP: 4,
-    API_SYNC_GROUP: 4,
-    API_OFFSET_DELETE: 99,
-    API_CONSUMER_GROUP_HEARTBEAT: 0,
-}
-_OF_TRANSACTIONS: Final = {
-    API_INIT_PRODUCER_ID: 2,
-    API_ADD_PARTITIONS_TO_TXN: 3,
-    API_ADD_OFFSETS_TO_TXN: 3,
-    API_END_TXN: 3,
-    API_TXN_OFFSET_COMMIT: 3,
-}
+#: Requests that begin with the group, or the transactional id, that they are about.
+_OF_GROUPS: Final = (
+    API_OFFSET_COMMIT,
+    API_OFFSET_FETCH,
+    API_JOIN_GROUP,
+    API_HEARTBEAT,
+    API_LEAVE_GROUP,
+    API_SYNC_GROUP,
+    API_OFFSET_DELETE,
+    API_CONSUMER_GROUP_HEARTBEAT,
+)
+_OF_TRANSACTIONS: Final = (
+    API_INIT_PRODUCER_ID,
+    API_ADD_PARTITIONS_TO_TXN,
+    API_ADD_OFFSETS_TO_TXN,
+    API_END_TXN,
+)
 #: Requests about partitions, that their leaders answer.
 _OF_LEADERS: Final = (API_LIST_OFFSETS, API_DELETE_RECORDS, API_DESCRIBE_PRODUCERS)
 #: Requests that any broker takes, or the controller.
@@ -224,13 +222,12 @@ class ForwardedApis:
         key = header.api_key
         if key in _OF_ANYBODY:
             return self._controller
-        flexible_from = _OF_GROUPS[key] if key in _OF_GROUPS else _OF_TRANSACTIONS[key]
-        reader = Reader(frame, header.body, flexible=header.version >= flexible_from)
+        reader = Reader(frame, header.body, flexible=is_flexible(key, header.version))
         reader.tags()
         about = reader.string() or ""
         if key == API_TXN_OFFSET_COMMIT:
             about = reader.string() or ""  # the group, behind the transactional id
-        kind = GROUP if key in _OF_GROUPS or key == API_TXN_OFFSET_COMMIT else TRANSACTION
+        kind = TRANSACTION if key in _OF_TRANSACTIONS else GROUP
         if kind is TRANSACTION and about.startswith(WRITERS_PREFIX):
             raise MalformedError(f"transactional id {about} is the server's own")
         return partial(self._coordinators.of, kind, about)

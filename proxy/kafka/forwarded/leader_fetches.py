@@ -25,7 +25,13 @@ from pidlease.kafka.api import API_FETCH
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster, View
 from pidlease.kafka.client.exchange import read
-from pidlease.kafka.codec.fetch_rows import FetchRow, Place, empty_row, read_rows, write_answer
+from pidlease.kafka.codec.fetch import (
+    EncodedPartition,
+    PartitionKey,
+    empty_partition,
+    join_partitions,
+    read_partitions,
+)
 from pidlease.kafka.codec.messages import Request, read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.error_codes import HELD_BACK, STALE_LEADER
@@ -49,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 #: What was asked for: version, isolation; and names, numbers and offsets.
 _Key = tuple[int, int, tuple[tuple[str, int, int], ...]]
-_Rows = dict[Place, FetchRow | ErrorCode]
+_Rows = dict[PartitionKey, EncodedPartition | ErrorCode]
 
 
 class _Asked:
@@ -72,7 +78,9 @@ class _Asked:
 
     def _read(self) -> _Rows:
         try:
-            code, rows = read(self.link, self.answer.result(), partial(read_rows, self.key[0]))
+            code, rows = read(
+                self.link, self.answer.result(), partial(read_partitions, self.key[0])
+            )
             if code:
                 raise UpstreamNonsenseError(f"Kafka answers error {code} to a Fetch")
         except UpstreamError as error:
@@ -89,18 +97,18 @@ class _Asked:
     @property
     def has_records(self) -> bool:
         """Whether the answer holds records."""
-        return any(isinstance(row, FetchRow) and row.size for row in self.rows.values())
+        return any(isinstance(row, EncodedPartition) and row.size for row in self.rows.values())
 
 
-def _is_final(row: FetchRow | ErrorCode) -> bool:
+def _is_final(row: EncodedPartition | ErrorCode) -> bool:
     """Whether a partition's part is to be answered at once: records, or an error to act on."""
-    return bool(isinstance(row, FetchRow) and row.size) or (
+    return bool(isinstance(row, EncodedPartition) and row.size) or (
         _code(row) not in HELD_BACK and bool(_code(row))
     )
 
 
-def _code(row: FetchRow | ErrorCode) -> int:
-    return row.code if isinstance(row, FetchRow) else row.value
+def _code(row: EncodedPartition | ErrorCode) -> int:
+    return row.code if isinstance(row, EncodedPartition) else row.value
 
 
 async def _first_of_use(
@@ -125,7 +133,7 @@ class ClientFetches:
     def __init__(self) -> None:
         self.followed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.asked: dict[int, _Asked] = {}
-        self.marks: dict[Place, tuple[int, int, int]] = {}
+        self.marks: dict[PartitionKey, tuple[int, int, int]] = {}
 
 
 class LeaderFetches:
@@ -140,7 +148,7 @@ class LeaderFetches:
         self._cluster = cluster
         self._fetch_bytes_max = fetch_bytes_max
         #: Requests whose errors are held back: what to set when a leader has changed.
-        self._held: dict[asyncio.Event, list[Place]] = {}
+        self._held: dict[asyncio.Event, list[PartitionKey]] = {}
         cluster.on_change.append(self._changed)
 
     async def answer(
@@ -222,7 +230,7 @@ class LeaderFetches:
                 rows |= {(name, int(each.partition)): _NOT_LEADER for name, each in some}
         return asked
 
-    async def _missing(self, request: Any) -> Set[Place]:
+    async def _missing(self, request: Any) -> Set[PartitionKey]:
         """The partitions that there are not, for certain: Kafka is asked for those not seen yet."""
         view = self._cluster.view
         unseen = [
@@ -371,8 +379,8 @@ class LeaderFetches:
                 place = topic.topic, int(part.partition)
                 row = rows.get(place, ErrorCode.none)
                 code = _code(row)
-                if isinstance(row, FetchRow):
-                    fetches.marks[place] = row.marks
+                if isinstance(row, EncodedPartition):
+                    fetches.marks[place] = row.offsets
                     if not row.size or not size or size + row.size <= limit:
                         told.append(row.data)
                         size += row.size
@@ -381,9 +389,9 @@ class LeaderFetches:
                     code = 0
                 self._note(code)
                 marks = fetches.marks.get(place, _NO_MARKS)
-                told.append(empty_row(header.version, place[1], code, marks))
+                told.append(empty_partition(header.version, place[1], code, marks))
         slot.count(size)
-        slot.fill(*write_answer(header.version, slot.correlation_id, topics))
+        slot.fill(*join_partitions(header.version, slot.correlation_id, topics))
 
     def _note(self, code: int) -> None:
         if code in STALE_LEADER:

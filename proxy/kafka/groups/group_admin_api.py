@@ -17,11 +17,10 @@ from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, INT32, RequestHeader, write_array
 from pidlease.storage.offsets.journal_records import OffsetsFailedError, RemoveGroup
 from proxy.kafka.client_connection import Slot
-from proxy.kafka.groups.group import Group
+from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_coordinator import Coordinator
 from proxy.kafka.groups.growing_response import GrowingResponse
 from proxy.kafka.groups.offset_port import Offsets
-from proxy.kafka.groups.rebalance import State
 from proxy.kafka.request_order import Answered
 
 #: What FindCoordinator asks for.

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.offsets.journal_records import GroupNote, OffsetsFullError
-from proxy.kafka.groups.group import Group
+from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_members import NEVER
 from proxy.kafka.groups.group_steps import (
     Answer,
@@ -28,7 +28,6 @@ from proxy.kafka.groups.group_steps import (
 )
 from proxy.kafka.groups.known_groups import KnownGroups
 from proxy.kafka.groups.offset_port import Offsets
-from proxy.kafka.groups.rebalance import State
 
 _log = structlog.get_logger(__name__)
 

@@ -11,9 +11,9 @@ import structlog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.offsets.journal_records import CommittedOffset, Forget, Record, RemoveGroup
 from pidlease.storage.offsets.offset_table import StoredGroup
+from proxy.kafka.groups.group import State
 from proxy.kafka.groups.group_coordinator import Coordinator
 from proxy.kafka.groups.offset_port import Offsets
-from proxy.kafka.groups.rebalance import State
 from proxy.kafka.groups.subscription import CONSUMER
 
 #: How often it is looked for what is to leave (Kafka's offsets.retention.check.interval.ms).

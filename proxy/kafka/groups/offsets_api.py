@@ -36,10 +36,10 @@ from pidlease.storage.offsets.journal_records import (
 )
 from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.client_connection import Slot
+from proxy.kafka.groups.group import State
 from proxy.kafka.groups.group_coordinator import Coordinator
 from proxy.kafka.groups.growing_response import GrowingResponse
 from proxy.kafka.groups.offset_port import Offsets
-from proxy.kafka.groups.rebalance import State
 from proxy.kafka.groups.subscription import CONSUMER
 from proxy.kafka.request_order import Answered
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from proxy.kafka.groups.group import Group
+from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
@@ -18,7 +18,6 @@ from proxy.kafka.groups.group_steps import (
     Sync,
     SyncAnswer,
 )
-from proxy.kafka.groups.rebalance import State
 
 LIMITS = GroupLimits(initial_rebalance_ms=3_000)
 SESSION_MS = 10_000

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from proxy.kafka.groups.group import NEW_MEMBER_JOIN_MS, Group
+from proxy.kafka.groups.group import NEW_MEMBER_JOIN_MS, Group, State
 from proxy.kafka.groups.group_members import NEVER
 from proxy.kafka.groups.group_steps import Identity
-from proxy.kafka.groups.rebalance import State
 from tests.unit.groups.driver import LIMITS, RANGE, REBALANCE_MS, SESSION_MS, Driver
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from proxy.kafka.groups.group import Group
+from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
@@ -24,7 +24,6 @@ from proxy.kafka.groups.group_steps import (
     Sync,
     SyncAnswer,
 )
-from proxy.kafka.groups.rebalance import State
 from tests.property.profile import PROFILE, examples
 
 settings.load_profile(PROFILE)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.codec.fetch_client import Fetched
+from pidlease.kafka.codec.fetch import FetchedRecords
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from pidlease.log.kafka import kafka_partition_log as module
@@ -28,7 +28,7 @@ class FakeUpstream:
     """The cluster."""
 
     def __init__(self) -> None:
-        self.fetched: deque[Fetched | UpstreamError] = deque()
+        self.fetched: deque[FetchedRecords | UpstreamError] = deque()
         self.asked: list[int] = []
         self.stales = 0
         self.told: Callable[[PartitionResponse | UpstreamError], None] | None = None
@@ -38,7 +38,7 @@ class FakeUpstream:
     ) -> None:
         self.told = told
 
-    async def fetch(self, _: TopicPartition, offset: int, __: int) -> Fetched:
+    async def fetch(self, _: TopicPartition, offset: int, __: int) -> FetchedRecords:
         self.asked.append(offset)
         found = self.fetched.popleft()
         if isinstance(found, UpstreamError):
@@ -81,13 +81,15 @@ def no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_rests")
 @pytest.mark.parametrize(
-    "failure", [Fetched(NOT_LEADER, -1, -1, b""), UpstreamAwayError("away")], ids=["code", "away"]
+    "failure",
+    [FetchedRecords(NOT_LEADER, -1, -1, b""), UpstreamAwayError("away")],
+    ids=["code", "away"],
 )
 async def test_a_partition_that_moved_is_read_from_its_new_leader(
-    failure: Fetched | UpstreamError,
+    failure: FetchedRecords | UpstreamError,
 ) -> None:
     async with partition(3) as (log, upstream):
-        upstream.fetched += (failure, Fetched(0, 3, 0, b"records"))
+        upstream.fetched += (failure, FetchedRecords(0, 3, 0, b"records"))
         assert await log.read(0, 100) == b"records"
         assert upstream.asked == [0, 0]
         assert upstream.stales == 1
@@ -97,9 +99,11 @@ async def test_batches_are_read_once_each_and_cut_ones_again() -> None:
     whole = [at(0, 3), at(3, 1), at(4, 5)]
     async with partition(9) as (log, upstream):
         upstream.fetched += (
-            Fetched(0, 9, 0, whole[0] + whole[1][:-5]),
-            Fetched(0, 9, 0, whole[0] + whole[1]),  # from the middle of what a broker keeps whole
-            Fetched(0, 9, 0, whole[2]),
+            FetchedRecords(0, 9, 0, whole[0] + whole[1][:-5]),
+            FetchedRecords(
+                0, 9, 0, whole[0] + whole[1]
+            ),  # from the middle of what a broker keeps whole
+            FetchedRecords(0, 9, 0, whole[2]),
         )
         found = [each.header for some in [some async for some in log.batches_from(0, 9)]
                  for each in some]  # fmt: skip

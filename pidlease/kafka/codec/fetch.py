@@ -1,0 +1,323 @@
+"""Fetch, by hand: reading from Kafka, joining the responses of several leaders, answering clients.
+
+Source: FetchRequest.json and FetchResponse.json of Kafka 4.1, versions 4 to 11 (the last one
+without compact lengths). The tests compare every version with kio. Records are not looked at.
+"""
+
+import asyncio
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_FETCH, CLIENT_ID
+from pidlease.kafka.codec.messages import next_id
+from pidlease.kafka.codec.primitives import INT16, INT32, write_array, write_string
+from pidlease.kafka.codec.time_slices import TimeSlices
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
+
+_LOG_START_FROM: Final = 5
+_SESSION_FROM: Final = 7
+_LEADER_EPOCH_FROM: Final = 9
+_RACK_FROM: Final = 11
+
+#: API, version, correlation id, client id.
+_HEADER: Final = struct.Struct(f">hhih{len(CLIENT_ID)}s")
+#: No replica, how long to wait, least and most bytes, isolation (read uncommitted).
+_WAIT: Final = struct.Struct(">iiiib")
+#: No session.
+_SESSION: Final = struct.Struct(">ii")
+#: Partition, offset, most bytes.
+_REQUEST: Final = struct.Struct(">iqi")
+#: Partition, offset, start of the log (a follower's), most bytes.
+_REQUEST_LOG_START: Final = struct.Struct(">iqqi")
+#: Partition, no leader epoch, offset, start of the log, most bytes.
+_REQUEST_LEADER_EPOCH: Final = struct.Struct(">iiqqi")
+
+#: Of a partition in a response: its number, error, high watermark, last stable offset.
+_ROW: Final = struct.Struct(">ihqq")
+#: The same with the start of the log.
+_ROW_LOG_START: Final = struct.Struct(">ihqqq")
+#: A whole row up to its records: no aborted transactions, and the size of the records follow.
+_WHOLE_ROW: Final = struct.Struct(">ihqqii")
+_WHOLE_ROW_LOG_START: Final = struct.Struct(">ihqqqii")
+#: The same with no preferred replica.
+_WHOLE_ROW_RACK: Final = struct.Struct(">ihqqqiii")
+_ABORTED_BYTES: Final = 16
+_NONE: Final = -1
+_NO_THROTTLE: Final = b"\0\0\0\0"
+#: No error, no session.
+_NO_SESSION: Final = b"\0\0\0\0\0\0"
+#: A batch begins with its offset, and the length of the rest.
+_BATCH: Final = struct.Struct(">qi")
+
+#: A topic's name and a partition's number.
+PartitionKey = tuple[str, int]
+
+
+class FetchedRecords(NamedTuple):
+    """What a leader in Kafka returned for one partition.
+
+    Attributes:
+        code: Kafka's error code.
+        end_offset: the high watermark: all replicas acknowledged what is below.
+        start_offset: the first offset of the log; -1: unknown.
+        data: whole batches, and perhaps the beginning of one.
+    """
+
+    code: int
+    end_offset: int
+    start_offset: int
+    data: bytes
+
+
+class EncodedPartition(NamedTuple):
+    """A partition's encoded part of a response of Kafka.
+
+    Attributes:
+        code: Kafka's error code.
+        size: bytes of records.
+        data: all of it, as it came.
+        offsets: high watermark, last stable offset, and start of the log.
+    """
+
+    code: int
+    size: int
+    data: memoryview
+    offsets: tuple[int, int, int]
+
+
+class PartitionRecords(NamedTuple):
+    """A partition's part of a response to a client; offsets are -1 where they are unknown."""
+
+    number: int
+    code: int
+    end_offset: int
+    start_offset: int
+    data: bytes
+
+
+# ---------------------------------------------------------------------- reading a partition
+
+
+def write_fetch_request(
+    version: int, place: TopicPartition, offset: int, bytes_max: int, wait_ms: int
+) -> bytes:
+    """Write a request to Kafka for one partition, under a correlation id of its own.
+
+    Parameters:
+        version: one of SENT_VERSIONS.
+        place: topic and partition.
+        offset: of the first record.
+        bytes_max: the most bytes of records; one batch may be larger.
+        wait_ms: how long the broker may wait for a record.
+    """
+    parts = [
+        _HEADER.pack(API_FETCH, version, next_id(), len(CLIENT_ID), CLIENT_ID.encode()),
+        _WAIT.pack(-1, wait_ms, 1, bytes_max, 0),
+    ]
+    if version >= _SESSION_FROM:
+        parts.append(_SESSION.pack(0, -1))
+    parts += (INT32.pack(1), write_string(place.topic, flexible=False), INT32.pack(1))
+    if version >= _LEADER_EPOCH_FROM:
+        parts.append(_REQUEST_LEADER_EPOCH.pack(place.partition, -1, offset, -1, bytes_max))
+    elif version >= _LOG_START_FROM:
+        parts.append(_REQUEST_LOG_START.pack(place.partition, offset, -1, bytes_max))
+    else:
+        parts.append(_REQUEST.pack(place.partition, offset, bytes_max))
+    if version >= _SESSION_FROM:
+        parts.append(INT32.pack(0))  # nothing leaves a session
+    if version >= _RACK_FROM:
+        parts.append(INT16.pack(0))  # no rack: the leader has to answer
+    return b"".join(parts)
+
+
+def read_fetch_response(
+    version: int, place: TopicPartition, frame: bytes | bytearray
+) -> FetchedRecords:
+    """Read Kafka's response to a request for one partition, from the correlation id on.
+
+    Parameters:
+        version: of the request.
+        place: the partition that was requested.
+        frame: the response.
+
+    Raises:
+        UpstreamNonsenseError: the bytes are not a response of this version.
+        UpstreamAwayError: the response has no partitions, as where a quota throttles us.
+    """
+    try:
+        return _read_one(version, place, frame)
+    except (struct.error, IndexError) as error:
+        raise UpstreamNonsenseError(f"an invalid response to Fetch: {error}") from error
+
+
+def _read_one(version: int, place: TopicPartition, frame: bytes | bytearray) -> FetchedRecords:
+    at = 8  # after the throttle time
+    if version >= _SESSION_FROM:
+        (code,) = INT16.unpack_from(frame, at)
+        if code:
+            return FetchedRecords(code, -1, -1, b"")
+        at += len(_NO_SESSION)
+    (topics,) = INT32.unpack_from(frame, at)
+    if topics == 0 and at + 4 == len(frame):
+        raise UpstreamAwayError(f"Kafka returns nothing for {place} now")
+    (length,) = INT16.unpack_from(frame, at + 4)
+    name = bytes(frame[at + 6 : at + 6 + max(length, 0)])
+    at += 6 + length
+    (partitions,) = INT32.unpack_from(frame, at)
+    at += 4
+    if topics != 1 or partitions != 1:
+        raise IndexError(f"{topics} topics and {partitions} partitions; one was requested")
+    number, code, (end, _, start), size, at = _read_row(version, frame, at)
+    if (name, number) != (place.topic.encode(), place.partition):
+        raise IndexError(f"{name!r}, partition {number}; {place} was requested")
+    if at + size != len(frame):
+        raise IndexError(f"{size} bytes of records where there are {len(frame) - at}")
+    return FetchedRecords(code, end, start, bytes(frame[at : at + size]))
+
+
+def first_offset(data: bytes) -> int | None:
+    """The offset that the first batch begins with; None: there is no whole batch."""
+    if len(data) < _BATCH.size:
+        return None
+    offset, length = _BATCH.unpack_from(data)
+    return int(offset) if 0 <= length <= len(data) - _BATCH.size else None
+
+
+# ---------------------------------------------------------------------- joining leaders' responses
+
+
+def read_partitions(
+    version: int, frame: bytes | bytearray
+) -> tuple[int, dict[PartitionKey, EncodedPartition]]:
+    """Take Kafka's response apart, from the correlation id on: its error code, its partitions.
+
+    Raises:
+        UpstreamNonsenseError: the bytes are not a response of this version.
+    """
+    try:
+        return _read_many(version, frame)
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
+        raise UpstreamNonsenseError(f"an invalid response to Fetch: {error}") from error
+
+
+def _read_many(
+    version: int, frame: bytes | bytearray
+) -> tuple[int, dict[PartitionKey, EncodedPartition]]:
+    view = memoryview(frame)
+    at, code = 8, 0
+    if version >= _SESSION_FROM:
+        (code,) = INT16.unpack_from(frame, at)
+        at += len(_NO_SESSION)
+    (topics,) = INT32.unpack_from(frame, at)
+    at += 4
+    found: dict[PartitionKey, EncodedPartition] = {}
+    for _ in range(topics):
+        (length,) = INT16.unpack_from(frame, at)
+        name = bytes(view[at + 2 : at + 2 + length]).decode()
+        at += 2 + length
+        (partitions,) = INT32.unpack_from(frame, at)
+        at += 4
+        for _ in range(partitions):
+            begin = at
+            number, error, offsets, size, at = _read_row(version, frame, begin)
+            at += size
+            if at > len(frame):
+                raise IndexError("records that are longer than the response")
+            found[name, number] = EncodedPartition(error, size, view[begin:at], offsets)
+    if at != len(frame):
+        raise IndexError(f"{len(frame) - at} bytes too many")
+    return code, found
+
+
+def _read_row(
+    version: int, frame: bytes | bytearray, at: int
+) -> tuple[int, int, tuple[int, int, int], int, int]:
+    """Read a partition up to its records: number, code, offsets, size, and where they begin."""
+    if version >= _LOG_START_FROM:
+        number, code, end, stable, start = _ROW_LOG_START.unpack_from(frame, at)
+        at += _ROW_LOG_START.size
+    else:
+        number, code, end, stable = _ROW.unpack_from(frame, at)
+        start = -1
+        at += _ROW.size
+    (aborted,) = INT32.unpack_from(frame, at)
+    at += 4 + max(aborted, 0) * _ABORTED_BYTES + (4 if version >= _RACK_FROM else 0)
+    (size,) = INT32.unpack_from(frame, at)
+    return number, code, (end, stable, start), max(size, 0), at + 4
+
+
+def empty_partition(version: int, number: int, code: int, offsets: tuple[int, int, int]) -> bytes:
+    """Encode a partition without records; `offsets` as in `EncodedPartition`."""
+    return _write_row(version, number, code, offsets, 0)
+
+
+def join_partitions(
+    version: int, correlation_id: int, topics: Mapping[str, Sequence[bytes | memoryview]]
+) -> list[bytes]:
+    """Write the response to a client, from the response header on, in parts.
+
+    Parameters:
+        version: of the request.
+        correlation_id: of the request.
+        topics: the encoded partitions of each.
+    """
+    parts = _head(version, correlation_id, len(topics))
+    for name, rows in topics.items():
+        parts += (write_string(name, flexible=False), write_array(len(rows), flexible=False))
+        parts += rows  # type: ignore[arg-type]  # a transport takes views as well
+    return parts
+
+
+# ---------------------------------------------------------------------- answering a client
+
+
+async def write_fetch_response(
+    version: int,
+    correlation_id: int,
+    topics: Mapping[str, tuple[int, Iterable[PartitionRecords]]],
+) -> list[bytes]:
+    """Write the response to a client, from the response header on, in parts.
+
+    Records are not copied. Of many partitions, others get their turn in between.
+
+    Parameters:
+        version: of the request.
+        correlation_id: of the request.
+        topics: the number of partitions of each, and the partitions.
+    """
+    turns = TimeSlices()
+    parts: list[bytes] = []
+    heads = _head(version, correlation_id, len(topics))
+    for name, (count, rows) in topics.items():
+        heads += (write_string(name, flexible=False), write_array(count, flexible=False))
+        for number, code, end, start, data in rows:
+            heads.append(_write_row(version, number, code, (end, end, start), len(data)))
+            if data:
+                parts += (b"".join(heads), data)
+                heads.clear()
+            if turns.due():
+                await asyncio.sleep(0)
+    parts.append(b"".join(heads))
+    return parts
+
+
+def _head(version: int, correlation_id: int, topics: int) -> list[bytes]:
+    parts = [INT32.pack(correlation_id), _NO_THROTTLE]
+    if version >= _SESSION_FROM:
+        parts.append(_NO_SESSION)
+    parts.append(write_array(topics, flexible=False))
+    return parts
+
+
+def _write_row(
+    version: int, number: int, code: int, offsets: tuple[int, int, int], size: int
+) -> bytes:
+    """Encode a partition up to its records; `offsets` as in `EncodedPartition`."""
+    end, stable, start = offsets
+    if version < _LOG_START_FROM:
+        return _WHOLE_ROW.pack(number, code, end, stable, _NONE, size)
+    if version < _RACK_FROM:
+        return _WHOLE_ROW_LOG_START.pack(number, code, end, stable, start, _NONE, size)
+    return _WHOLE_ROW_RACK.pack(number, code, end, stable, start, _NONE, _NONE, size)
