@@ -6,8 +6,8 @@ from typing import Any
 from pidlease.spark import topic_copy
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module had
-    """Return what the copy's module has under this name, with a warning."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any attribute
+    """Return an attribute of `topic_copy`, with a warning."""
     if name.startswith("__"):
         raise AttributeError(name)
     warnings.warn(

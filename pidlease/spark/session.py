@@ -1,4 +1,4 @@
-"""The Spark session that our commands make; in a notebook there is one already."""
+"""The Spark session of the commands; a notebook has its own."""
 
 import os
 import sys
@@ -10,15 +10,15 @@ from pyspark.sql import SparkSession
 
 from pidlease.spark.data_source import PidleaseDataSource
 
-#: What our data source wants of a session; each may be set otherwise.
-_WANTED: Final = {
+#: Defaults that suit the data source; `config` may override each.
+_DEFAULTS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-#: Without a cluster nobody else is to reach it.
+#: Without a cluster the driver is reached from this machine only.
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -33,27 +33,27 @@ def session(
     jars: Sequence[Path] = (),
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session in which `format("pidlease")` is known.
+    """Return a session in which `format("pidlease")` is registered.
 
     Parameters:
         name: of the application.
-        master: where it runs; None: as spark-submit says, or else on this machine.
+        master: None: that of spark-submit, or this machine.
         jars: to load.
-        config: Spark's own settings, which win.
+        config: Spark's own settings, which override the defaults.
     """
-    # Otherwise workers are another python3, without what this one has installed.
+    # Otherwise workers run another python3, without the packages of this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = master or os.environ.get("MASTER") or None
     builder = SparkSession.builder.appName(name)
-    settings = dict(_WANTED)
+    settings = dict(_DEFAULTS)
     if master is None and "SPARK_ENV_LOADED" not in os.environ:
         master = "local[*]"
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
             settings |= _LOCAL
-            # Or Spark looks its own host's name up, which has no address on many a machine, and
-            # listens to others.
+            # Otherwise Spark looks up the host's name, which may have no address, and accepts
+            # connections of other machines.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if jars:
         settings["spark.jars"] = ",".join(map(str, jars))
@@ -65,5 +65,5 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pidlease")` known to a session."""
+    """Register `format("pidlease")` in a session."""
     spark.dataSource.register(PidleaseDataSource)

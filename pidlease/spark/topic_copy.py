@@ -1,4 +1,4 @@
-"""Topics copied by Spark, each record exactly once: a source, and the sink."""
+"""Copying topics by Spark, each record exactly once: from a source to the sink."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
@@ -13,7 +13,7 @@ from pidlease.spark.session import register
 from pidlease.spark.sink.settings import NAME
 
 SourceName = Literal["kafka", "pidlease"]
-#: Drops and multiplies rows; see docs/spark.md for what it must keep.
+#: Drops or multiplies rows; docs/spark.md says what it must keep.
 Transform = Callable[[DataFrame], DataFrame]
 
 _KAFKA: Final = "kafka"
@@ -41,18 +41,18 @@ def copy(
             `checkpointLocation`, `topic`, ...
         source_format: `kafka` for Spark's Kafka source, which needs its connector; `pidlease` for
             ours, which reads any Kafka, and a data directory.
-        transform: what is done to the rows on their way.
-        trigger: as `DataStreamWriter.trigger` takes it; None: one micro-batch behind the other.
+        transform: applied to the rows.
+        trigger: the argument of `DataStreamWriter.trigger`; None: micro-batches without a pause.
 
     Returns:
-        The query, which runs. Whatever ran on the same checkpoint before is fenced.
+        The running query. Earlier runs on the same checkpoint are fenced.
 
     Raises:
-        SparkPieceError: exactly-once cannot be kept, or a side cannot be reached.
+        SparkPieceError: exactly-once is not possible, or a side cannot be reached.
     """
     _check_apart(source, destination)
     register(spark)
-    # Spark's own default is to read what is not committed, and what was aborted.
+    # Spark's default also reads uncommitted and aborted records.
     committed = {_ISOLATION: "read_committed"} if source_format == _KAFKA else {}
     options = {"includeHeaders": "true", **committed, **source}
     try:
@@ -71,7 +71,7 @@ def copy(
 
 
 def _check_apart(source: Mapping[str, str], destination: Mapping[str, str]) -> None:
-    """See that a copy does not feed on itself.
+    """Refuse a copy that would read its own output.
 
     Raises:
         SparkPieceError: it would.

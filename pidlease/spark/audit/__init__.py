@@ -1,4 +1,4 @@
-"""The audit: what stands in a log, held against the rules that its producers are under."""
+"""The audit: it checks all sends of a log against the rules of their policies."""
 
 from pidlease.spark.audit.audit_report import write_audit
 from pidlease.spark.audit.audit_summary import Summary, summary

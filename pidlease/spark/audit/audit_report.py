@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, to be looked at and handed on."""
+"""The files of an audit: two Parquet tables, and a report as one self-contained HTML file."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from pidlease.storage.files import RealFiles, write_aside
 _POLICIES: Final = ("strict", "kafka", "monotonic", "epoch", "none", "unknown")
 _POLICY_CLASSES: Final = {name: f"p-{name}" for name in _POLICIES}
 _KIND_CLASSES: Final = {name: f"k-{name}" for name in VIOLATIONS}
-#: Producers in the chart.
+#: The number of producers in the chart.
 _TOP: Final = 12
 
 _TOPICS: Final = (
@@ -33,7 +33,7 @@ _FOUND: Final = (
     "kind", "producer", "topic", "partition", "offset", "generation", "first", "last", "records",
     "numbers", "time", "detail",
 )  # fmt: skip
-#: Cells that are not broken into lines, and those that hold sentences.
+#: Cells without line breaks, and cells with sentences.
 _WHOLE: Final = ("segment", "time")
 _TEXTS: Final = ("detail", "damage")
 _DAMAGED: Final = ("topic", "partition", "offset", "segment", "position", "damage")
@@ -90,13 +90,12 @@ td{overflow-wrap:break-word;min-width:40px;max-width:340px}
 def write_audit(audit: Audit, summary: Summary, folder: Path, made_ms: int) -> None:
     """Write producers.parquet, violations.parquet and report.html.
 
-    What was there under these names is replaced.
+    Existing files of these names are replaced.
 
     Parameters:
-        audit: the outcome.
         summary: what the report shows.
-        folder: where; it is made where it is missing, and seen by all of Spark's workers.
-        made_ms: when, in ms since 1970.
+        folder: created if missing; all of Spark's workers must see it.
+        made_ms: time of the report, in ms since 1970.
 
     Raises:
         OSError: a file cannot be written.
@@ -113,11 +112,10 @@ def _write(table: DataFrame, path: Path) -> None:
 
 
 def report(summary: Summary, made_ms: int) -> str:
-    """The file's content.
+    """Return the report as HTML.
 
     Parameters:
-        summary: what is shown.
-        made_ms: when, in ms since 1970.
+        made_ms: time of the report, in ms since 1970.
     """
     totals = summary.totals
     wrong = sum(totals.violations.values())
@@ -133,7 +131,7 @@ def report(summary: Summary, made_ms: int) -> str:
         _table("Damaged places", _DAMAGED, summary.damages, totals.damages),
         _table("Violations", _FOUND, _named(summary.violations), wrong),
         _table("Notices", _FOUND, _named(summary.notices), sum(totals.notices.values()),
-               "no rule is broken; they are told because somebody may want to know"),
+               "no rule is broken"),
         _table("Producers by partition", _PRODUCERS, _named(summary.producers)),
     ]  # fmt: skip
     title = escape(f"Audit of {summary.log}")
@@ -150,11 +148,11 @@ def _head(summary: Summary, made_ms: int) -> str:
     wrong = sum(totals.violations.values())
     verdict = '<p class="verdict sound">No violation, and nothing damaged.</p>'
     if not totals.sound:
-        told = [f"{count:,} {escape(kind)}" for kind, count in totals.violations.items()]
+        parts = [f"{count:,} {escape(kind)}" for kind, count in totals.violations.items()]
         if totals.damages:
             places = "place" if totals.damages == 1 else "places"
-            told.append(f"{totals.damages:,} damaged {places}")
-        verdict = f'<p class="verdict wrong">{", ".join(told)}</p>'
+            parts.append(f"{totals.damages:,} damaged {places}")
+        verdict = f'<p class="verdict wrong">{", ".join(parts)}</p>'
     numbers = (
         ("records", totals.records), ("sends", totals.sends), ("producers", totals.producers),
         ("partitions", totals.partitions), ("bytes", totals.bytes), ("violations", wrong),
@@ -178,8 +176,8 @@ def _top(summary: Summary) -> str:
 
 
 def _section(title: str, content: str, note: str = "") -> str:
-    said = f" <small>{escape(note)}</small>" if note else ""
-    return f"<section><h2>{escape(title)}{said}</h2>{content}</section>"
+    small = f" <small>{escape(note)}</small>" if note else ""
+    return f"<section><h2>{escape(title)}{small}</h2>{content}</section>"
 
 
 def _table(
@@ -211,14 +209,14 @@ def _cell(name: str, value: Any) -> str:  # noqa: ANN401 - whatever a table hold
 
 
 def _named(rows: Sequence[Row]) -> list[Row]:
-    """With a producer's name, and the time to be read."""
+    """Add the producer's name and the readable time to rows."""
     return [
         {**row, "producer": _producer(row), "time": _time(row.get("timestamp", -1))} for row in rows
     ]
 
 
 def _producer(row: Row) -> str:
-    """Who it is: the producer id, or the PID."""
+    """Return the producer id, or the PID."""
     return str(row["producer_id"] or row["pid"])
 
 
@@ -228,4 +226,4 @@ def _time(ms: int) -> str:
     try:
         return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # a client's clock may say anything
+        return f"{ms} ms"  # a client's clock may be wrong

@@ -1,4 +1,4 @@
-"""The few rows of an audit that are shown to a person, taken out of tables of any size."""
+"""The first rows of an audit's tables, for the console and the report."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -9,24 +9,24 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pidlease.spark.audit.first_pass import MINUTE_MS
 from pidlease.spark.audit.log_audit import Audit, Totals
 
-#: Rows of a table on the console,
+#: Rows of a table on the console.
 SHOWN: Final = 20
-#: and in the report.
+#: Rows of a table in the report.
 REPORTED: Final = 500
-#: Columns of a chart over time, about.
+#: The approximate number of columns of a chart.
 _BUCKETS: Final = 72
-_SPANS_MIN: Final = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440, 7 * 1440, 30 * 1440, 365 * 1440)
+_STEPS_MIN: Final = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440, 7 * 1440, 30 * 1440, 365 * 1440)
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSeries:
-    """A chart's numbers.
+    """Numbers over time, for a chart.
 
     Attributes:
-        begin_ms: where the first column begins,
-        step_ms: and how much time each is.
+        begin_ms: when the first column begins, in ms since 1970.
+        step_ms: the duration of a column.
         series: by name, a number for each column.
     """
 
@@ -37,17 +37,14 @@ class TimeSeries:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is shown; of each table the first rows, the worst ones first.
+    """The first rows of each table, the worst ones first.
 
     Attributes:
-        log: what was looked at.
-        totals: all in numbers.
-        topics: sums by topic and policy,
-        producers: and producers.
+        log: the name of the log.
+        topics: sums by topic and policy.
         violations: in the order of the log.
-        notices: what is worth knowing.
-        damages: places that are damaged, or missing.
-        records: over time, by policy.
+        damages: places that are damaged or missing.
+        records: records over time, by policy.
         wrong: violations over time, by kind.
     """
 
@@ -63,14 +60,13 @@ class Summary:
 
 
 def summary(audit: Audit, log: str, rows: int = SHOWN) -> Summary:
-    """Take out what is shown.
+    """Summarize an audit.
 
     Parameters:
-        audit: the outcome.
-        log: what was looked at, in words.
-        rows: of a table, at most.
+        log: the name of the log.
+        rows: the most rows of a table.
     """
-    place = ("topic", "partition", "offset")
+    order = ("topic", "partition", "offset")
     records, wrong = _over_time(audit)
     return Summary(
         log=log,
@@ -78,13 +74,13 @@ def summary(audit: Audit, log: str, rows: int = SHOWN) -> Summary:
         topics=_rows(_topics(audit.producers), rows),
         producers=_rows(
             audit.producers.where(F.col("policy") != "none").orderBy(
-                F.desc("violations"), F.desc("notices"), F.desc("records"), *place[:2], "pid"
+                F.desc("violations"), F.desc("notices"), F.desc("records"), *order[:2], "pid"
             ),
             rows,
         ),
-        violations=_rows(audit.violations.orderBy(*place), rows),
-        notices=_rows(audit.notices.orderBy(*place), rows),
-        damages=_rows(audit.damages.orderBy(*place), rows),
+        violations=_rows(audit.violations.orderBy(*order), rows),
+        notices=_rows(audit.notices.orderBy(*order), rows),
+        damages=_rows(audit.damages.orderBy(*order), rows),
         records=records,
         wrong=wrong,
     )
@@ -104,13 +100,13 @@ def _topics(producers: DataFrame) -> DataFrame:
 
 
 def _over_time(audit: Audit) -> tuple[TimeSeries, TimeSeries]:
-    """Records by policy and violations by kind, over the same columns."""
-    timeline = audit.timeline.where("minute > 0")  # who brings no time of its own has -1
+    """Return records by policy and violations by kind, over the same columns."""
+    timeline = audit.timeline.where("minute > 0")  # a record without a timestamp has -1
     row = timeline.agg(F.min("minute").alias("first"), F.max("minute").alias("last")).first()
     if row is None or row["first"] is None:
         return TimeSeries(), TimeSeries()
     first, last = row["first"], row["last"]
-    step = next((each for each in _SPANS_MIN if (last - first) // each < _BUCKETS),
+    step = next((each for each in _STEPS_MIN if (last - first) // each < _BUCKETS),
                 (last - first) // _BUCKETS + 1)  # fmt: skip
     begin = first // step * step
     count = (last - begin) // step + 1

@@ -1,9 +1,13 @@
-"""The cheap pass over all sends, and who has to be looked at after it.
+"""The first pass of the audit: it reads all sends once, and finds the suspect producers.
 
-Each row brings the numbers of the send before (`previous_*`), as far as one task has read. So
-whether a send follows is asked row by row, without an order. What is left are the seams: the first
-send of a producer in a part has nobody before it, and is held against the last one in the part
-before. These are few: one row for each producer and segment.
+Each row has the numbers of the producer's preceding send (`previous_*`) within the part that a
+task reads. So each row is checked by itself, without sorting. Only the first send of a producer in
+a part remains: it is compared with the producer's last send in the part before. These are few, one
+for each producer and segment.
+
+The rules are those of `pidlease.core.rules`, as columns. They answer one question for all rows:
+does a send follow the preceding one, so that `judge` would admit it? If not, the producer is
+suspect, and its sends are validated one by one.
 """
 
 from collections.abc import Callable
@@ -18,36 +22,36 @@ from pidlease.core.pid import N_MASK, POLICY_SHIFT, Policy
 from pidlease.core.rules import RULES, Rules, Start
 from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
-#: In the place of a policy: without a PID, a PID that belongs to none, and a damaged place.
+#: Instead of a policy: no PID, a PID of no policy, and a damaged place.
 NO_PID: Final = 0
 NO_POLICY: Final = -1
 DAMAGED: Final = -2
-#: What is said of who has no PID, in the place of a policy's name.
+#: The policy's name of sends without a PID.
 NAMELESS: Final = "none"
-#: Timestamps are counted by minutes.
+#: The timeline has a row for each minute.
 MINUTE_MS: Final = 60_000
 
 
-def asked(sends: DataFrame) -> DataFrame:
-    """The sends with their policy.
+def with_policy(sends: DataFrame) -> DataFrame:
+    """Add the policy to sends.
 
-    Who has no PID is one producer, and each damaged place is one, whose id is what is wrong there:
-    so they come along in the one pass.
+    All sends without a PID count as one producer. Each damaged place counts as a producer, with the
+    damage as its id, so that one pass finds them, too.
     """
-    with_policy = sends.withColumn("policy", policy())
+    known = sends.withColumn("policy", policy())
     pid = F.when(F.col("policy").isin(NO_PID, DAMAGED), F.lit(-1)).otherwise(F.col("pid"))
-    return with_policy.withColumn("pid", pid.cast("long")).withColumn(
+    return known.withColumn("pid", pid.cast("long")).withColumn(
         "producer_id", F.coalesce("damage", "producer_id")
     )
 
 
 def parts(rows: DataFrame) -> DataFrame:
-    """One row for each producer and part of a log: the only pass over all sends.
+    """Return a row for each producer and part of a log, in one pass over all sends.
 
-    And, with `minute` in the place of the rest, for each topic, policy and minute.
+    The same table has a row for each topic, policy and `minute`; other columns are null there.
 
     Parameters:
-        rows: see `asked`.
+        rows: the result of `with_policy`.
     """
     known = follows(F.col("previous_generation"), F.col("previous_last"))
     judged = ~F.col("policy").isin(NO_PID, DAMAGED)
@@ -66,9 +70,9 @@ def parts(rows: DataFrame) -> DataFrame:
         (judged & ~(is_sound() & in_order)).alias("breaks"),
         _at_begin("generation"), _at_begin("first"),
     )  # fmt: skip
-    who = [*PRODUCER_KEY, "policy", "segment", "part"]
-    sets = [[F.col(each) for each in who], [F.col(each) for each in ("topic", "policy", "minute")]]
-    return flagged.groupingSets(sets, *who, "minute").agg(
+    keys = [*PRODUCER_KEY, "policy", "segment", "part"]
+    sets = [[F.col(each) for each in keys], [F.col(each) for each in ("topic", "policy", "minute")]]
+    return flagged.groupingSets(sets, *keys, "minute").agg(
         F.grouping("minute").alias("of_producer"),
         F.sum("records").alias("records"),
         F.count("*").alias("sends"),
@@ -94,12 +98,12 @@ def _at_begin(name: str) -> Column:
 
 
 def producer_parts(found: DataFrame) -> DataFrame:
-    """Of what `parts` found, the rows of producers."""
+    """Select the rows of producers from the result of `parts`."""
     return found.where((F.col("of_producer") == 1) & (F.col("policy") != DAMAGED))
 
 
 def damages(found: DataFrame) -> DataFrame:
-    """Of what `parts` found, the damaged places."""
+    """Select the damaged places from the result of `parts`."""
     return found.where((F.col("of_producer") == 1) & (F.col("policy") == DAMAGED)).select(
         "topic", "partition", "offset", "segment", F.col("part").alias("position"),
         F.col("producer_id").alias("damage"),
@@ -107,17 +111,17 @@ def damages(found: DataFrame) -> DataFrame:
 
 
 def timeline(found: DataFrame) -> DataFrame:
-    """Of what `parts` found, records and sends by topic, policy and minute."""
+    """Select the rows by topic, policy and minute from the result of `parts`."""
     of_time = found.where((F.col("of_producer") == 0) & (F.col("policy") != DAMAGED))
     name = policy_name(F.col("policy")).alias("policy")
     return of_time.select("topic", name, "minute", "records", "sends", "bytes")
 
 
 def suspects(of_producers: DataFrame, starts: DataFrame) -> DataFrame:
-    """Who has to be looked at send by send: whoever breaks a rule is among them.
+    """Return the suspect producers, among them each that breaks a rule.
 
     Parameters:
-        of_producers: see `producer_parts`.
+        of_producers: the result of `producer_parts`.
         starts: the first offset of each partition, as `start`.
     """
     order = Window.partitionBy(*PRODUCER_KEY).orderBy("offset")
@@ -127,14 +131,14 @@ def suspects(of_producers: DataFrame, starts: DataFrame) -> DataFrame:
         .withColumn("seam_last", F.lag("last").over(order))
         .join(F.broadcast(starts), ["topic", "partition"])
     )
-    # From here on a row is the first send in a part, or none where it goes on in one.
+    # From here on a row is the producer's first send in a part, or has nulls.
     at = seams.withColumn("generation", F.col("begin_generation")).withColumn(
         "first", F.col("begin_first")
     )
     begins = F.when(F.col("seam_last").isNull(), may_begin(F.col("start") == 0)).otherwise(
         follows(F.col("seam_generation"), F.col("seam_last"))
     )
-    # More than one beginning, or one in the middle: the parts are not those that tasks have read.
+    # More than one beginning, or one in the middle: tasks have read other parts.
     one = (F.col("begins") == 1) & (F.col("begin") == F.col("offset")) & begins
     wrong = (F.col("breaks") > 0) | ~((F.col("begins") == 0) | F.coalesce(one, F.lit(False)))  # noqa: FBT003 - a value
     return at.where(wrong).select(*PRODUCER_KEY).distinct()
@@ -144,7 +148,7 @@ def suspects(of_producers: DataFrame, starts: DataFrame) -> DataFrame:
 
 
 def policy() -> Column:
-    """The number of a row's policy; `NO_PID` or `NO_POLICY`."""
+    """Return the number of a row's policy; or `NO_PID`, `NO_POLICY` or `DAMAGED`."""
     number = F.shiftright("pid", POLICY_SHIFT)
     known = number.isin(*map(int, RULES)) & (F.col("pid").bitwiseAND(N_MASK) != 0)
     return (
@@ -157,7 +161,7 @@ def policy() -> Column:
 
 
 def policy_name(number: Column) -> Column:
-    """A policy's name; `NAMELESS` without a PID, "unknown" where a PID belongs to none."""
+    """Return a policy's name; `NAMELESS` without a PID, "unknown" for a PID of no policy."""
     named = F.when(number == NO_PID, NAMELESS)
     for each in RULES:
         named = named.when(number == int(each), each.name.lower())
@@ -165,25 +169,25 @@ def policy_name(number: Column) -> Column:
 
 
 def is_sound() -> Column:
-    """Whether a send makes sense by itself (`core.judge.malformed`), by its column `policy`."""
+    """Return whether a send is valid by itself (`core.judge.malformed`)."""
     return _by_policy(_is_sound)
 
 
 def follows(generation: Column, last: Column) -> Column:
-    """Whether a send follows the one before.
+    """Return whether a send follows the preceding one.
 
     Parameters:
-        generation: of the one before,
-        last: and its last sequence.
+        generation: of the preceding one.
+        last: the last sequence number of the preceding one.
     """
     return _by_policy(lambda rules: _follows(rules, generation, last))
 
 
 def may_begin(whole: Column) -> Column:
-    """Whether a producer's first send that is seen may be its first.
+    """Return whether a producer may begin with a send.
 
     Parameters:
-        whole: whether the log goes back to its beginning; otherwise any may be.
+        whole: whether the log begins at offset 0; otherwise any send may be the first one seen.
     """
 
     def begins(rules: Rules) -> Column:
@@ -194,29 +198,29 @@ def may_begin(whole: Column) -> Column:
     return ~whole | _by_policy(begins)
 
 
-def _by_policy(ask: Callable[[Rules], Column]) -> Column:
-    """What the row of each policy says; false for a PID of none."""
+def _by_policy(rule: Callable[[Rules], Column]) -> Column:
+    """Apply a rule to each row by its policy; false for a PID of no policy."""
     first, *rest = RULES.values()
-    chosen = F.when(F.col("policy") == int(first.policy), ask(first))
+    chosen = F.when(F.col("policy") == int(first.policy), rule(first))
     for rules in rest:
-        chosen = chosen.when(F.col("policy") == int(rules.policy), ask(rules))
+        chosen = chosen.when(F.col("policy") == int(rules.policy), rule(rules))
     return F.coalesce(chosen, F.lit(False))  # noqa: FBT003 - a value
 
 
 def _is_sound(rules: Rules) -> Column:
     first, last, generation = F.col("first"), F.col("last"), F.col("generation")
-    # Tried, as what a log says may be any number: where one does not fit, the answer is null.
+    # A log may have any number; the difference is null if it overflows.
     distance = F.try_subtract(last, first)
-    asked = [generation.between(0, rules.generation_max),
+    conditions = [generation.between(0, rules.generation_max),
              first.between(0, rules.sequence_max),
              last.between(0, rules.sequence_max)]  # fmt: skip
     if rules.wraps:
         distance = F.when(distance < 0, distance + rules.sequence_max + 1).otherwise(distance)
-        asked.append(distance < WRAPPING_SPAN_MAX)
-    # A producer of a producer id counts requests, whatever they hold (`engine.whose.identified`).
+        conditions.append(distance < WRAPPING_SPAN_MAX)
+    # A producer with a producer id counts requests, not records.
     beyond = F.when(F.col("producer_id") != "", distance).otherwise(F.col("records") - 1)
-    asked += [beyond >= 0, beyond <= distance if rules.ranges else beyond == distance]
-    return reduce(lambda one, other: one & other, asked)
+    conditions += [beyond >= 0, beyond <= distance if rules.ranges else beyond == distance]
+    return reduce(lambda one, other: one & other, conditions)
 
 
 def _follows(rules: Rules, generation: Column, last: Column) -> Column:

@@ -1,4 +1,4 @@
-"""An audit as a whole: one pass over everything, a second look at who needs it."""
+"""The audit: a first pass over all sends, and a second one over those of suspect producers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.storagelevel import StorageLevel
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.audit import first_pass as passes
 from pidlease.spark.audit.send_history import (
     DUPLICATE,
@@ -24,31 +25,30 @@ from pidlease.spark.audit.send_history import (
 from pidlease.spark.audit.suspect_sends import SCHEMA, findings
 from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
-#: Up to as many partitions with suspects are named when these are read again.
+#: Up to so many partitions with suspects, only these are read again.
 _NAMED_MAX: Final = 200
-#: Up to as many suspects are told to each task as they are.
+#: Up to so many suspects are broadcast.
 _BROADCAST_MAX: Final = 200_000
-#: Damaged places that are told to each task.
+#: Damaged places that each task gets.
 DAMAGES_MAX: Final = 10_000
 
-Told = Callable[[str], None]
+#: Called with the current step, for people.
+ReportStep = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How much was looked at, and what came of it.
+    """The counts of an audit.
 
     Attributes:
-        partitions: how many have any record.
-        producers: producers, counted on each partition that they wrote to.
-        records: all of them,
-        sends: and in how many sends.
-        bytes: of batches, as they stand in the log.
-        suspects: producers whose sends were judged one by one.
+        partitions: those that have a record.
+        producers: counted once for each partition.
+        bytes: of batches, compressed.
+        suspects: producers with sends that were validated one by one.
         violators: producers that have broken a rule.
-        violations: by kind, how many.
-        notices: by kind, how many.
-        damages: places that are damaged, or missing.
+        violations: by kind.
+        notices: by kind.
+        damages: places that are damaged or missing.
     """
 
     partitions: int
@@ -64,19 +64,18 @@ class Totals:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no violation and no damage."""
         return not self.damages and not sum(self.violations.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The outcome. Spark keeps the tables, on its workers, for as long as they are referred to.
+    """The result of an audit. Spark keeps the tables on its workers while they are referenced.
 
     Attributes:
-        totals: all in numbers.
         producers: a row for each producer and partition.
-        violations: a row for each send that breaks a rule.
-        notices: a row for each that is worth knowing.
+        violations: a row for each finding that breaks a rule.
+        notices: a row for each finding that breaks none.
         damages: a row for each damaged place.
         timeline: records, sends and bytes by topic, policy and minute of their timestamps.
     """
@@ -89,28 +88,28 @@ class Audit:
     timeline: DataFrame
 
 
-def audit(sends: DataFrame, told: Told = lambda _: None) -> Audit:
-    """Look at all sends of a log, or of several partitions of one.
+def audit(sends: DataFrame, report: ReportStep = lambda _: None) -> Audit:
+    """Audit all sends of a log, or of some of its partitions.
 
     Parameters:
-        sends: as `spark.read.format("pidlease").option("rows", "sends")` gives them. They are read
-            twice where somebody is suspected of something, and once otherwise.
-        told: called with what is being done, for a person.
+        sends: as `spark.read.format("pidlease").option("rows", "sends")` loads them. They are read
+            once, and those of partitions with suspects twice.
+        report: called with the current step.
     """
-    told("reading the log")
-    rows = passes.asked(sends)
+    report("reading the log")
+    rows = passes.with_policy(sends)
     found = _kept(passes.parts(rows))
     of_producers, damages = passes.producer_parts(found), passes.damages(found)
     starts = of_producers.groupBy("topic", "partition").agg(F.min("offset").alias("start"))
-    cuts = _cuts(starts, damages)
-    told("holding beginnings of segments against the ends before")
+    logs = _completeness(starts, damages)
+    report("comparing the beginnings of segments with the ends before")
     suspects = _kept(passes.suspects(of_producers, starts))
     number = suspects.count()
     if number:
-        told(f"judging what {number:,} producers have sent")
-    judged = _kept(_judged(rows, suspects, number, cuts))
+        report(f"validating the sends of {number:,} producers")
+    judged = _kept(_judged(rows, suspects, number, logs))
     kinds = _kinds(judged) if number else {}
-    told("adding up")
+    report("adding up")
     producers = _kept(_producers(of_producers, judged, any_wrong=bool(number)))
     return Audit(
         _totals(producers, kinds, number, damages.count()),
@@ -123,53 +122,53 @@ def audit(sends: DataFrame, told: Told = lambda _: None) -> Audit:
 
 
 def _kept(table: DataFrame) -> DataFrame:
-    """A table that is computed now, and only now.
+    """Compute a table now, and only once.
 
-    Not by `persist`: where a table is joined with another one made of it, Spark does not know it
-    again, and would read the whole log once more.
+    `persist` does not do: if a table is joined with another one made from it, Spark does not
+    recognise it, and would read the whole log once more.
     """
     return table.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
 
 
-def _cuts(starts: DataFrame, damages: DataFrame) -> dict[tuple[str, int], LogCompleteness]:
-    """What is known of each partition; places beyond `DAMAGES_MAX` are left out."""
-    firsts = {(row.topic, row.partition): row.start for row in starts.collect()}
-    damaged: dict[tuple[str, int], list[int]] = {}
+def _completeness(starts: DataFrame, damages: DataFrame) -> dict[TopicPartition, LogCompleteness]:
+    """Return the completeness of each partition, with at most `DAMAGES_MAX` places."""
+    firsts = {TopicPartition(row.topic, row.partition): row.start for row in starts.collect()}
+    damaged: dict[TopicPartition, list[int]] = {}
     for row in damages.select("topic", "partition", "offset").limit(DAMAGES_MAX).collect():
-        damaged.setdefault((row.topic, row.partition), []).append(row.offset)
+        damaged.setdefault(TopicPartition(row.topic, row.partition), []).append(row.offset)
     return completeness_of(firsts, damaged)
 
 
 def _judged(
-    rows: DataFrame, suspects: DataFrame, number: int, cuts: dict[tuple[str, int], LogCompleteness]
+    rows: DataFrame, suspects: DataFrame, number: int, logs: dict[TopicPartition, LogCompleteness]
 ) -> DataFrame:
-    """What is wrong with the sends of the suspects; without any, nothing is read again."""
+    """Return the findings about the sends of suspects; without suspects nothing is read again."""
     if not number:
         return _nothing(rows)
     where = suspects.select("topic", "partition").distinct().limit(_NAMED_MAX + 1).collect()
     if len(where) <= _NAMED_MAX:
-        # Told to the source, so that it leaves out all others.
+        # Pushed to the source, so that it reads no other partition.
         rows = rows.where(F.col("topic").isin(sorted({each.topic for each in where})))
         rows = rows.where(F.col("partition").isin(sorted({each.partition for each in where})))
     if number <= _BROADCAST_MAX:
         suspects = F.broadcast(suspects)
-    return findings(rows.join(suspects, list(PRODUCER_KEY), "left_semi"), cuts)
+    return findings(rows.join(suspects, list(PRODUCER_KEY), "left_semi"), logs)
 
 
 def _nothing(rows: DataFrame) -> DataFrame:
-    """No findings."""
+    """Return an empty table of findings."""
     named = (each.split() for each in SCHEMA.split(", "))
     empty = [F.lit(None).cast(kind).alias(name) for name, kind in named]
     return rows.sparkSession.range(0).select(*empty)
 
 
 def _kinds(judged: DataFrame) -> dict[str, int]:
-    """How many findings there are, by kind."""
+    """Count the findings by kind."""
     return {each["kind"]: each["count"] for each in judged.groupBy("kind").count().collect()}
 
 
 def _producers(of_producers: DataFrame, judged: DataFrame, *, any_wrong: bool) -> DataFrame:
-    """A row for each producer and partition, with what was found."""
+    """Return a row for each producer and partition, with counts of its findings."""
     policy = passes.policy_name(F.col("policy")).alias("policy")
     numbers = of_producers.groupBy(*PRODUCER_KEY, policy).agg(
         F.sum("records").alias("records"),
@@ -190,10 +189,10 @@ def _producers(of_producers: DataFrame, judged: DataFrame, *, any_wrong: bool) -
         F.count_if(F.col("kind").isin(*VIOLATIONS)).alias("violations"),
         F.count_if(F.col("kind").isin(*NOTICES)).alias("notices"),
     )
-    told = [each for each in wrong.columns if each not in PRODUCER_KEY]
+    counts = [each for each in wrong.columns if each not in PRODUCER_KEY]
     if not any_wrong:
-        return numbers.select("*", *(F.lit(0).cast("long").alias(each) for each in told))
-    return numbers.join(wrong, list(PRODUCER_KEY), "left").fillna(0, told)
+        return numbers.select("*", *(F.lit(0).cast("long").alias(each) for each in counts))
+    return numbers.join(wrong, list(PRODUCER_KEY), "left").fillna(0, counts)
 
 
 def _numbers(name: str, *kinds: str) -> Column:

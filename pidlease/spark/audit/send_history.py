@@ -1,11 +1,13 @@
-"""One producer's sends on one partition, judged one by one by `pidlease.core.judge`.
+"""One producer's sends on one partition, validated one by one by `pidlease.core.judge`.
 
-This is the expensive half of the audit, done only for producers of whom something is known to be
-wrong. It differs in three points from what a server knows after a replay. A duplicate that stands
-in the log moves nothing, or the send behind it would be told as a gap. What comes behind a send
-that should have followed it is told as late, not as a duplicate: its numbers did not stand there.
-And where a producer of policy epoch begins at 0 again, the send behind tells whether that was a
-duplicate, or whether the producer had been forgotten (see `fold`).
+This is the expensive half of the audit, for suspect producers only. It differs from a server's
+replay in three points:
+
+- A duplicate in the log does not change the state, or the next send would be reported as a gap.
+- A send after one that should have followed it is reported as late, not as a duplicate: its
+  sequence numbers were not in the log before.
+- If a producer of policy epoch begins at 0 again, its next send decides whether that was a
+  duplicate, or whether the producer's state had expired (see `fold`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,6 +19,7 @@ from pidlease.core.judge import Kind as Judged
 from pidlease.core.pid import POLICY_SHIFT
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import UNKNOWN_CRC, Batch, ProducerState, fold, next_sequence, span
+from pidlease.core.topic_partition import TopicPartition
 
 DUPLICATE: Final = "duplicate"
 GAP: Final = "gap"
@@ -24,31 +27,32 @@ OVERLAP: Final = "overlap"
 LATE: Final = "late"
 FENCED: Final = "fenced"
 MALFORMED: Final = "malformed"
-#: What is wrong, by kind.
+#: Kinds of findings that break a rule.
 VIOLATIONS: Final = (DUPLICATE, GAP, OVERLAP, LATE, FENCED, MALFORMED)
 
 JUMP: Final = "generation jump"
 RESTART: Final = "restart"
 LOST: Final = "lost to damage"
-#: What is as it may be, and worth knowing.
+#: Kinds of findings that break no rule.
 NOTICES: Final = (JUMP, RESTART, LOST)
-#: Ranges left out that are remembered, for what comes late: the newest.
-_HOLES_MAX: Final = 10_000
+
+#: The newest sequence gaps are remembered, to recognise late sends.
+_GAPS_MAX: Final = 10_000
 
 
 class LoggedSend(NamedTuple):
-    """A send.
+    """A send in the log.
 
     Attributes:
-        policy: the number of its policy; of none: it is malformed.
-        offset: of its first record,
-        last_offset: and of its last one.
+        policy: the number of its policy; an unknown number: the send is malformed.
+        offset: of its first record.
+        last_offset: of its last record.
         batch: its identity.
-        counted: how many records stand in the log.
-        equal_offset: where the first send of the same producer with the same range stands; -1:
-            there is none before it.
-        equal_crc: the CRC of that one,
-        equal_generation: and its generation.
+        counted: the number of its records.
+        equal_offset: offset of the producer's first send of an equal range, if that is earlier; -1:
+            there is none.
+        equal_crc: the CRC of that send.
+        equal_generation: the generation of that send.
     """
 
     policy: int
@@ -62,17 +66,15 @@ class LoggedSend(NamedTuple):
 
 
 class SendFinding(NamedTuple):
-    """What is wrong with a send, or worth knowing.
+    """A violation or a notice about a send.
 
     Attributes:
         kind: one of VIOLATIONS and NOTICES.
-        sent: the send.
-        numbers: records that stood there before (duplicate, overlap), numbers left out (gap, lost
-            to damage), records of the send (otherwise).
-        expected: the sequence that should have come; -1: that cannot be said.
-        original: where the first send of an equal range stands; -1: there is none.
-        differs: that one has other bytes.
-        detail: in words.
+        numbers: records that were stored before (duplicate, overlap), missing sequence numbers
+            (gap, lost to damage), records of the send (otherwise).
+        expected: the sequence number that was expected; -1: unknown.
+        original: offset of the first send of an equal range; -1: there is none.
+        differs: whether that send has other content.
     """
 
     kind: str
@@ -85,30 +87,30 @@ class SendFinding(NamedTuple):
 
 
 class LogCompleteness(NamedTuple):
-    """What is known of a partition's log as a whole.
+    """Which parts of a partition's log are missing.
 
     Attributes:
-        whole: it goes back to offset 0.
-        damaged: offsets at which something is damaged or missing, in order.
+        whole: whether the log begins at offset 0.
+        damaged: offsets at which records are damaged or missing, in order.
     """
 
     whole: bool = True
     damaged: Sequence[int] = ()
 
-    def between(self, after: int, upto: int) -> bool:
-        """Whether something is damaged behind an offset, and not behind another one."""
-        place = bisect_right(self.damaged, after)
-        return place < len(self.damaged) and self.damaged[place] <= upto
+    def is_damaged(self, after: int, upto: int) -> bool:
+        """Return whether there is damage after an offset, up to another one."""
+        index = bisect_right(self.damaged, after)
+        return index < len(self.damaged) and self.damaged[index] <= upto
 
 
 def completeness_of(
-    starts: Mapping[tuple[str, int], int], damaged: Mapping[tuple[str, int], Sequence[int]]
-) -> dict[tuple[str, int], LogCompleteness]:
-    """What is known of each partition.
+    starts: Mapping[TopicPartition, int], damaged: Mapping[TopicPartition, Sequence[int]]
+) -> dict[TopicPartition, LogCompleteness]:
+    """Return the completeness of each partition.
 
     Parameters:
-        starts: the first offset of each,
-        damaged: and where something is damaged.
+        starts: the first offset of each partition.
+        damaged: offsets of damage.
     """
     return {
         each: LogCompleteness(start == 0, sorted(damaged.get(each, ())))
@@ -116,16 +118,16 @@ def completeness_of(
     }
 
 
-def judge_all(sends: Iterable[LoggedSend], cuts: LogCompleteness) -> Iterator[SendFinding]:
-    """Judge a producer's sends on a partition, in the order of the log."""
-    producer = SendHistory(cuts)
+def judge_all(sends: Iterable[LoggedSend], log: LogCompleteness) -> Iterator[SendFinding]:
+    """Validate a producer's sends on a partition, in the order of the log."""
+    history = SendHistory(log)
     for sent in sends:
-        yield from producer.judge(sent)
-    yield from producer.end()
+        yield from history.judge(sent)
+    yield from history.end()
 
 
 class _PossibleRestart(NamedTuple):
-    """A send at 0 of who may have been forgotten, with the verdict on who was not."""
+    """A send at 0 before which the state may have expired, with the verdict if it has not."""
 
     rules: Rules
     sent: LoggedSend
@@ -133,34 +135,35 @@ class _PossibleRestart(NamedTuple):
 
 
 class SendHistory:
-    """A producer on a partition.
+    """The sends of a producer on a partition.
 
     Parameters:
-        cuts: what is known of the partition's log.
+        log: the completeness of the partition's log.
     """
 
-    def __init__(self, cuts: LogCompleteness) -> None:
-        self._cuts: Final = cuts
-        self._age: Final = Age.YOUNG if cuts.whole else Age.OLD
+    def __init__(self, log: LogCompleteness) -> None:
+        self._log: Final = log
+        self._age: Final = Age.YOUNG if log.whole else Age.OLD
         self._state: ProducerState | None = None
-        #: Where its newest send ends.
+        #: The last offset of the newest send.
         self._offset = -1
-        #: H, counted on where the numbers wrap,
+        #: The high sequence, counted on where sequence numbers wrap.
         self._high = -1
-        #: and so the lowest number that stands there,
+        #: The lowest sequence number in the log, counted alike.
         self._low = 0
-        #: and the ranges that were left out, first and last, in order.
-        self._holes: list[tuple[int, int]] = []
-        self._doubt: _PossibleRestart | None = None
+        #: Sequence gaps, in order: first and last number of each.
+        self._gaps: list[tuple[int, int]] = []
+        self._restart: _PossibleRestart | None = None
 
     def judge(self, sent: LoggedSend) -> Iterator[SendFinding]:
-        """What is wrong with the next send; of the one before, that may be known only now."""
+        """Return the findings about the next send, and any about the last one that had to wait."""
         rules = rules_of(sent.policy << POLICY_SHIFT | 1)
         if rules is None:
-            yield SendFinding(MALFORMED, sent, sent.counted, detail="the PID belongs to no policy")
+            detail = "the PID belongs to no policy"
+            yield SendFinding(MALFORMED, sent, sent.counted, detail=detail)
             return
-        if self._doubt is not None:
-            yield from self._settle(self._doubt, sent.batch)
+        if self._restart is not None:
+            yield from self._settle(self._restart, sent.batch)
         before, self._offset = self._offset, sent.last_offset
         state, batch = self._state, sent.batch
         verdict = judge(rules, state, batch, self._age, granted=batch.generation)
@@ -170,21 +173,21 @@ class SendHistory:
         elif self._is_cut(sent):
             self._begin_at(rules, sent)
         elif self._may_restart(rules, batch):
-            self._doubt = _PossibleRestart(rules, sent, verdict)
+            self._restart = _PossibleRestart(rules, sent, verdict)
         else:
-            lost = verdict.kind is Judged.GAP and self._cuts.between(before, sent.offset)
-            yield from self._tell(rules, sent, verdict, lost=lost)
+            lost = verdict.kind is Judged.GAP and self._log.is_damaged(before, sent.offset)
+            yield from self._report(rules, sent, verdict, lost=lost)
 
     def end(self) -> Iterator[SendFinding]:
-        """What is left to be told when no send follows."""
-        if self._doubt is not None:
-            rules, sent, verdict = self._doubt
-            self._doubt = None
-            yield from self._tell(rules, sent, verdict)
+        """Return the findings that have waited for another send."""
+        if self._restart is not None:
+            rules, sent, verdict = self._restart
+            self._restart = None
+            yield from self._report(rules, sent, verdict)
 
     # ------------------------------------------------------------------ one send
 
-    def _tell(
+    def _report(
         self, rules: Rules, sent: LoggedSend, verdict: Verdict, *, lost: bool = False
     ) -> Iterator[SendFinding]:
         kind, expected = verdict.kind, verdict.expected
@@ -197,12 +200,12 @@ class SendHistory:
             yield SendFinding(JUMP, sent, sent.counted, detail=f"from {state.generation}")
         ahead = self._ahead(rules, sent.batch)
         if kind is Judged.DUPLICATE or (ahead < 0 and kind is Judged.GAP):
-            yield self._behind(rules, sent, verdict)
+            yield self._earlier(rules, sent, verdict)
             return
         if kind is Judged.OVERLAP:
-            stood = -ahead - self._fill(self._high + 1 + ahead, self._high)
+            stored = -ahead - self._fill(self._high + 1 + ahead, self._high)
             detail = f"{expected} should follow"
-            yield SendFinding(OVERLAP, sent, min(stood, sent.counted), expected, detail=detail)
+            yield SendFinding(OVERLAP, sent, min(stored, sent.counted), expected, detail=detail)
         elif kind is Judged.GAP:
             detail = f"{expected} should follow"
             if state is None:
@@ -210,27 +213,28 @@ class SendHistory:
             yield SendFinding(LOST if lost else GAP, sent, ahead, expected, detail=detail)
         self._apply(rules, sent)
 
-    def _behind(self, rules: Rules, sent: LoggedSend, verdict: Verdict) -> SendFinding:
-        """A send that moves nothing."""
+    def _earlier(self, rules: Rules, sent: LoggedSend, verdict: Verdict) -> SendFinding:
+        """Return the finding about a send at or below the high sequence; the state stays."""
         first = self._high + 1 + self._ahead(rules, sent.batch)
         numbers = span(rules, sent.batch)
         filled = self._fill(first, first + numbers - 1)
-        stood = numbers - filled
+        stored = numbers - filled
         if rules.low_mark and first < self._low and not filled:
             detail = "lies before the first sequence that is known"
             return SendFinding(GAP, sent, 0, verdict.expected, detail=detail)
         self._low = min(self._low, first)
-        if not stood:
-            detail = "comes behind what should follow it"
+        if not stored:
+            detail = "comes after what should follow it"
             return SendFinding(LATE, sent, sent.counted, verdict.expected, detail=detail)
         original, differs = _equal(sent)
         detail = f"the first one is at offset {original}" if original >= 0 else ""
         if differs:
             detail += ", with other content"
-        return SendFinding(DUPLICATE, sent, min(stood, sent.counted), -1, original, differs, detail)
+        count = min(stored, sent.counted)
+        return SendFinding(DUPLICATE, sent, count, -1, original, differs, detail)
 
     def _step_over(self, rules: Rules, sent: LoggedSend) -> None:
-        """What is malformed by the number of its records only has its place all the same."""
+        """Apply a send that is malformed by its number of records only."""
         batch = sent.batch._replace(records=max(span(rules, sent.batch), 1))
         kind = judge(rules, self._state, batch, self._age, granted=batch.generation).kind
         if kind is not Judged.MALFORMED and self._is_cut(sent):
@@ -239,45 +243,45 @@ class SendHistory:
             self._apply(rules, sent._replace(batch=batch))
 
     def _is_cut(self, sent: LoggedSend) -> bool:
-        """Whether a send is the first that is seen, and others before it may be gone."""
-        gone = not self._cuts.whole or self._cuts.between(-1, sent.offset)
-        return self._state is None and gone
+        """Return whether a send is the first one in the log, and earlier ones may be missing."""
+        missing = not self._log.whole or self._log.is_damaged(-1, sent.offset)
+        return self._state is None and missing
 
     def _begin_at(self, rules: Rules, sent: LoggedSend) -> None:
-        """What came before it is gone: any send may be the first that is seen."""
+        """Apply the first send in the log if earlier ones are missing: it may begin anywhere."""
         self._apply(rules, sent)
-        self._holes.clear()
+        self._gaps.clear()
 
     # ------------------------------------------------------------------ a beginning at 0
 
     def _may_restart(self, rules: Rules, batch: Batch) -> bool:
-        """Whether it may be of who was forgotten: that is so where `fold` begins anew."""
+        """Return whether the state may have expired before a batch: then `fold` begins anew."""
         known = self._state is not None and self._state.generation == batch.generation
         return known and rules.start_old is Start.AT_ZERO and batch.first == 0
 
-    def _settle(self, doubt: _PossibleRestart, batch: Batch) -> Iterator[SendFinding]:
-        """Whether a producer had been forgotten; where both would fit, it had not."""
-        rules, sent, verdict = doubt
-        self._doubt = None
+    def _settle(self, restart: _PossibleRestart, batch: Batch) -> Iterator[SendFinding]:
+        """Decide by the next batch whether the state had expired; if unclear, it had not."""
+        rules, sent, verdict = restart
+        self._restart = None
         state = self._state
         same = state is not None and state.generation == batch.generation
         goes_on = same and batch.first == next_sequence(rules, sent.batch.last)
         if goes_on and verdict.kind is not Judged.OVERLAP and batch.first != self._high + 1:
             self._state = None
             self._apply(rules, sent)
-            detail = "begins at 0 again in its epoch: what was known of it had ended"
+            detail = "begins at 0 again in its epoch: its state had expired"
             yield SendFinding(RESTART, sent, sent.counted, detail=detail)
         else:
-            yield from self._tell(rules, sent, verdict)
+            yield from self._report(rules, sent, verdict)
 
-    # ------------------------------------------------------------------ numbers
+    # ------------------------------------------------------------------ sequence numbers
 
     def _begins(self, rules: Rules, batch: Batch) -> bool:
         state = self._state
         return state is None or (rules.restarts and batch.generation > state.generation)
 
     def _ahead(self, rules: Rules, batch: Batch) -> int:
-        """How many numbers lie between what is known and a batch; below 0: it lies behind."""
+        """Return the distance of a batch from the next sequence number; below 0: it is earlier."""
         if self._begins(rules, batch):
             return batch.first
         if not rules.wraps or self._state is None:
@@ -290,30 +294,30 @@ class SendHistory:
         batch = sent.batch
         ahead = self._ahead(rules, batch)
         if self._begins(rules, batch):
-            self._high, self._holes, self._low = -1, [], batch.first
+            self._high, self._gaps, self._low = -1, [], batch.first
         first = self._high + 1 + ahead
         if ahead > 0:
-            self._holes.append((self._high + 1, first - 1))
-            del self._holes[:-_HOLES_MAX]
+            self._gaps.append((self._high + 1, first - 1))
+            del self._gaps[:-_GAPS_MAX]
         self._low = min(self._low, first)
         self._high = first + span(rules, batch) - 1
         self._state = fold(rules, self._state, batch, sent.offset, 0)
 
     def _fill(self, first: int, last: int) -> int:
-        """Take numbers out of those that were left out; how many of them were."""
-        begin = bisect_left(self._holes, first, key=lambda hole: hole[1])
-        end = bisect_right(self._holes, last, key=lambda hole: hole[0])
-        touched = self._holes[begin:end]
+        """Remove sequence numbers from the gaps; return how many were in one."""
+        begin = bisect_left(self._gaps, first, key=lambda gap: gap[1])
+        end = bisect_right(self._gaps, last, key=lambda gap: gap[0])
+        touched = self._gaps[begin:end]
         if not touched:
             return 0
         left = ((touched[0][0], first - 1), (last + 1, touched[-1][1]))
-        self._holes[begin:end] = [each for each in left if each[0] <= each[1]]
+        self._gaps[begin:end] = [each for each in left if each[0] <= each[1]]
         return sum(min(high, last) - max(low, first) + 1 for low, high in touched)
 
 
 def _equal(sent: LoggedSend) -> tuple[int, bool]:
-    """Where the first send of an equal range stands (-1: nowhere), and whether it differs."""
-    # A CRC is of the generation, too: of another one it says nothing of the content.
+    """Return the offset of the first send of an equal range (or -1), and whether it differs."""
+    # The CRC covers the generation: that of another generation says nothing about the content.
     same = sent.equal_offset >= 0 and sent.equal_generation == sent.batch.generation
     crcs = sent.batch.crc, sent.equal_crc
     return sent.equal_offset, same and UNKNOWN_CRC not in crcs and crcs[0] != crcs[1]

@@ -1,4 +1,4 @@
-"""The expensive look: all sends of the suspects in their order, judged one by one."""
+"""The second pass of the audit: all sends of suspect producers, validated one by one."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -10,10 +10,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pidlease.core.pid import Policy
 from pidlease.core.rules import RULES
 from pidlease.core.state import UNKNOWN_CRC, Batch
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.audit.send_history import LogCompleteness, LoggedSend, SendFinding, SendHistory
 from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
-#: What is told of a finding.
+#: The columns of a finding.
 SCHEMA: Final = (
     "topic string, partition int, pid long, producer_id string, policy string, kind string,"
     " offset long, generation long, first long, last long, records int, numbers long,"
@@ -27,38 +28,38 @@ _TYPES: Final = (
     pa.int64(), pa.int64(), pa.bool_(), pa.int64(), pa.string(), pa.int64(), pa.string(),
 )  # fmt: skip
 _ARROW: Final = pa.schema(list(zip(_NAMES, _TYPES, strict=True)))
-#: Columns of a send that are looked at, in the order in which they are unpacked.
+#: Columns of a send, in the order in which `_judge` unpacks them.
 _READ: Final = (
     *PRODUCER_KEY, "policy", "offset", "last_offset", "generation", "first", "last", "records",
     "crc", "timestamp", "segment", "position", "equal_offset", "equal_crc", "equal_generation",
 )  # fmt: skip
-#: Findings that are told at once.
+#: Findings of an Arrow batch.
 _ROWS: Final = 4096
 
-Partitions = Mapping[tuple[str, int], LogCompleteness]
+Partitions = Mapping[TopicPartition, LogCompleteness]
 
 
-def findings(rows: DataFrame, cuts: Partitions) -> DataFrame:
-    """What is wrong with the sends of the suspects.
+def findings(rows: DataFrame, logs: Partitions) -> DataFrame:
+    """Return the findings about the sends of suspects.
 
-    One shuffle brings a producer's sends together; they are sorted on the disk, and stream by. So
-    it takes no more memory for a producer of many sends.
+    One shuffle brings a producer's sends together; they are sorted on disk and streamed, so memory
+    does not grow with the number of sends.
 
     Parameters:
-        rows: their sends (`passes.asked`).
-        cuts: what is known of each partition.
+        rows: their sends, as `first_pass.with_policy` returns them.
+        logs: the completeness of each partition.
     """
     together = rows.repartition(*PRODUCER_KEY)
     ordered = _with_equals(together).select(*_READ).sortWithinPartitions(*PRODUCER_KEY, "offset")
 
     def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _judge(batches, cuts)
+        return _judge(batches, logs)
 
     return ordered.mapInArrow(judge, SCHEMA)
 
 
 def _with_equals(rows: DataFrame) -> DataFrame:
-    """Each send with the first one of an equal range, if that stands before it."""
+    """Add to each send the first one of an equal range, if that is earlier."""
     restarting = [int(policy) for policy, rules in RULES.items() if rules.restarts]
     within = F.when(F.col("policy").isin(*restarting), F.col("generation")).otherwise(-1)
     equal = Window.partitionBy(*PRODUCER_KEY, "within", "first", "last").orderBy("offset")
@@ -71,27 +72,27 @@ def _with_equals(rows: DataFrame) -> DataFrame:
     )
 
 
-def _judge(batches: Iterable[pa.RecordBatch], cuts: Partitions) -> Iterator[pa.RecordBatch]:
-    told = _FindingRows()
-    producer, who = SendHistory(LogCompleteness()), None
+def _judge(batches: Iterable[pa.RecordBatch], logs: Partitions) -> Iterator[pa.RecordBatch]:
+    findings = _FindingRows()
+    history, producer = SendHistory(LogCompleteness()), None
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in _READ]
         for row in zip(*columns, strict=True):
-            if row[:4] != who:
-                told.add(who, producer.end())
-                who = row[:4]
-                producer = SendHistory(cuts.get(who[:2], LogCompleteness()))
-            told.places[row[5]] = row[12:15]
-            told.add(who, producer.judge(_sent(row)))
-            told.keep(row[5])
-        yield from told.take(_ROWS)
-    told.add(who, producer.end())
-    yield from told.take(1)
+            if row[:4] != producer:
+                findings.add(producer, history.end())
+                producer = row[:4]
+                history = SendHistory(logs.get(TopicPartition(*row[:2]), LogCompleteness()))
+            findings.positions[row[5]] = row[12:15]
+            findings.add(producer, history.judge(_sent(row)))
+            findings.keep(row[5])
+        yield from findings.take(_ROWS)
+    findings.add(producer, history.end())
+    yield from findings.take(1)
 
 
 def _sent(row: tuple[Any, ...]) -> LoggedSend:
     policy, offset, last_offset, generation, first, last, records, crc = row[4:12]
-    # A producer of a producer id counts requests, whatever they hold (`engine.whose.identified`).
+    # A producer with a producer id counts requests, not records.
     numbers = last - first + 1 if row[3] else records
     batch = Batch(generation, first, last, numbers, crc)
     equal = (row[15], UNKNOWN_CRC if row[16] is None else row[16], row[17])
@@ -99,30 +100,31 @@ def _sent(row: tuple[Any, ...]) -> LoggedSend:
 
 
 class _FindingRows:
-    """Findings until they are given out."""
+    """Collects findings."""
 
     def __init__(self) -> None:
-        #: Time and place of the sends that may still be told of, by their offsets.
-        self.places: dict[int, tuple[Any, ...]] = {}
+        #: Timestamp, segment and position, by offset, of the sends that may still have findings.
+        self.positions: dict[int, tuple[Any, ...]] = {}
         self._rows: list[tuple[Any, ...]] = []
 
-    def add(self, who: tuple[Any, ...] | None, found: Iterable[SendFinding]) -> None:
+    def add(self, producer: tuple[Any, ...] | None, found: Iterable[SendFinding]) -> None:
         for kind, sent, numbers, expected, original, differs, detail in found:
-            if who is None:
-                raise AssertionError("a finding is somebody's")
-            time_ms, segment, position = self.places[sent.offset]
+            if producer is None:
+                raise AssertionError("a finding has a producer")
+            time_ms, segment, position = self.positions[sent.offset]
             generation, first, last, _, _ = sent.batch
             self._rows.append((
-                *who, _name(sent.policy), kind, sent.offset, generation, first, last, sent.counted,
-                numbers, expected, original, differs, time_ms, segment, position, detail,
+                *producer, _name(sent.policy), kind, sent.offset, generation, first, last,
+                sent.counted, numbers, expected, original, differs, time_ms, segment, position,
+                detail,
             ))  # fmt: skip
 
     def keep(self, offset: int) -> None:
-        """Only the last send may still be told of."""
-        self.places = {offset: self.places[offset]}
+        """Forget all sends but one, which may have findings later."""
+        self.positions = {offset: self.positions[offset]}
 
     def take(self, least: int) -> Iterator[pa.RecordBatch]:
-        """Those so far, if they are as many."""
+        """Return and remove the findings, if there are enough."""
         if len(self._rows) >= least:
             rows, self._rows = self._rows, []
             arrays = [

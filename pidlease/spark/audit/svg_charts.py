@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn here: the report brings everything along, and asks nobody for anything."""
+"""Charts as SVG, without any library, so that the report loads nothing."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,17 +19,16 @@ _TIME_WIDTH: Final = 72
 _BAR_HEIGHT: Final = 26
 _BAR_LABEL: Final = 330
 _BAR_NUMBER: Final = 96
-#: Letters of a bar's label that there is room for.
+#: The longest label of a bar.
 _LETTERS: Final = 46
 
 
 def over_time(chart: TimeSeries, order: Sequence[str], classes: Mapping[str, str]) -> str:
-    """Columns over time, those of one time on top of each other.
+    """Draw stacked columns over time.
 
     Parameters:
-        chart: the numbers.
-        order: of the series, from the bottom.
-        classes: the CSS class of each.
+        order: the order of the series, from the bottom.
+        classes: the CSS class of each series.
     """
     names = [name for name in order if any(chart.series.get(name, ()))]
     if not names:
@@ -50,10 +49,10 @@ def over_time(chart: TimeSeries, order: Sequence[str], classes: Mapping[str, str
             y = _TOP + height - below / top * height - tall
             below += number
             x, wide = _LEFT + at * step, min(max(step * 0.82, 0.8), 48)
-            told = escape(f"{_time(chart, at)}: {number:,} {name}")
+            title = escape(f"{_time(chart, at)}: {number:,} {name}")
             drawn.append(
                 f'<rect class="{classes[name]}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}"'
-                f' height="{tall:.1f}"><title>{told}</title></rect>'
+                f' height="{tall:.1f}"><title>{title}</title></rect>'
             )
     drawn += (
         f'<text x="{_LEFT + at * step:.1f}" y="{_HEIGHT - 8}">{_time(chart, at)}</text>'
@@ -69,7 +68,7 @@ def over_time(chart: TimeSeries, order: Sequence[str], classes: Mapping[str, str
 
 
 def bars(rows: Sequence[tuple[str, int, str]]) -> str:
-    """One bar below the other.
+    """Draw horizontal bars.
 
     Parameters:
         rows: label, number and CSS class of each.
@@ -108,7 +107,7 @@ def _grid(top: int, height: int) -> str:
 
 
 def _round_up(number: int) -> int:
-    """The next number that four lines divide well."""
+    """Return the next number that four grid lines divide well."""
     power = 1
     while True:
         for digit in (4, 8, 12, 20):

@@ -1,1 +1,1 @@
-"""Reading logs in parts, one for each of Spark's tasks; of Spark itself nothing is known here."""
+"""Reading logs in parts, one for each task; nothing here depends on Spark."""

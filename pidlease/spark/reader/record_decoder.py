@@ -128,7 +128,7 @@ def decode(data: Bytes, begins: Ints, ends: Ints) -> RecordColumns:
     headers = _varints(data, at, ends)
     # A header is two bytes at least.
     if ((headers < 0) | (headers > (ends - at) // 2) | ((headers == 0) & (at != ends))).any():
-        raise DecodingError("a record whose headers do not fill it")
+        raise DecodingError("the headers of a record do not fill it")
     return RecordColumns(timestamps, offsets, keys, values, headers, at)
 
 
@@ -157,7 +157,7 @@ def decode_headers(data: Bytes, columns: RecordColumns, ends: Ints) -> Headers:
         left[records] -= 1
         records = records[left[records] > 0]
     if ((columns.headers > 0) & (at != ends)).any():
-        raise DecodingError("a record whose headers do not fill it")
+        raise DecodingError("the headers of a record do not fill it")
     none = Field(np.empty(0, np.int64), np.empty(0, np.int64))
     parts = parts or [(none.at, none, none)]
     record = np.concatenate([part[0] for part in parts])

@@ -1,4 +1,4 @@
-"""The rebuild: what a server knows of producers, made from its log."""
+"""The rebuild: the state of all producers, made from the log alone."""
 
 from pidlease.spark.rebuild.log_fold import fold_sends
 from pidlease.spark.rebuild.snapshot_rebuild import Rebuilt, rebuild

@@ -1,9 +1,9 @@
-"""The fold over all sends of a log, by the fold of the server itself.
+"""The fold of all sends of a log into producer states, by the server's own fold.
 
-A shuffle brings the sends of a producer on a partition together; they are sorted on the disk, and
-stream through `fold_packed`, so that memory holds one state at a time. Most of them need not go
-through it: where a producer's sends follow one another, its first and its last five say all that
-the fold would keep. Which they are is found for thousands of rows at once.
+A shuffle brings a producer's sends on a partition together; they are sorted on disk and streamed
+through `fold_packed`, so that memory holds one state at a time. Most sends are skipped: if a
+producer's sends are in order, its first and its last five determine the state. A vectorised check
+selects the sends to fold.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,8 +21,8 @@ from pidlease.core.rules import KAFKA, RULES, rules_of
 from pidlease.core.state import BATCHES_KEPT, Batch
 from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
-#: What comes out: whose state, where its first send stands, and the state (`core.packed`). Or, in
-#: the place of a state, what is damaged there.
+#: A producer on a partition, the offset of its first send, and its state (`core.packed`); or, for
+#: a damaged place, the damage and no state.
 SCHEMA: Final = (
     "topic string, partition int, pid long, producer_id string, first_offset long, state binary,"
     " damage string"
@@ -33,28 +33,28 @@ _ARROW: Final = pa.schema([
     ("damage", pa.string()),
 ])  # fmt: skip
 _NUMBERS: Final = ("offset", "generation", "first", "last", "records", "crc")
-#: By its rules a producer id is folded, whichever it is.
+#: Any PID of policy epoch: its rules are those of all producer ids.
 _SOME_NAME: Final = make_pid(Policy.EPOCH, 1)
-#: Numbers that wrap have gone far when they have gone on by so many: a quarter of half the space.
+#: If sequence numbers wrap, a producer with more than an eighth of them is folded completely.
 _FAR: Final = (KAFKA.sequence_max + 1) >> 3
-#: States that are given out at once.
+#: States of an Arrow batch.
 _ROWS: Final = 8192
 
-_Who = tuple[str, int, int, str]
+_ProducerKey = tuple[str, int, int, str]
 
 
 def fold_sends(sends: DataFrame, now_ms: int) -> DataFrame:
-    """The state of every producer on every partition (`SCHEMA`).
+    """Return the state of each producer on each partition (`SCHEMA`).
 
     Parameters:
-        sends: as `spark.read.format("pidlease").option("rows", "sends")` gives them.
-        now_ms: when all of them count as arrived, as in a replay, in ms since 1970.
+        sends: as `spark.read.format("pidlease").option("rows", "sends")` loads them.
+        now_ms: time of arrival for all sends, as in a replay, in ms since 1970.
     """
     policy = F.shiftright("pid", POLICY_SHIFT)
     known = policy.isin(*map(int, RULES)) & (F.col("pid").bitwiseAND(N_MASK) != 0)
-    of_somebody = (F.col("producer_id") != "") | known
+    has_producer = (F.col("producer_id") != "") | known
     ordered = (
-        sends.where(of_somebody | F.col("damage").isNotNull())
+        sends.where(has_producer | F.col("damage").isNotNull())
         .select(*PRODUCER_KEY, *_NUMBERS, "damage")
         .repartition(*PRODUCER_KEY)
         .sortWithinPartitions(*PRODUCER_KEY, "offset")
@@ -76,35 +76,35 @@ def _fold(batches: Iterable[pa.RecordBatch], now_ms: int) -> Iterator[pa.RecordB
 
 
 class _States:
-    """The state that is being folded, and those that are done.
+    """The state that is being folded, and the finished ones.
 
     Parameters:
-        now_ms: when all sends count as arrived.
+        now_ms: time of arrival for all sends.
     """
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms: Final = now_ms
-        self._who: _Who | None = None
+        self._producer: _ProducerKey | None = None
         self._state: Packed | None = None
         self._first_offset = -1
         self._done: list[tuple[Any, ...]] = []
 
     def take(self, least: int) -> Iterator[pa.RecordBatch]:
-        """The states that are done, if they are as many."""
+        """Return and remove the finished states, if there are enough."""
         if len(self._done) >= least:
             done, self._done = self._done, []
             columns = zip(zip(*done, strict=True), _ARROW, strict=True)
             arrays = [pa.array(values, each.type) for values, each in columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
-    def next(self, who: _Who | None, first_offset: int) -> None:
-        """Another producer's turn."""
-        if self._who is not None:
-            self._done.append((*self._who, self._first_offset, self._state, None))
-        self._who, self._first_offset, self._state = who, first_offset, None
+    def next(self, producer: _ProducerKey | None, first_offset: int) -> None:
+        """Finish the state, and begin that of another producer."""
+        if self._producer is not None:
+            self._done.append((*self._producer, self._first_offset, self._state, None))
+        self._producer, self._first_offset, self._state = producer, first_offset, None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Fold rows, in order of producers and offsets; what is damaged goes on as it is."""
+        """Fold rows, ordered by producer and offset; pass on damaged places."""
         is_sound = pa.compute.is_null(batch.column("damage"))
         if not pa.compute.all(is_sound).as_py():
             for row in batch.filter(pa.compute.invert(is_sound)).to_pylist():
@@ -121,9 +121,9 @@ class _States:
         names = [rows.column(name).to_pylist() for name in (*PRODUCER_KEY, *_NUMBERS)]
         for topic, partition, pid, name, *numbers in zip(*names, strict=True):
             offset, generation, first, last, records, crc = numbers
-            who = topic, partition, pid, name
-            if who != self._who:
-                self.next(who, offset)
+            producer = topic, partition, pid, name
+            if producer != self._producer:
+                self.next(producer, offset)
             rules = rules_of(_SOME_NAME if name else pid)
             if rules is None:
                 raise AssertionError("only PIDs that belong to a policy are folded")
@@ -132,7 +132,7 @@ class _States:
 
 
 def _begins(batch: pa.RecordBatch) -> np.ndarray:
-    """At which rows another producer's turn begins."""
+    """Return at which rows another producer begins."""
     begins = np.zeros(batch.num_rows, bool)
     begins[0] = True
     for name in PRODUCER_KEY:
@@ -145,12 +145,13 @@ def _begins(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _needed(batch: pa.RecordBatch, begins: np.ndarray) -> np.ndarray:
-    """Which rows the fold has to see, so that it comes to the same as with all of them.
+    """Select the rows that determine the same state as all rows.
 
-    A producer's first row says the lowest number, and its last five are what is kept; a higher
-    generation, or a 0, may begin anew. Of whoever is not in order, all are needed: where a
-    generation falls, the last five may be a zombie's; and numbers that wrap drag the lowest one
-    along (`keep_low`), which comes to the same only where they go on without a hole, and not far.
+    A producer's first row has the lowest sequence number, and its last five are kept in the state;
+    a higher generation, or sequence number 0, may begin anew. If a producer's rows are not in
+    order, all are needed: after a lower generation, the last five may be a zombie's. Sequence
+    numbers that wrap move the lowest one along (`keep_low`), so they must be without gaps, and not
+    too many.
     """
     generation, first, last, offset, pid = (
         batch.column(name).to_numpy() for name in ("generation", "first", "last", "offset", "pid")

@@ -35,16 +35,17 @@ from pidlease.storage.snapshots import (
 from pidlease.storage.topics.topic_store import Topic, TopicStore
 from pidlease.verify.read_only_files import ReadOnlyFiles
 
-#: Tasks that segments are read in, at most.
+#: The most tasks that read segments.
 _TASKS_MAX: Final = 10_000
-#: Damaged places that are named when nothing is rebuilt for them.
+#: The most damaged places in an error.
 _NAMED_MAX: Final = 5
 
-Told = Callable[[str], None]
+#: Called with the current step, for people.
+ReportStep = Callable[[str], None]
 
 
 class PlacedPartition(NamedTuple):
-    """A partition, and its place in the offset vector."""
+    """A partition, with its entry in the offset vector."""
 
     name: TopicPartition
     place: PartitionOffset
@@ -52,11 +53,10 @@ class PlacedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was written.
+    """The snapshot that was written.
 
     Attributes:
-        manifest: of the snapshot.
-        leases: how many PIDs have a lease in it.
+        leases: the number of PIDs with a lease in it.
     """
 
     manifest: Manifest
@@ -69,31 +69,29 @@ def rebuild(
     store: SnapshotStore,
     folder: Path,
     now_ms: int,
-    told: Told = lambda _: None,
+    report: ReportStep = lambda _: None,
 ) -> Rebuilt:
-    """Write a snapshot of what a server would know after it has replayed a whole log.
+    """Write a snapshot of the state that a server has after it has replayed a whole log.
 
     Parameters:
-        sends: all sends of the log up to the places, from its first segments on.
+        sends: all sends of the log, from the first segments up to the offset vector.
         partitions: in the order in which a server opens them.
-        store: where the snapshot goes.
-        folder: where the states wait until they are written; all of Spark's workers see it.
-        now_ms: when all of it counts as arrived, and the leases as begun, in ms since 1970.
-        told: called with what is being done, for a person.
+        folder: for temporary files; all of Spark's workers must see it.
+        now_ms: time of arrival for all sends, and the beginning of all leases, in ms since 1970.
+        report: called with the current step.
 
     Raises:
-        RebuildError: something in the log is damaged. A server would stop there; a snapshot would
-            say that all is well behind.
-        OSError: the snapshot is not on the disk; those before it are untouched.
+        RebuildError: the log is damaged. A server would stop there; a snapshot would hide it.
+        OSError: the snapshot was not written; earlier ones are untouched.
     """
     scratch = Path(tempfile.mkdtemp(prefix=".aside-states-", dir=folder))
     try:
-        told("folding the log")
+        report("folding the log")
         states = fold_sends(sends, now_ms).sortWithinPartitions("topic", "partition")
         states.write.mode("overwrite").parquet(str(scratch / "states"))
         folded = ds.dataset(scratch / "states", format="parquet")
         _check_intact(folded)
-        told("writing the snapshot")
+        report("writing the snapshot")
         leases = LeaseRows()
         rows = _rows(folded, partitions, store.names, _ReplayLeases(leases, now_ms))
         manifest = store.write(now_ms, rows, leases)
@@ -114,7 +112,7 @@ def _check_intact(folded: ds.Dataset) -> None:
     if places:
         raise RebuildError(
             f"the log is damaged: {'; '.join(places)}. A snapshot would hide it; `pidlease spark"
-            " audit` and `pidlease verify` tell all of it"
+            " audit` and `pidlease verify` show all damage"
         )
 
 
@@ -124,7 +122,7 @@ def _rows(
     names: ProducerNames,
     leases: "_ReplayLeases",
 ) -> Iterator[PartitionRows]:
-    """A partition at a time, each producer where its first send stands, as a replay has them."""
+    """Return the rows of each partition, ordered by first send, as after a replay."""
     for name, place in partitions:
         mine = (ds.field("topic") == name.topic) & (ds.field("partition") == name.partition)
         table = folded.to_table(filter=mine).sort_by("first_offset")
@@ -145,10 +143,10 @@ def _states(table: pa.Table) -> list[bytes]:
 
 
 class _ReplayLeases:
-    """The leases that a replay gives: one to each number, in the order in which they are met.
+    """The leases that a replay grants: one for each PID's number, in the order of the log.
 
     Parameters:
-        rows: gets them.
+        rows: the leases are appended to it.
         now_ms: when they begin.
     """
 
@@ -158,7 +156,7 @@ class _ReplayLeases:
         self._numbers: set[int] = set()
 
     def take(self, pids: list[int]) -> None:
-        """The next partition's producers. Those with a producer id have a lease without a row."""
+        """Add the producers of a partition; the lease of a producer id has no row."""
         for pid in pids:
             number = number_of(pid)
             if number not in self._numbers:
@@ -175,38 +173,36 @@ def rebuild_directory(
     data_dir: Path,
     output: Path | None,
     now_ms: int,
-    told: Told = lambda _: None,
+    report: ReportStep = lambda _: None,
 ) -> Rebuilt:
     """Write a snapshot of a data directory: into it, or elsewhere.
 
     Parameters:
-        spark: the session; its workers see the directory under the same path.
-        data_dir: the directory.
-        output: a folder for the snapshot, where a server may be at work in the directory; None: it
-            goes into the directory, which nobody may use meanwhile.
-        now_ms: see `rebuild`.
-        told: see `rebuild`.
+        spark: the session; its workers must see the directory under the same path.
+        output: a folder for the snapshot; a server may use the directory meanwhile. None: the
+            snapshot goes into the directory, and no server may use it.
+        now_ms, report: as in `rebuild`.
 
     Raises:
-        RebuildError: it is in use, damaged, or no data directory.
-        OSError: the snapshot is not on the disk.
+        RebuildError: the directory is in use, damaged, or no data directory.
+        OSError: the snapshot was not written.
     """
     try:
         directory = LogDirectory(str(data_dir), durable=output is not None)
-        with _to_be_written(data_dir, output):
+        with _locked(data_dir, output):
             placed, parts = _plan(directory, data_dir, now_ms)
             if output is None:
                 _flush(parts)
             folder = output or data_dir / "snapshots"
             store = SnapshotStore(RealFiles(), folder)
-            return rebuild(read_parts(spark, parts), placed, store, folder, now_ms, told)
+            return rebuild(read_parts(spark, parts), placed, store, folder, now_ms, report)
     except (ReadError, DataFolderError) as error:
         raise RebuildError(str(error)) from error
 
 
 @contextmanager
-def _to_be_written(data_dir: Path, output: Path | None) -> Iterator[None]:
-    """Keep all others out where the snapshot goes into the directory."""
+def _locked(data_dir: Path, output: Path | None) -> Iterator[None]:
+    """Lock the directory if the snapshot goes into it."""
     if output is not None:
         yield
         return
@@ -220,32 +216,32 @@ def _to_be_written(data_dir: Path, output: Path | None) -> Iterator[None]:
 def _plan(
     directory: LogDirectory, data_dir: Path, now_ms: int
 ) -> tuple[list[PlacedPartition], list[SegmentPart]]:
-    """The partitions, as a server opens them, and the segments to be read."""
+    """Return the partitions in the order of a server, and the segments to read."""
     placed: list[PlacedPartition] = []
     parts: list[SegmentPart] = []
     for topic in TopicStore(ReadOnlyFiles(RealFiles()), data_dir / "topics").load():
         for number in range(topic.partitions):
             bases = directory.segments(topic.name, number)
             kept, end = min(bases, default=0), directory.offset_range(topic.name, number).end
-            place = PartitionOffset(topic.topic_id, max(end, kept), _hole_ms(topic, kept, now_ms))
+            place = PartitionOffset(topic.topic_id, max(end, kept), _history_lost_ms(topic, kept, now_ms))
             placed.append(PlacedPartition(TopicPartition(topic.name, number), place))
-            # From what is on the disk, deleted by order or not: so does a replay.
+            # All segments on disk, as in a replay, even before the log start offset.
             ends = [*bases[1:], end]
             parts += [
-                SegmentPart(str(data_dir), topic.name, number, (base,), base, behind)
-                for base, behind in zip(bases, ends, strict=True)
-                if base < behind
+                SegmentPart(str(data_dir), topic.name, number, (base,), base, until)
+                for base, until in zip(bases, ends, strict=True)
+                if base < until
             ]
     return placed, parts
 
 
-def _hole_ms(topic: Topic, kept: int, now_ms: int) -> int:
-    """When it was found that earlier history is missing; see `engine.recovery`."""
+def _history_lost_ms(topic: Topic, kept: int, now_ms: int) -> int:
+    """Return when earlier history was found missing, as `engine.recovery` determines it."""
     return now_ms if kept > 0 else topic.made_again_ms
 
 
 def _flush(parts: list[SegmentPart]) -> None:
-    """The offset vector may not run ahead of the disk; all but last segments were fsynced."""
+    """Fsync the last segments: the offset vector must not be ahead of the disk."""
     last = {(part.topic, part.partition): part for part in parts}
     for part in last.values():
         folder = folder_of(part.data_dir, part.topic, part.partition)
@@ -258,7 +254,7 @@ def _flush(parts: list[SegmentPart]) -> None:
 
 
 def read_parts(spark: SparkSession, parts: list[SegmentPart]) -> DataFrame:
-    """The sends of segments, each read by a task of its own."""
+    """Return the sends of segments, each read by its own task."""
     rows = [(p.data_dir, p.topic, p.partition, p.segments[0], p.start, p.end) for p in parts]
     kinds = "data_dir string, topic string, partition int, segment long, start long, end long"
     table = spark.createDataFrame(rows, kinds)

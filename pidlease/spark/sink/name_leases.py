@@ -185,7 +185,7 @@ def _packed(
 def ending_soon(
     sources: Mapping[TopicPartition, SourceProducer], now_ms: int
 ) -> dict[TopicPartition, SourceProducer]:
-    """Select the sources whose lease is about to end."""
+    """Select the sources with a lease that is about to end."""
     return {source: each for source, each in sources.items() if _is_near(each, now_ms)}
 
 

@@ -293,7 +293,7 @@ class _DestinationLogs:
         leased: Mapping[TopicPartition, NameLease],
         logs: Mapping[TopicPartition, OffsetRange],
     ) -> dict[tuple[TopicPartition, int], int]:
-        """Find the last sequence number of each old PID, for names whose PID has changed.
+        """Find the last sequence number of each old PID, for names with a new PID.
 
         A PID that its name has lost writes no more, so the result is final.
 

@@ -89,7 +89,7 @@ class RunState:
     Attributes:
         name: the prefix of the producers' names, unique to the checkpoint.
         batch: the last micro-batch that was committed; -1: none.
-        prepared: the last micro-batch whose leases were checked; -1: none in this run.
+        prepared: the last micro-batch for which leases were checked; -1: none in this run.
         query_id: Spark's id of the query; empty: not known yet.
         query: what the query does; a checkpoint is never used for another query.
         spread: whether rows name their destination partition.

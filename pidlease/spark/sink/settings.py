@@ -100,7 +100,7 @@ class SinkSettings:
 
 
 def read_settings(options: Mapping[str, str]) -> SinkSettings:
-    """Read the settings from Spark's options, whose names are not case-sensitive.
+    """Read the settings from Spark's options; names are not case-sensitive.
 
     Raises:
         SinkError: an option is missing, unknown, or invalid; the text names it.

@@ -93,7 +93,7 @@ def _offsets(system: fs.FileSystem, path: str) -> Offsets:
     """Read the source's offsets from a file.
 
     Raises:
-        SinkError: there are several sources, or one whose offsets are of another form.
+        SinkError: there are several sources, or one with offsets of another form.
     """
     with system.open_input_stream(path) as file:
         version, _, *lines = file.read().decode().splitlines()

@@ -1,1 +1,1 @@
-"""The source: what Spark asks of `spark.read` and `spark.readStream`."""
+"""The source: `spark.read` and `spark.readStream`."""

@@ -1,4 +1,4 @@
-"""A bar that tells how far Spark's jobs are."""
+"""A progress bar of Spark's jobs."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -17,13 +17,10 @@ _POLL_SECONDS: Final = 0.3
 
 @contextmanager
 def progress(context: "SparkContext") -> Iterator[Callable[[str], None]]:
-    """Show a bar until the end of the block, on a terminal only.
-
-    Parameters:
-        context: whose jobs.
+    """Show a progress bar during the block, on a terminal only.
 
     Yields:
-        What is to be called with what is being done.
+        A function to call with the current step.
     """
     console = stderr()
     if not console.is_terminal:
@@ -46,20 +43,20 @@ def progress(context: "SparkContext") -> Iterator[Callable[[str], None]]:
                 if total:
                     bar.update(task, total=total, completed=completed)
 
-        def told(text: str) -> None:
+        def report(text: str) -> None:
             bar.update(task, description=text, total=None, completed=0)
 
         thread = threading.Thread(target=poll, name="progress", daemon=True)
         thread.start()
         try:
-            yield told
+            yield report
         finally:
             done.set()
             thread.join()
 
 
 def _tasks(context: "SparkContext") -> tuple[int, int]:
-    """Of the stages that are under way, how many tasks there are, and how many are done."""
+    """Count the tasks of the running stages, and those that are done."""
     tracker = context.statusTracker()
     total = completed = 0
     for number in tracker.getActiveStageIds():

@@ -1,4 +1,4 @@
-"""`pidlease spark audit`: a log of any size, held against the rules of its producers."""
+"""`pidlease spark audit`: checks all sends of a log against the rules of their policies."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pidlease.spark.audit import Summary
-    from pidlease.spark.audit.log_audit import Told
+    from pidlease.spark.audit.log_audit import ReportStep
 
 _KAFKA: Final = "kafka:"
 _TOPICS: Final = ("topic", "policy", "producers", "records", "sends", "duplicates", "gaps",
@@ -30,15 +30,15 @@ def audit(
         str, typer.Option(help="A data directory, or kafka:HOST:PORT,... of a Kafka port.")
     ],
     *,
-    topics: Annotated[str, typer.Option(help="Topics, with commas between; default: all.")] = "",
-    topics_regex: Annotated[str, typer.Option(help="Or those that this matches.")] = "",
+    topics: Annotated[str, typer.Option(help="Topics, separated by commas; default: all.")] = "",
+    topics_regex: Annotated[str, typer.Option(help="Or those that this expression matches.")] = "",
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for report.html, producers.parquet and violations.parquet."),
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
-    """Look at all that producers have sent. Exit code 0: sound; 1: violations, or damage; 2: could not look."""  # noqa: E501 - one line in the help
+    """Check all that producers have sent. Exit code 0: sound; 1: violations, or damage; 2: could not look."""  # noqa: E501 - one line in the help
     from pidlease.spark.errors import text_of  # noqa: PLC0415 - PySpark is an extra
     from pidlease.spark.session import session  # noqa: PLC0415
 
@@ -46,8 +46,8 @@ def audit(
     spark = session(f"pidlease audit of {log}", master=master or None)
     spark.sparkContext.setLogLevel("OFF")
     try:
-        with progress(spark.sparkContext) as told:
-            shown = look(spark, options, log, output, told)
+        with progress(spark.sparkContext) as report:
+            shown = look(spark, options, log, output, report)
     except OSError as error:
         raise cannot_look(f"{error}") from None
     except Exception as error:
@@ -64,16 +64,19 @@ def audit(
 
 
 def look(
-    spark: "SparkSession", options: dict[str, str], log: str, output: Path | None, told: "Told"
+    spark: "SparkSession",
+    options: dict[str, str],
+    log: str,
+    output: Path | None,
+    report: "ReportStep",
 ) -> "Summary":
     """Audit a log.
 
     Parameters:
-        spark: the session.
         options: of the source.
-        log: what is looked at, in words.
-        output: where files go.
-        told: called with what is being done.
+        log: the name of the log.
+        output: a folder for files; None: no files.
+        report: called with the current step.
 
     Raises:
         OSError: a file cannot be written.
@@ -82,19 +85,19 @@ def look(
     from pidlease.spark.audit.audit_summary import REPORTED, SHOWN  # noqa: PLC0415
 
     sends = spark.read.format("pidlease").options(**options).load()
-    found = auditing.audit(sends, told)
+    found = auditing.audit(sends, report)
     shown = auditing.summary(found, log, SHOWN if output is None else REPORTED)
     if output is not None:
-        told("writing the report")
+        report("writing the report")
         auditing.write_audit(found, shown, output, int(time.time() * 1000))
     return shown
 
 
 def _options(log: str, topics: str, regex: str) -> dict[str, str]:
-    """The source's options.
+    """Return the source's options.
 
     Raises:
-        typer.Exit: they make no sense.
+        typer.Exit: they contradict each other.
     """
     if topics and regex:
         raise cannot_look("either --topics, or --topics-regex")
@@ -114,7 +117,7 @@ def _show(console: Console, shown: "Summary") -> None:
     wrong = [row for row in shown.producers if row["violations"]]
     if wrong:
         rows = [
-            {**row, "producer": _who(row), "on": f"{row['topic']}-{row['partition']}"}
+            {**row, "producer": _producer(row), "on": f"{row['topic']}-{row['partition']}"}
             for row in wrong
         ]
         columns = ("producer", "on", *_PRODUCERS)
@@ -161,16 +164,16 @@ def _lines(console: Console, rows: list[dict[str, Any]], total: int, style: str)
 
 
 def _line(row: dict[str, Any]) -> str:
-    """What was found, on one line: kind, place, what."""
-    place = f"{row['topic']}-{row['partition']} offset {row['offset']:,}"
+    """Describe a finding or damage in one line."""
+    where = f"{row['topic']}-{row['partition']} offset {row['offset']:,}"
     if "damage" in row:
-        return f"damaged: {place}, {row['segment']} byte {row['position']}: {row['damage']}"
+        return f"damaged: {where}, {row['segment']} byte {row['position']}: {row['damage']}"
     numbers = f"generation {row['generation']}, sequences {row['first']}..{row['last']}"
     detail = f": {row['detail']}" if row["detail"] else ""
-    return f"{row['kind']}: {place}, {_who(row)}, {numbers}{detail}"
+    return f"{row['kind']}: {where}, {_producer(row)}, {numbers}{detail}"
 
 
-def _who(row: dict[str, Any]) -> str:
+def _producer(row: dict[str, Any]) -> str:
     if row["producer_id"]:
         return f"{row['producer_id']!r}"
     return str(row["pid"])

@@ -1,4 +1,4 @@
-"""`pidlease spark copy`: topics copied by Spark, each record exactly once."""
+"""`pidlease spark copy`: copies topics by Spark, each record exactly once."""
 
 import signal
 import threading
@@ -37,8 +37,8 @@ def copy(  # noqa: PLR0913 - an option each
     ],
     checkpoint: Annotated[str, typer.Option(help="Spark's checkpoint of this copy.")],
     *,
-    topics: Annotated[str, typer.Option(help="Topics, with commas between.")] = "",
-    topics_regex: Annotated[str, typer.Option(help="Or those that this matches.")] = "",
+    topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
+    topics_regex: Annotated[str, typer.Option(help="Or those that this expression matches.")] = "",
     leases: Annotated[
         str, typer.Option(help="The destination's HTTP port; default: port 8080 where --to is.")
     ] = "",
@@ -57,15 +57,15 @@ def copy(  # noqa: PLR0913 - an option each
         str, typer.Option(help="MODULE:FUNCTION, which takes and returns a DataFrame.")
     ] = "",
     option: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, of the sink; may come often.")
+        list[str] | None, typer.Option(help="NAME=VALUE, of the sink; may be repeated.")
     ] = None,
     source_option: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, of the source; may come often.")
+        list[str] | None, typer.Option(help="NAME=VALUE, of the source; may be repeated.")
     ] = None,
-    jars: Annotated[str, typer.Option(help="Jars to load, with commas between.")] = "",
+    jars: Annotated[str, typer.Option(help="Jars to load, separated by commas.")] = "",
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
     conf: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, of Spark; may come often.")
+        list[str] | None, typer.Option(help="NAME=VALUE, of Spark; may be repeated.")
     ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Prometheus metrics, on this machine's loopback.")
@@ -119,7 +119,7 @@ def copy(  # noqa: PLR0913 - an option each
 
 
 def is_spark(error: BaseException) -> bool:
-    """Whether it is one of Spark's own, of the driver or of a task."""
+    """Return whether an error is Spark's own, of the driver or of a task."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - PySpark is an extra
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -127,10 +127,10 @@ def is_spark(error: BaseException) -> bool:
 
 
 def _until_done(query: "StreamingQuery") -> None:
-    """Wait for its end, or for a signal.
+    """Wait for the end of a query; stop it at a signal.
 
     Raises:
-        StreamingQueryException: it has failed.
+        StreamingQueryException: the query has failed.
     """
     with _signals() as stopped:
         while not query.awaitTermination(_LOOK_S):
@@ -153,10 +153,10 @@ def _signals() -> Iterator[threading.Event]:
 
 
 def _source(source: str, topics: str, regex: str) -> "tuple[SourceName, dict[str, str]]":
-    """The source's format, and the options that say where it is.
+    """Return the source's format, and its connection and topic options.
 
     Raises:
-        typer.Exit: it makes no sense.
+        typer.Exit: the arguments are invalid.
     """
     named, _, where = source.partition(":")
     kind = _SOURCES.get(named)
@@ -181,14 +181,14 @@ def _pairs(given: list[str] | None, name: str) -> dict[str, str]:
 
 
 def _function(name: str) -> "Transform":
-    """A user's function.
+    """Import a user's function.
 
     Raises:
-        typer.Exit: there is none of that name.
+        typer.Exit: it does not exist.
     """
     module, _, function = name.partition(":")
     try:
         found = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise cannot_look(f"--transform {name}: {error}; it is MODULE:FUNCTION") from None
-    return found  # type: ignore[no-any-return] # whatever the user has written
+    return found  # type: ignore[no-any-return] # the user's

@@ -1,4 +1,4 @@
-"""`pidlease spark rebuild`: a snapshot made of a log of any size."""
+"""`pidlease spark rebuild`: makes a snapshot from a log."""
 
 import time
 from pathlib import Path
@@ -22,7 +22,7 @@ def rebuild(
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
-    """Write a snapshot of what is known of producers, from the log alone; a server loads it. Exit code 0: done; 2: it cannot be done."""  # noqa: E501 - one line in the help
+    """Write a snapshot of the state of producers, from the log alone; a server loads it. Exit code 0: done; 2: it cannot be done."""  # noqa: E501 - one line in the help
     from pidlease.spark.errors import SparkPieceError, text_of  # noqa: PLC0415 - an extra
     from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory  # noqa: PLC0415
     from pidlease.spark.session import session  # noqa: PLC0415
@@ -32,9 +32,9 @@ def rebuild(
     spark = session(f"pidlease rebuild of {path}", master=master or None)
     spark.sparkContext.setLogLevel("OFF")
     try:
-        with progress(spark.sparkContext) as told:
+        with progress(spark.sparkContext) as report:
             now_ms = int(time.time() * 1000)
-            rebuilt = rebuild_directory(spark, path, folder, now_ms, told)
+            rebuilt = rebuild_directory(spark, path, folder, now_ms, report)
     except OSError as error:
         raise cannot_look(f"the snapshot cannot be written: {error}") from None
     except Exception as error:

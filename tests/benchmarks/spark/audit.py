@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pidlease.core.pid import Policy, make_pid
 from pidlease.spark.audit import audit
 from tests.sim.batches import TIME_MS
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,26 +52,26 @@ def fill(path: Path, records: int, batch: int, violations: int = 0) -> None:
         batch: records of a send.
         violations: how many sends come twice, of one producer each.
     """
-    whos = [
-        Who(make_pid(Policy.KAFKA if number % 2 else Policy.STRICT, 1 + number))
+    producers = [
+        Origin(make_pid(Policy.KAFKA if number % 2 else Policy.STRICT, 1 + number))
         for number in range(_PRODUCERS)
     ]
-    firsts: dict[tuple[Who, int], int] = {}
+    firsts: dict[tuple[Origin, int], int] = {}
     left, turn = violations, 0
     with Logs(path, _SEGMENT_BYTES) as logs:
         logs.topic("t", _PARTITIONS)
         for _ in range(0, records, batch * _SENDS_AT_ONCE):
             partition, sends = turn % _PARTITIONS, []
             for _ in range(_SENDS_AT_ONCE):
-                who = whos[turn % _PRODUCERS]
+                producer = producers[turn % _PRODUCERS]
                 turn += 1
-                first = firsts.get((who, partition), 0)
-                firsts[who, partition] = first + batch
+                first = firsts.get((producer, partition), 0)
+                firsts[producer, partition] = first + batch
                 time_ms = TIME_MS + turn * batch // 10
-                sends.append(encoded(who, 0, first, batch, time_ms=time_ms, value=_VALUE))
+                sends.append(encoded(producer, 0, first, batch, time_ms=time_ms, value=_VALUE))
             if left:
                 left -= 1
-                sends.append(encoded(who, 0, first, batch, time_ms=time_ms, value=_VALUE))
+                sends.append(encoded(producer, 0, first, batch, time_ms=time_ms, value=_VALUE))
             logs.append("t", partition, sends)
 
 

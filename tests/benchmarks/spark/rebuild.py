@@ -11,7 +11,7 @@ from pidlease.log.ports import NewBatch
 from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory
 from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import SnapshotStore
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ def fill(path: Path, producers: int, sends: int) -> None:
 
 
 def _send(number: int, first: int) -> NewBatch:
-    return encoded(Who(make_pid(Policy.KAFKA, 1 + number)), 0, first, 1)
+    return encoded(Origin(make_pid(Policy.KAFKA, 1 + number)), 0, first, 1)
 
 
 def measure(

@@ -43,7 +43,7 @@ def measure(folder: Path) -> list[Figure]:
     try:
         files = _best(ours.load(str(data)), _RECORDS)
         sends = spark.read.format("pidlease").options(subscribe="sends", rows="sends")
-        told = _best(sends.load(str(data)), _SENDS)
+        send_rate = _best(sends.load(str(data)), _SENDS)
         with PidleaseServer(folder / "server", data_dir=data) as server:
             address = {"kafka.bootstrap.servers": server.bootstrap}
             port = _best(ours.options(**address).load(), _RECORDS)
@@ -53,7 +53,7 @@ def measure(folder: Path) -> list[Figure]:
         spark.stop()
     return [
         Figure("source, files", files, "records/s", RECORDS_A_SECOND_MIN, "at least"),
-        Figure("source, sends by files", told, "sends/s"),
+        Figure("source, sends by files", send_rate, "sends/s"),
         Figure("source, Kafka port", port, "records/s"),
         Figure("Spark's own connector, the same port", connector, "records/s"),
     ]

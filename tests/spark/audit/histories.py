@@ -31,7 +31,7 @@ def history(random: Random, policy: str, number: int, *, whole: bool) -> History
     """A random one; of some, nothing is wrong.
 
     Parameters:
-        number: tells it from others.
+        number: unique to it.
         whole: the log goes back to its beginning; otherwise it begins anywhere, also near the wrap.
     """
     sends: list[Send] = []
@@ -110,7 +110,7 @@ def interleaved(random: Random, histories: list[History], start: int) -> Iterato
 
 
 def rows(random: Random, topic: str, placed: list[Placed], segments: int) -> list[tuple[Any, ...]]:
-    """The rows of a partition whose log is cut into segments at random places."""
+    """The rows of a partition, with segments of random lengths."""
     cuts = set(random.sample(range(len(placed)), min(segments, len(placed))))
     found: list[tuple[Any, ...]] = []
     before: dict[Any, tuple[int, int, int]] = {}

@@ -23,7 +23,7 @@ from tests.sim.batches import TIME_MS, make_batch
 CODECS = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
-class Who(NamedTuple):
+class Origin(NamedTuple):
     """A producer: a PID (-1: none), or a producer id."""
 
     pid: int = -1
@@ -31,7 +31,7 @@ class Who(NamedTuple):
 
 
 def encoded(
-    who: Who,
+    producer: Origin,
     generation: int,
     first: int,
     count: int,
@@ -50,18 +50,18 @@ def encoded(
         codec: how it is compressed.
     """
     last = first + count - 1 if last is None else last
-    if policy_of(who.pid) is Policy.KAFKA or (who.pid < 0 and not who.producer_id):
-        data = make_batch([value] * count, pid=who.pid, epoch=generation, first=first,
+    if policy_of(producer.pid) is Policy.KAFKA or (producer.pid < 0 and not producer.producer_id):
+        data = make_batch([value] * count, pid=producer.pid, epoch=generation, first=first,
                           timestamps=time_ms, compression=CODECS[codec])  # fmt: skip
         return NewBatch(data, read_header(data))
     batch = PendingBatch(1 << 30, 0.0)
     headers: list[tuple[str, bytes | None]] = []
-    if who.producer_id:
-        return _named(who.producer_id, (generation, first, last), count, value, time_ms)
+    if producer.producer_id:
+        return _named(producer.producer_id, (generation, first, last), count, value, time_ms)
     for _ in range(count):
         batch.append(None, value, headers, time_ms)
         batch.futures.append(cast("Any", None))
-    batch.seal(SequenceRange(who.pid, generation, first, last, first), codec)
+    batch.seal(SequenceRange(producer.pid, generation, first, last, first), codec)
     return NewBatch(batch.data, under_writer(read_header(batch.data), batch.data))
 
 

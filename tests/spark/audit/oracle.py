@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 KAFKA_NUMBERS: Final = 2**31
-BEHIND: Final = 2**30
+HALF: Final = 2**30
 RESTARTS: Final = ("kafka", "epoch")
 
 
@@ -29,10 +29,10 @@ class Send(NamedTuple):
         return self._replace(first=first, last=last)
 
 
-class Told(NamedTuple):
-    """What is told of a send: its place in the history, a kind, and how many numbers."""
+class OracleFinding(NamedTuple):
+    """A finding: its send's index in the history, a kind, and how many numbers."""
 
-    place: int
+    at: int
     kind: str
     numbers: int
 
@@ -54,73 +54,73 @@ class Oracle:
     #: All numbers below are known, or left out, from here on.
     since: int = 0
     seen: set[int] = field(default_factory=set)
-    told: list[Told] = field(default_factory=list)
+    findings: list[OracleFinding] = field(default_factory=list)
 
-    def audit(self, sends: Sequence[Send]) -> list[Told]:
-        """All that is to be told of the sends, in their order."""
-        for place, send in enumerate(sends):
-            follower = sends[place + 1] if place + 1 < len(sends) else None
-            self._look(place, send, follower)
-        return self.told
+    def audit(self, sends: Sequence[Send]) -> list[OracleFinding]:
+        """The findings about the sends, in order."""
+        for index, send in enumerate(sends):
+            follower = sends[index + 1] if index + 1 < len(sends) else None
+            self._look(index, send, follower)
+        return self.findings
 
-    def _look(self, place: int, send: Send, follower: Send | None) -> None:
+    def _look(self, index: int, send: Send, follower: Send | None) -> None:
         send = self._meant(send)
         numbers = send.last - send.first + 1
         ranges = self.policy in ("strict", "monotonic")
         if send.records > numbers or (not ranges and send.records != numbers):
-            self.told.append(Told(place, "malformed", send.records))
+            self.findings.append(OracleFinding(index, "malformed", send.records))
             if self._would_pass(send):
                 cut = self.generation < 0 and not self.whole
                 self._take(send, since=send.first if cut else None)
             return
         if send.generation < self.generation:
-            self.told.append(Told(place, "fenced", send.records))
+            self.findings.append(OracleFinding(index, "fenced", send.records))
             return
         if self._begins(send):
             if self.generation < 0 and not self.whole:
                 self._take(send, since=send.first)
                 return
             if send.first and self.policy != "monotonic":
-                self.told.append(Told(place, "gap", send.first))
+                self.findings.append(OracleFinding(index, "gap", send.first))
             self._take(send, since=0)
             return
         if self._restarts(send, follower):
-            self.told.append(Told(place, "restart", send.records))
+            self.findings.append(OracleFinding(index, "restart", send.records))
             self.seen.clear()
             self._take(send, since=0)
             return
         if send.generation > self.generation + 1:
-            self.told.append(Told(place, "generation jump", send.records))
-        self._by_numbers(place, send)
+            self.findings.append(OracleFinding(index, "generation jump", send.records))
+        self._by_numbers(index, send)
 
-    def _by_numbers(self, place: int, send: Send) -> None:
+    def _by_numbers(self, index: int, send: Send) -> None:
         numbers = range(send.first, min(send.last, self.top) + 1)
-        stood = sum(each in self.seen or each < self.since for each in numbers)
+        stored = sum(each in self.seen or each < self.since for each in numbers)
         if send.last <= self.top:
-            if not stood:
-                self.told.append(Told(place, "late", send.records))
-            elif self.policy in RESTARTS and send.first < self.low and stood == len(numbers):
-                self.told.append(Told(place, "gap", 0))
+            if not stored:
+                self.findings.append(OracleFinding(index, "late", send.records))
+            elif self.policy in RESTARTS and send.first < self.low and stored == len(numbers):
+                self.findings.append(OracleFinding(index, "gap", 0))
                 return
             else:
-                self.told.append(Told(place, "duplicate", min(stood, send.records)))
+                self.findings.append(OracleFinding(index, "duplicate", min(stored, send.records)))
             self.seen.update(numbers)
             self.low = min(self.low, send.first)
             return
         if send.first <= self.top:
-            self.told.append(Told(place, "overlap", min(stood, send.records)))
+            self.findings.append(OracleFinding(index, "overlap", min(stored, send.records)))
         elif send.first > self.top + 1 and self.policy != "monotonic":
-            self.told.append(Told(place, "gap", send.first - self.top - 1))
+            self.findings.append(OracleFinding(index, "gap", send.first - self.top - 1))
         self._take(send)
 
     def _meant(self, send: Send) -> Send:
-        """Kafka: of all the numbers that it may mean, the one near H; far ahead is behind."""
+        """Kafka: of all the numbers that it may mean, the one near H; far ahead means earlier."""
         if self.policy != "kafka":
             return send
         if self._begins(send):
             first = send.first % KAFKA_NUMBERS
         else:
-            ahead = (send.first - self.top - 1 + BEHIND) % KAFKA_NUMBERS - BEHIND
+            ahead = (send.first - self.top - 1 + HALF) % KAFKA_NUMBERS - HALF
             first = self.top + 1 + ahead
         return send._replace(first=first, last=first + send.last - send.first)
 

@@ -7,17 +7,17 @@ from typing import NamedTuple
 from pidlease.core.pid import Policy, make_pid
 from pidlease.log.ports import NewBatch
 from tests.sim.batches import TIME_MS
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 
 PLANTS = ("duplicate", "other bytes", "gap", "zombie", "overlap", "late")
 
 
 class Planted(NamedTuple):
-    """What the audit has to tell."""
+    """A finding that the audit must report."""
 
     topic: str
     partition: int
-    who: Who
+    producer: Origin
     kind: str
     offset: int
     numbers: int
@@ -25,7 +25,7 @@ class Planted(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A send, and what is to be told of it; an empty kind: nothing."""
+    """A send, with the finding about it; an empty kind: none."""
 
     data: NewBatch
     kind: str = ""
@@ -34,21 +34,20 @@ class Plan(NamedTuple):
 
 
 class Grower:
-    """A producer whose sends are right but for what is planted.
+    """A producer with correct sends, except for what is planted.
 
     Parameters:
         random: where plants stand.
-        who: the producer,
-        policy: and its policy.
+        policy: of the producer.
         count: records of a send.
         codec: how they are compressed.
     """
 
     def __init__(
-        self, random: Random, who: Who, policy: str, count: int, codec: str | None
+        self, random: Random, producer: Origin, policy: str, count: int, codec: str | None
     ) -> None:
         self._random = random
-        self.who = who
+        self.producer = producer
         self._policy = policy
         self._count = count
         self._codec = codec
@@ -67,7 +66,7 @@ class Grower:
                 yield from self._plant(kind)
             if self._random.random() < 0.01 and self._policy != "monotonic":
                 self._raise()
-                # What is at 0 of policy epoch may be planted as a duplicate only behind others.
+                # A send at 0 of policy epoch may be planted as a duplicate only after others.
                 yield from (self._next() for _ in range(2))
             yield self._next()
 
@@ -93,8 +92,8 @@ class Grower:
         elif kind == "late":
             late = self._send(first, count)
             self._first += count
-            told = "" if self._policy == "monotonic" else "gap"
-            yield self._next()._replace(kind=told, numbers=count)
+            planted = "" if self._policy == "monotonic" else "gap"
+            yield self._next()._replace(kind=planted, numbers=count)
             yield Plan(late, "late", count)
 
     def _raise(self) -> None:
@@ -108,7 +107,9 @@ class Grower:
         return plan
 
     def _send(self, first: int, count: int, value: bytes = b"v" * 20) -> NewBatch:
-        return encoded(self.who, self._generation, first, count, codec=self._codec, value=value)
+        return encoded(
+            self.producer, self._generation, first, count, codec=self._codec, value=value
+        )
 
 
 def grow(
@@ -121,17 +122,17 @@ def grow(
     *,
     plants: int = 9,
 ) -> list[Planted]:
-    """Fill a topic of two partitions with producers of all policies; what has to be told of it."""
+    """Fill a topic of two partitions with producers of all policies; return the findings."""
     logs.topic(topic, 2)
-    told: list[Planted] = []
+    planted: list[Planted] = []
     for partition in range(2):
         growers = [
-            Grower(random, who, policy, count, codec)
-            for policy, who in (
-                ("strict", Who(make_pid(Policy.STRICT, 1 + partition))),
-                ("kafka", Who(make_pid(Policy.KAFKA, 3))),
-                ("monotonic", Who(make_pid(Policy.MONOTONIC, 4))),
-                ("epoch", Who(-1, f"{topic} <{partition}>")),
+            Grower(random, producer, policy, count, codec)
+            for policy, producer in (
+                ("strict", Origin(make_pid(Policy.STRICT, 1 + partition))),
+                ("kafka", Origin(make_pid(Policy.KAFKA, 3))),
+                ("monotonic", Origin(make_pid(Policy.MONOTONIC, 4))),
+                ("epoch", Origin(-1, f"{topic} <{partition}>")),
             )
         ]
         number = records // count // len(growers) // 2
@@ -145,6 +146,6 @@ def grow(
                 continue
             (offset,) = logs.append(topic, partition, [plan.data])
             if plan.kind:
-                told.append(Planted(topic, partition, grower.who, plan.kind, offset,
+                planted.append(Planted(topic, partition, grower.producer, plan.kind, offset,
                                     plan.numbers, plan.differs))  # fmt: skip
-    return told
+    return planted

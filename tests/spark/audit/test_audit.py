@@ -20,7 +20,7 @@ from tests.spark.audit.histories import (
     interleaved,
     rows,
 )
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 from tests.spark.audit.oracle import Oracle, Send
 from tests.spark.audit.planting import PLANTS, Planted, grow
 from tests.spark.soak import in_the_soak
@@ -37,16 +37,16 @@ def sends_of(spark: "SparkSession", path: Path) -> "DataFrame":
     return source.option("subscribePattern", ".*").option("failOnDataLoss", "false").load(str(path))
 
 
-def told(found: Audit) -> set[Planted]:
+def reported(found: Audit) -> set[Planted]:
     return {
-        Planted(row.topic, row.partition, Who(row.pid, row.producer_id), row.kind, row.offset,
+        Planted(row.topic, row.partition, Origin(row.pid, row.producer_id), row.kind, row.offset,
                 row.numbers, row.differs)
         for row in found.violations.collect()
     }  # fmt: skip
 
 
 @in_the_soak
-def test_random_histories_are_told_as_a_naive_audit_tells_them(spark: "SparkSession") -> None:
+def test_random_histories_have_the_findings_of_a_naive_audit(spark: "SparkSession") -> None:
     """Duplicates and gaps that cancel out, zombies, wraps and duplicates at segments' ends."""
     seed = Random().randrange(10**6)
     print(f"seed {seed}")
@@ -95,7 +95,7 @@ def test_all_that_is_planted_is_found_and_nothing_else(
         segments = logs.segments("large")
     assert len(segments) > 2
     found = audit(sends_of(spark, tmp_path / "data"))
-    assert told(found) == set(planted)
+    assert reported(found) == set(planted)
     assert {each.kind for each in planted} >= {"duplicate", "gap", "fenced", "overlap", "late"}
     assert any(each.differs for each in planted), PLANTS
     assert found.totals.damages == 0
@@ -115,9 +115,7 @@ def counted(sends: "DataFrame") -> "tuple[DataFrame, Accumulator[int]]":
 
 
 @in_the_soak
-def test_a_sound_log_is_read_once_and_nothing_is_told(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_sound_log_is_read_once_without_findings(spark: "SparkSession", tmp_path: Path) -> None:
     with Logs(tmp_path / "data", 50_000) as logs:
         grow(logs, Random(1), "t", 2_000, 10, None, plants=0)
     sends, read = counted(sends_of(spark, tmp_path / "data"))
@@ -145,16 +143,16 @@ def test_with_somebody_under_suspicion_it_is_read_twice_at_most(
     found = audit(sends)
     shown = summary(found, "a log", rows=1000)
     assert read.value <= 2 * found.totals.sends
-    assert found.totals.violators == len({(each.partition, each.who) for each in planted})
+    assert found.totals.violators == len({(each.partition, each.producer) for each in planted})
     assert len(shown.violations) == len(planted)
 
 
-def test_a_damaged_segment_is_told_and_reading_goes_on(
+def test_a_damaged_segment_is_reported_and_reading_goes_on(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """What is lost with it is no producer's fault; a duplicate behind it is found all the same."""
+    """What is lost with it is no producer's fault; a duplicate after it is found all the same."""
     kafka, strict, other = (
-        Who(make_pid(policy, 7)) for policy in (Policy.KAFKA, Policy.STRICT, Policy.EPOCH)
+        Origin(make_pid(policy, 7)) for policy in (Policy.KAFKA, Policy.STRICT, Policy.EPOCH)
     )
     with Logs(tmp_path / "data", 4_000) as logs:
         logs.topic("t")
@@ -179,7 +177,7 @@ def test_a_damaged_segment_is_told_and_reading_goes_on(
     assert (damage.topic, damage.partition, damage.segment, damage.offset) == (
         "t", 0, log.name, offsets[lost],
     )  # fmt: skip
-    assert told(found) == {
+    assert reported(found) == {
         Planted("t", 0, kafka, "duplicate", duplicate, 10),
         Planted("t", 0, strict, "gap", gap, 10),
     }
@@ -201,10 +199,10 @@ def golden_rows(
     return [(*row[:10], crc, *row[11:]) for row, crc in zip(made, crcs, strict=True)]
 
 
-def test_what_golden_histories_admit_is_sound_and_what_they_refuse_is_told(
+def test_what_golden_histories_admit_is_sound_and_what_they_refuse_is_found(
     spark: "SparkSession",
 ) -> None:
-    """As if each batch that was refused stood in the log, behind those that were admitted."""
+    """As if each batch that was refused was in the log, after those that were admitted."""
     random = Random(7)
     made: list[tuple[Any, ...]] = []
     expected: dict[str, str] = {}
@@ -231,7 +229,7 @@ def test_what_golden_histories_admit_is_sound_and_what_they_refuse_is_told(
             made += golden_rows(random, one.name, one.policy, admitted, start, crcs)
     found = audit(spark.createDataFrame(made, SCHEMA))
     seen = {row.topic: row.kind for row in found.violations.collect()}
-    # What comes behind its place, where its numbers never stood, `judge` has no other word for.
+    # `judge` has no other verdict for a late send.
     late = {topic for topic, kind in seen.items() if kind == "late"}
     assert late <= {topic for topic, kind in expected.items() if kind == "duplicate"}
     seen |= dict.fromkeys(late, "duplicate")

@@ -16,11 +16,11 @@ from pidlease.core.pid import Policy, make_pid
 from proxy.cli.spark.spark_audit_command import audit
 from proxy.cli.spark.spark_rebuild_command import rebuild
 from tests.servers.pidlease import PidleaseServer
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 from tests.spark.soak import in_the_soak
 
-KAFKA = Who(make_pid(Policy.KAFKA, 7))
-NASTY = Who(-1, '<script>alert("x")</script>')
+KAFKA = Origin(make_pid(Policy.KAFKA, 7))
+NASTY = Origin(-1, '<script>alert("x")</script>')
 
 
 class Running:
@@ -60,7 +60,7 @@ def fill(path: Path, *, wrong: bool) -> Path:
         logs.topic("other")
         for first in range(0, 50, 5):
             logs.append("t", 0, [encoded(KAFKA, 0, first, 5), encoded(NASTY, 0, first, 5)])
-        logs.append("other", 0, [encoded(Who(), -1, -1, 3)])
+        logs.append("other", 0, [encoded(Origin(), -1, -1, 3)])
         if wrong:
             logs.append("t", 0, [encoded(KAFKA, 0, 20, 5), encoded(NASTY, 0, 70, 5)])
     return path
@@ -93,7 +93,7 @@ class Page(HTMLParser):
             self.cells[-1] += data
 
 
-def test_what_is_wrong_is_told_and_written(command: CliRunner, tmp_path: Path) -> None:
+def test_what_is_wrong_is_shown_and_written(command: CliRunner, tmp_path: Path) -> None:
     path, output = fill(tmp_path / "data", wrong=True), tmp_path / "out"
     result = run(command, "audit", "--log", str(path), "--output", str(output))
     assert result.exit_code == 1

@@ -9,10 +9,10 @@ from pidlease.core.state import Batch
 from pidlease.spark.audit.send_history import LogCompleteness, LoggedSend, judge_all
 from tests.property.profile import SCALE
 from tests.spark.audit.histories import POLICIES, History, history
-from tests.spark.audit.oracle import Oracle, Told
+from tests.spark.audit.oracle import Oracle, OracleFinding
 
 
-def judged(one: History, *, whole: bool, start: int = 0) -> list[Told]:
+def judged(one: History, *, whole: bool, start: int = 0) -> list[OracleFinding]:
     policy = int(Policy[one.policy.upper()])
     sends, offset = [], start
     for send in one.sends:
@@ -21,14 +21,14 @@ def judged(one: History, *, whole: bool, start: int = 0) -> list[Told]:
         batch = Batch(generation, first, last, numbers, 7)
         sends.append(LoggedSend(policy, offset, offset + records - 1, batch, records))
         offset += records
-    places = {sent.offset: place for place, sent in enumerate(sends)}
+    places = {sent.offset: index for index, sent in enumerate(sends)}
     found = judge_all(sends, LogCompleteness(whole))
-    return [Told(places[each.sent.offset], each.kind, each.numbers) for each in found]
+    return [OracleFinding(places[each.sent.offset], each.kind, each.numbers) for each in found]
 
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_it_tells_what_a_naive_audit_tells(policy: str, whole: bool) -> None:
+def test_findings_are_those_of_a_naive_audit(policy: str, whole: bool) -> None:
     kinds = set()
     for seed in range(1500 * SCALE):
         one = history(Random(seed), policy, 0, whole=whole)

@@ -39,7 +39,7 @@ def long_one(random: Random, number: int) -> History:
         for _ in range(random.randint(5, 30)):
             sends.append(Send(generation, first, first + length - 1, length))
             first += length
-        if random.random() < 0.5:  # a zombie, or who was forgotten
+        if random.random() < 0.5:  # a zombie, or a producer with an expired state
             again = random.choice(sends)
             sends += [again] * random.randint(1, 7)
     return one._replace(sends=sends)

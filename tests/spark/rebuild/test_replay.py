@@ -26,7 +26,7 @@ from tests.golden import HISTORIES
 from tests.golden.appends import APPENDS
 from tests.property.profile import SCALE
 from tests.spark.audit.histories import POLICIES, history, interleaved
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,12 +96,12 @@ def test_random_logs_of_all_policies(spark: "SparkSession", tmp_path: Path) -> N
                 ]
                 for one, place, _ in interleaved(random, histories, 0):
                     generation, first, last, records = one.sends[place].wire(one.policy)
-                    who = Who(one.pid, one.producer_id)
+                    producer = Origin(one.pid, one.producer_id)
                     logs.append(topic, number, [
-                        encoded(who, generation, first, records, last=last)
+                        encoded(producer, generation, first, records, last=last)
                     ])  # fmt: skip
                     if random.random() < 0.1:
-                        logs.append(topic, number, [encoded(Who(), -1, -1, 1)])
+                        logs.append(topic, number, [encoded(Origin(), -1, -1, 1)])
     same(spark, path, tmp_path)
 
 
@@ -111,25 +111,25 @@ def test_golden_histories(spark: "SparkSession", tmp_path: Path) -> None:
     with Logs(path, 4_000) as logs:
         logs.topic("golden", 2)
         for number, one in enumerate(HISTORIES):
-            who = golden(one.policy, number)
+            producer = golden(one.policy, number)
             for batch in [step.batch for step in one.steps if step.verdict.kind == "admit"]:
                 logs.append("golden", number % 2, [
-                    encoded(who, batch.generation, batch.first, batch.count, last=batch.last)
+                    encoded(producer, batch.generation, batch.first, batch.count, last=batch.last)
                 ])  # fmt: skip
         for number, history_ in enumerate(APPENDS, len(HISTORIES)):
-            who = golden(history_.policy, number)
+            producer = golden(history_.policy, number)
             (holds,) = [step["holds"] for step in history_.steps if "holds" in step]
             for first, last in holds:
-                sent = encoded(who, 0, first, last - first + 1)
+                sent = encoded(producer, 0, first, last - first + 1)
                 logs.append("golden", number % 2, [sent])
     assert same(spark, path, tmp_path).rows["producers.parquet"] > len(HISTORIES) // 2
 
 
-def golden(policy: str, number: int) -> Who:
+def golden(policy: str, number: int) -> Origin:
     """A history's producer."""
     if policy == "epoch":
-        return Who(-1, f"golden-{number}")
-    return Who(make_pid(Policy[policy.upper()], 1 + number))
+        return Origin(-1, f"golden-{number}")
+    return Origin(make_pid(Policy[policy.upper()], 1 + number))
 
 
 def test_long_runs_epochs_and_the_wrap(spark: "SparkSession", tmp_path: Path) -> None:
@@ -138,13 +138,13 @@ def test_long_runs_epochs_and_the_wrap(spark: "SparkSession", tmp_path: Path) ->
     with Logs(path) as logs:
         logs.topic("t")
         for first in range(0, 3000, 3):
-            logs.append("t", 0, [encoded(Who(kafka), 3, (2**31 - 1500 + first) % 2**31, 3)])
-            logs.append("t", 0, [encoded(Who(strict), first // 1000, first, 3)])
+            logs.append("t", 0, [encoded(Origin(kafka), 3, (2**31 - 1500 + first) % 2**31, 3)])
+            logs.append("t", 0, [encoded(Origin(strict), first // 1000, first, 3)])
         for name in ("a", "b"):
             for first in (0, 1, 2, 3, 0, 1, 2):
-                logs.append("t", 0, [encoded(Who(-1, name), 1, first, 1)])
+                logs.append("t", 0, [encoded(Origin(-1, name), 1, first, 1)])
         # A zombie's sends at the end are not the last ones that count.
-        logs.append("t", 0, [encoded(Who(strict), 0, 5 + each, 1) for each in range(8)])
+        logs.append("t", 0, [encoded(Origin(strict), 0, 5 + each, 1) for each in range(8)])
     same(spark, path, tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_a_log_without_its_beginning(spark: "SparkSession", tmp_path: Path) -> N
     with Logs(path, 500) as logs:
         logs.topic("t")
         for first in range(40):
-            logs.append("t", 0, [encoded(Who(pid), 0, first, 1)])
+            logs.append("t", 0, [encoded(Origin(pid), 0, first, 1)])
         gone = logs.segments("t")[:2]
     for each in gone:
         for suffix in (".log", ".index", ".timeindex"):
@@ -168,7 +168,7 @@ def test_a_server_starts_with_what_was_rebuilt(spark: "SparkSession", tmp_path: 
     pid = make_pid(Policy.STRICT, 7)
     with Logs(path) as logs:
         logs.topic("t")
-        logs.append("t", 0, [encoded(Who(pid), 0, 0, 5), encoded(Who(pid), 0, 5, 5)])
+        logs.append("t", 0, [encoded(Origin(pid), 0, 0, 5), encoded(Origin(pid), 0, 5, 5)])
     number = rebuild_directory(spark, path, None, NOW_MS).manifest.number
 
     async def start() -> None:
@@ -198,7 +198,7 @@ def test_a_directory_in_use_is_left_alone(spark: "SparkSession", tmp_path: Path)
     path = tmp_path / "data"
     with Logs(path) as logs:
         logs.topic("t")
-        logs.append("t", 0, [encoded(Who(make_pid(Policy.STRICT, 7)), 0, 0, 5)])
+        logs.append("t", 0, [encoded(Origin(make_pid(Policy.STRICT, 7)), 0, 0, 5)])
         with pytest.raises(RebuildError, match="in use"):
             rebuild_directory(spark, path, None, NOW_MS)
         elsewhere = tmp_path / "elsewhere"
@@ -212,7 +212,7 @@ def test_of_a_damaged_log_there_is_no_snapshot(spark: "SparkSession", tmp_path: 
     with Logs(path) as logs:
         logs.topic("t")
         for first in range(5):
-            logs.append("t", 0, [encoded(Who(make_pid(Policy.STRICT, 7)), 0, first, 1)])
+            logs.append("t", 0, [encoded(Origin(make_pid(Policy.STRICT, 7)), 0, first, 1)])
         (log,) = logs.segments("t")
     content = bytearray(log.read_bytes())
     content[len(content) // 2] ^= 1

@@ -1,4 +1,4 @@
-"""An application whose executors speculate; on `local` masters Spark does not.
+"""An application with executors that speculate; on `local` masters Spark does not.
 
 One attempt of each task waits at the end of its rows, so that Spark begins another.
 """

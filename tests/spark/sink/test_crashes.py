@@ -1,4 +1,4 @@
-"""A copy by Spark whose application is killed, and stopped and revived under its successor."""
+"""A copy by Spark; its application is killed, or stopped and revived under its successor."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of a query."""
+"""The metrics of a query."""
 
 import urllib.request
 from pathlib import Path

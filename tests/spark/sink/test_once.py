@@ -1,4 +1,4 @@
-"""Copies by Spark over failed tasks, restarts, holes, ended leases: by a whole read-back each."""
+"""Copies by Spark over failed tasks, restarts, missing offsets, ended leases; each is read back."""
 
 import time
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_tasks_that_fail_are_tried_again(
 def test_what_compaction_and_transactions_leave(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
-    """Offsets with holes, in several micro-batches."""
+    """Missing offsets, in several micro-batches."""
     topic = "spark-holes"
     topic_with_holes(kafka_source, topic, new_random("holes"))
     compact_no_more(kafka_source, topic)

@@ -122,7 +122,7 @@ def test_partitions_that_tasks_share(copying: Copying, option: str) -> None:
     assert f"option {option}: several tasks" in refused(copying.start)
 
 
-def test_a_table_whose_partitions_tasks_share(copying: Copying) -> None:
+def test_a_table_with_partitions_that_tasks_share(copying: Copying) -> None:
     """A batch query is counted."""
     from pidlease.spark import exactly_once_table
 
@@ -202,11 +202,11 @@ OPTIONS = {
     "a flag": ({"append": "yes"}, "append is true or false, not 'yes'"),
     "leases": ({"leases": "localhost:1"}, "leases is the URL of the HTTP port"),
     "elsewhere": ({"checkpointLocation": "s3://bucket/x"}, "give stateLocation"),
-    "nobody there": (
+    "no Kafka listener": (
         {"kafka.bootstrap.servers": "127.0.0.1:1", "deliveryTimeoutMs": "1500"},
         "the destination cannot be reached",
     ),
-    "nobody leases": (
+    "no HTTP listener": (
         {"leases": "http://127.0.0.1:1", "deliveryTimeoutMs": "1500"},
         "is option leases the URL",
     ),

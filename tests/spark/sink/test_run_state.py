@@ -51,7 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_the_newest_run_counts(tmp_path: Path) -> None:
-    """Also when one before it writes again, and is told; and old ones go."""
+    """Even if an earlier one writes again; and old ones are removed."""
     store = RunStore(tmp_path)
     names = [begun(store, replace(_STATE, batch=number)) for number in range(8)]
     store.write(names[-3], replace(_STATE, batch=100))
@@ -76,10 +76,10 @@ def test_of_two_that_begin_at_once_one_sees_the_other(tmp_path: Path) -> None:
     two.write(second, _STATE)
     two.check_alone(second)
     third = one.reserve()
-    assert one.before(third) == [_STATE]  # and who begins later sees it
+    assert one.before(third) == [_STATE]  # and a later run sees it
 
 
-def test_who_is_refused_takes_over_from_nobody(tmp_path: Path) -> None:
+def test_a_refused_run_takes_over_nothing(tmp_path: Path) -> None:
     """A number that is only taken says nothing to a run that goes on."""
     store = RunStore(tmp_path)
     name = begun(store, _STATE)
@@ -90,7 +90,7 @@ def test_who_is_refused_takes_over_from_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format":9,"x":1} 00000000\n'])
-def test_damage_is_told(tmp_path: Path, content: bytes) -> None:
+def test_damage_is_reported(tmp_path: Path, content: bytes) -> None:
     """Nothing is guessed."""
     store = RunStore(tmp_path)
     name = begun(store, _STATE)
@@ -115,13 +115,13 @@ def test_each_byte_is_checked(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    """It is told as the sink's."""
+    """It is reported as an error of the sink."""
     (tmp_path / "state").write_text("a file")
     with pytest.raises(SinkError, match="cannot be kept"):
         RunStore(tmp_path / "state").reserve()
 
 
-def test_tables_one_behind_the_other() -> None:
+def test_tables_one_after_the_other() -> None:
     """One that was begun is written to its end before the next; those that touch become one."""
     source = TopicPartition("t", 0)
     state = replace(_STATE, sources={source: SourceProducer(1 << 48 | 5, 0, 1, -1)})

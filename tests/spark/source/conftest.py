@@ -46,7 +46,7 @@ def fill_by_clients(server: PidleaseServer, first: int) -> None:
 
 
 def fill_by_leases(server: PidleaseServer) -> None:
-    """Records whose numbers stand in the header `pidlease`, some beside headers of their own."""
+    """Records with sequence numbers in the header `pidlease`, some with headers of their own."""
     options = {"bootstrap_servers": server.bootstrap, "leases": server.http_url}
     for codec in (None, "zstd"):
         with BlockingProducer(**options, compression_type=codec) as producer:  # type: ignore[arg-type]

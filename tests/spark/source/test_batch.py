@@ -1,4 +1,4 @@
-"""`spark.read`: files, our Kafka port and Spark's own connector tell the same of a server."""
+"""`spark.read`: files, our Kafka port and Spark's own connector read the same from a server."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from pidlease.spark.reader.log_parts import StoredBatch
 from pidlease.spark.source.batch_reader import LogReader
 from pidlease.spark.source.settings import schema_of
 from tests.servers.pidlease import PidleaseServer
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 from tests.spark.source.conftest import RECORDS, logs_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def rows(found: "DataFrame", columns: list[str]) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in found.select(*columns).collect()), key=lambda row: row[:3])
 
 
-def test_files_port_and_sparks_own_connector_tell_the_same(
+def test_files_port_and_sparks_own_connector_read_the_same(
     spark: "SparkSession", live: PidleaseServer
 ) -> None:
     by_files = rows(read(spark, live, "files", includeHeaders="true"), [*COLUMNS, *NUMBERS])
@@ -184,7 +184,7 @@ def test_damage_ends_a_job_unless_it_is_to_be_left_out(
     pid = make_pid(Policy.KAFKA, 3)
     with Logs(tmp_path / "data") as logs:
         logs.topic("t")
-        logs.append("t", 0, [encoded(Who(pid), 0, 10 * n, 10) for n in range(5)])
+        logs.append("t", 0, [encoded(Origin(pid), 0, 10 * n, 10) for n in range(5)])
     (path,) = logs.segments("t")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

@@ -28,7 +28,7 @@ _content = st.one_of(
 )  # fmt: skip
 _headers = st.lists(st.tuples(st.text(max_size=8), st.one_of(st.none(), st.binary(max_size=9))),
                     max_size=4)  # fmt: skip
-#: Offsets with holes, timestamps that may go back, by a lot.
+#: Missing offsets, timestamps that may go back, by a lot.
 _record = st.tuples(
     st.integers(1, 300), st.integers(-_DAY_MS, 30 * _DAY_MS), _content, _content, _headers
 )
@@ -40,11 +40,11 @@ _batch = st.tuples(
 
 
 def part_of(start: int = 0, end: int = OFFSET_MAX) -> KafkaPart:
-    return KafkaPart("nobody", "t", 0, start, end)
+    return KafkaPart("unused", "t", 0, start, end)
 
 
 def written(drawn: Sequence[Any]) -> list[bytes]:
-    """Batches, one behind the other."""
+    """Batches, one after the other."""
     found, offset, time = [], 0, 1_700_000_000_000
     for rows, codec, append_time in drawn:
         base, made = offset, []
@@ -83,7 +83,7 @@ def theirs(batches: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def by_the_book(batch: bytes) -> list[dict[str, Any]]:
-    """One record behind the other, as Kafka describes them.
+    """One record after the other, as Kafka describes them.
 
     aiokafka takes a record's attributes for a varint; they are a byte.
     """

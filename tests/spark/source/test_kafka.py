@@ -29,7 +29,7 @@ pytestmark = pytest.mark.kafka
 
 
 def rows(spark: "SparkSession", kind: str, server: KafkaServer, **options: str) -> Any:
-    """What a source tells of topics, without who sent it."""
+    """The topics of a source, without the identity of records."""
     given = {"kafka.bootstrap.servers": server.bootstrap, "includeHeaders": "true", **options}
     found = spark.read.format(kind).options(**given).load().select(*COLUMNS).collect()
     return sorted((tuple(row) for row in found), key=lambda row: row[:3])
@@ -45,7 +45,7 @@ def part_of(server: KafkaServer, topic: str) -> KafkaPart:
     return KafkaPart(server.bootstrap, topic, 0, start, end)
 
 
-def told(part: KafkaPart) -> list[dict[str, Any]]:
+def sends_of_part(part: KafkaPart) -> list[dict[str, Any]]:
     """The sends of a part."""
     return [row for each in sends(part, kafka_batches(part)) for row in each.to_pylist()]
 
@@ -86,7 +86,7 @@ def test_transactions_are_read_as_sparks_own_connector_reads_them(
     found = rows(spark, "pidlease", kafka_source, **options)
     assert found == own
     assert len(found) == 2 * 4 * 10 + 6
-    sent = told(part_of(kafka_source, topic))
+    sent = sends_of_part(part_of(kafka_source, topic))
     assert sum(row["records"] for row in sent) == len(found)
     assert {row["pid"] for row in sent} == {-1}
     assert not any(row["begins"] or row["damage"] for row in sent)
@@ -107,7 +107,7 @@ def test_a_part_beyond_the_end_is_an_error_in_time(kafka_source: KafkaServer) ->
     assert not [each for each in threading.enumerate() if each.name.startswith("read ")]
 
 
-def test_a_compacted_topic_has_holes(spark: "SparkSession", kafka_source: KafkaServer) -> None:
+def test_a_compacted_topic_lacks_offsets(spark: "SparkSession", kafka_source: KafkaServer) -> None:
     topic = "compacted"
     make_topic(kafka_source.bootstrap, topic, 1, cleanup_policy="compact", segment_ms="200",
                min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="300")  # fmt: skip
@@ -118,15 +118,15 @@ def test_a_compacted_topic_has_holes(spark: "SparkSession", kafka_source: KafkaS
         producer.produce(topic, b"v" * 50, b"key %d" % (number % 40), partition=0)
     producer.flush()
 
-    def has_holes() -> bool:
-        # A segment is only begun by what comes behind it.
+    def is_compacted() -> bool:
+        # A segment is only rolled by the next record.
         producer.produce(topic, b"", b"again", partition=0)
         producer.flush()
-        sent = told(part_of(kafka_source, topic))
+        sent = sends_of_part(part_of(kafka_source, topic))
         span = sent[-1]["last_offset"] + 1 - sent[0]["offset"]
         return bool(sum(row["records"] for row in sent) < span)
 
-    until(has_holes, "compaction", poll_s=0.3)
+    until(is_compacted, "compaction", poll_s=0.3)
     # It may go on between the two.
     until(
         lambda: (

@@ -22,7 +22,7 @@ GOOD = {**WHERE, "subscribe": "t"}
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         ({**GOOD, "startingOffset": "x"}, "is startingOffsets meant"),
         ({**GOOD, "kafka.group.id": "x"}, "of Kafka's settings these are"),
@@ -53,8 +53,8 @@ GOOD = {**WHERE, "subscribe": "t"}
         ({**GOOD, "kafka.security.protocol": "SSL"}, "goes with kafka.bootstrap.servers"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: Mapping[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_invalid_options_are_refused(options: Mapping[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
         read_settings(options, streaming=False)
 
 

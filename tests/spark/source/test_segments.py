@@ -27,11 +27,17 @@ from pidlease.spark.reader.log_parts import KafkaPart, LogDamage, SegmentPart, S
 from pidlease.spark.reader.record_rows import records
 from pidlease.spark.reader.send_rows import sends
 from pidlease.storage.files import RealFiles
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 
 STRICT, KAFKA = make_pid(Policy.STRICT, 7), make_pid(Policy.KAFKA, 8)
 MONOTONIC = make_pid(Policy.MONOTONIC, 9)
-EVERYBODY = (Who(STRICT), Who(KAFKA), Who(MONOTONIC), Who(producer_id="a"), Who())
+EVERYBODY = (
+    Origin(STRICT),
+    Origin(KAFKA),
+    Origin(MONOTONIC),
+    Origin(producer_id="a"),
+    Origin(),
+)
 SEED = int(os.environ.get("PIDLEASE_SEED", Random().randrange(2**32)))
 
 
@@ -45,23 +51,23 @@ def logs(tmp_path: Path) -> Iterator[Logs]:
 
 def history(random: Random, count: int) -> list[NewBatch]:
     """Sends of all kinds of producers."""
-    high: dict[Who, int] = {}
+    high: dict[Origin, int] = {}
     found = []
     for _ in range(count):
-        who = random.choice(EVERYBODY)
-        first = high.get(who, -1) + 1
+        producer = random.choice(EVERYBODY)
+        first = high.get(producer, -1) + 1
         number = random.randint(1, 5)
         last = first + number - 1
-        if who.pid in (STRICT, MONOTONIC):
+        if producer.pid in (STRICT, MONOTONIC):
             last += random.randint(0, 3)
-        if who.producer_id:
+        if producer.producer_id:
             last = first
-        codec = random.choice((None, "gzip", "lz4")) if not who.producer_id else None
+        codec = random.choice((None, "gzip", "lz4")) if not producer.producer_id else None
         found.append(
-            encoded(who, 2, first if who.pid >= 0 or who.producer_id else -1, number, last=last,
-                    codec=codec)
+            encoded(producer, 2, first if producer.pid >= 0 or producer.producer_id else -1, number,
+                    last=last, codec=codec)
         )  # fmt: skip
-        high[who] = last
+        high[producer] = last
     return found
 
 
@@ -93,7 +99,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_sends_are_whose_the_replay_says(logs: Logs) -> None:
+def test_producers_of_sends_are_those_of_the_replay(logs: Logs) -> None:
     print(f"PIDLEASE_SEED={SEED}")
     fill(logs, history(Random(SEED), 200))
     names = ProducerNames()
@@ -103,15 +109,15 @@ def test_sends_are_whose_the_replay_says(logs: Logs) -> None:
         for position, header, data in scan(file, 0, file.size()):
             stands = logged(header, data)
             found = whose(stands, names)
-            who = (-1, "", -1, -1, -1)
+            producer = (-1, "", -1, -1, -1)
             if found is not None:
                 batch = found.batch
                 name = names.name(found.pid)
                 numbers = batch.generation, batch.first, batch.last
-                who = (-1 if name else found.pid, name or "", *numbers)
+                producer = (-1 if name else found.pid, name or "", *numbers)
             expected.append((
                 path.name, position, header.base_offset, header.last_offset, header.records,
-                stands.header.crc, *who,
+                stands.header.crc, *producer,
             ))  # fmt: skip
         file.close()
     names_of_columns = (
@@ -131,16 +137,16 @@ def test_each_send_knows_the_one_before_of_its_producer_in_its_part(logs: Logs) 
     for part in (whole, *LogDirectory(str(logs.path)).split(whole)):
         last: dict[tuple[int, str], tuple[int, int, int]] = {}
         for row in rows_of(part):  # type: ignore[arg-type]
-            who = row["pid"], row["producer_id"]
+            producer = row["pid"], row["producer_id"]
             previous = tuple(row[f"previous_{name}"] for name in ("generation", "first", "last"))
-            expected = last.get(who) if who != (-1, "") else None
+            expected = last.get(producer) if producer != (-1, "") else None
             assert previous == (expected or (None, None, None))
-            assert row["begins"] == (expected is None and who != (-1, ""))
-            last[who] = row["generation"], row["first"], row["last"]
+            assert row["begins"] == (expected is None and producer != (-1, ""))
+            last[producer] = row["generation"], row["first"], row["last"]
 
 
 def test_a_segment_is_a_task_and_together_they_are_all(logs: Logs) -> None:
-    fill(logs, [encoded(Who(), 0, -1, 3) for _ in range(200)])
+    fill(logs, [encoded(Origin(), 0, -1, 3) for _ in range(200)])
     log = LogDirectory(str(logs.path))
     whole = log.part(TopicPartition("t", 0), 100, 500)
     parts = log.split(whole)
@@ -151,11 +157,11 @@ def test_a_segment_is_a_task_and_together_they_are_all(logs: Logs) -> None:
 
 
 def test_a_joined_batch_has_a_row_for_each_send() -> None:
-    made = [encoded(Who(STRICT), 0, 10 * n, n + 1) for n in range(4)]
+    made = [encoded(Origin(STRICT), 0, 10 * n, n + 1) for n in range(4)]
     data = join([each.data for each in made])
     assert data is not None
     header = stamp(read_header(data), data, Writer(4000, 3), 77)
-    part = KafkaPart("nobody", "t", 0, 0, 100)
+    part = KafkaPart("unused", "t", 0, 0, 100)
     stored = StoredBatch("", -1, header, memoryview(data))
     (rows,) = sends(part, [stored])
     found = [tuple(row[name] for name in ("offset", "records", "pid", "first", "last"))
@@ -171,9 +177,9 @@ def test_a_joined_batch_has_a_row_for_each_send() -> None:
 
 def test_numbers_of_records_are_known_where_they_are_dense_and_wrap(logs: Logs) -> None:
     fill(logs, [
-        encoded(Who(KAFKA), 1, 2**31 - 2, 4), encoded(Who(STRICT), 0, 5, 2),
-        encoded(Who(STRICT), 1, 7, 2, last=9), encoded(Who(), 0, -1, 1),
-        encoded(Who(producer_id="a"), 0, 0, 2, last=0),
+        encoded(Origin(KAFKA), 1, 2**31 - 2, 4), encoded(Origin(STRICT), 0, 5, 2),
+        encoded(Origin(STRICT), 1, 7, 2, last=9), encoded(Origin(), 0, -1, 1),
+        encoded(Origin(producer_id="a"), 0, 0, 2, last=0),
     ])  # fmt: skip
     (found,) = records(
         part := part_of(logs), segment_batches(part), headers=False, fail_on_data_loss=True
@@ -213,8 +219,8 @@ def test_damage_is_a_row_and_the_rest_is_read(logs: Logs) -> None:
         path.write_bytes(before)
 
 
-def test_damage_is_told_where_reading_begins_behind_its_beginning(logs: Logs) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, 10 * n, 10) for n in range(6)])
+def test_damage_is_reported_where_reading_begins_after_its_beginning(logs: Logs) -> None:
+    fill(logs, [encoded(Origin(KAFKA), 0, 10 * n, 10) for n in range(6)])
     rows = rows_of(part_of(logs))
     path = logs.path / "logs" / "t-0" / rows[2]["segment"]
     flip(path, rows[2]["position"] + 40)
@@ -228,18 +234,18 @@ def test_damage_is_told_where_reading_begins_behind_its_beginning(logs: Logs) ->
 
 
 def test_a_segment_that_is_missing_is_damage(logs: Logs) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(200)])
-    missing, behind = logs.segments("t")[1:3]
+    fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(200)])
+    missing, following = logs.segments("t")[1:3]
     missing.unlink()
     rows = rows_of(part_of(logs))
     (damage,) = [row for row in rows if row["damage"] is not None]
     assert damage["offset"] == int(missing.stem)
     offsets = [row["offset"] for row in rows if row["damage"] is None]
-    assert offsets == [*range(int(missing.stem)), *range(int(behind.stem), 200)]
+    assert offsets == [*range(int(missing.stem)), *range(int(following.stem), 200)]
 
 
-def test_a_segment_that_goes_between_plan_and_task_is_told(logs: Logs) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(200)])
+def test_a_segment_deleted_between_plan_and_task_is_reported(logs: Logs) -> None:
+    fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(200)])
     part = part_of(logs)
     first = logs.segments("t")[0]
     first.unlink()
@@ -250,10 +256,10 @@ def test_a_segment_that_goes_between_plan_and_task_is_told(logs: Logs) -> None:
         values_of(later)
 
 
-def test_a_batch_that_does_not_say_whose_it_is_is_damage(logs: Logs) -> None:
-    made = encoded(Who(KAFKA), 0, 0, 1)
+def test_a_batch_without_an_identity_is_damage(logs: Logs) -> None:
+    made = encoded(Origin(KAFKA), 0, 0, 1)
     header = stamp(made.header, made.data, Writer(STRICT, 0), 0)
-    fill(logs, [NewBatch(made.data, header), encoded(Who(KAFKA), 0, 0, 1)])
+    fill(logs, [NewBatch(made.data, header), encoded(Origin(KAFKA), 0, 0, 1)])
     first, second = rows_of(part_of(logs))
     assert f"PID {STRICT}" in first["damage"]
     assert (first["offset"], second["offset"], second["damage"]) == (0, 1, None)
@@ -266,7 +272,7 @@ def test_a_batch_that_does_not_say_whose_it_is_is_damage(logs: Logs) -> None:
 
 @pytest.mark.parametrize("kept", [1, 30, 62, -1])
 def test_a_torn_tail_is_no_damage(logs: Logs, kept: int) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(5)])
+    fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(5)])
     (path,) = logs.segments("t")
     last = rows_of(part_of(logs))[-1]
     size = last["position"] + kept if kept > 0 else path.stat().st_size - 1
@@ -276,7 +282,7 @@ def test_a_torn_tail_is_no_damage(logs: Logs, kept: int) -> None:
 
 
 def test_a_tail_that_was_durable_and_is_not_whole_is_damage(logs: Logs) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(5)])
+    fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(5)])
     DurableMark(RealFiles(), logs.path / "logs" / "t-0").write(5)
     (path,) = logs.segments("t")
     os.truncate(path, path.stat().st_size - 1)
@@ -286,15 +292,15 @@ def test_a_tail_that_was_durable_and_is_not_whole_is_damage(logs: Logs) -> None:
 
 
 def test_the_last_batch_changed_is_damage_and_no_torn_tail(logs: Logs) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(5)])
+    fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(5)])
     (path,) = logs.segments("t")
     flip(path, path.stat().st_size - 3)
     rows = rows_of(part_of(logs))
     assert [row["damage"] is None for row in rows] == [True] * 4 + [False]
 
 
-def test_only_what_is_durable_is_told_where_that_is_asked_for(logs: Logs) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(5)])
+def test_durable_reads_leave_out_the_rest(logs: Logs) -> None:
+    fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(5)])
     DurableMark(RealFiles(), logs.path / "logs" / "t-0").write(3)
     assert LogDirectory(str(logs.path)).offset_range("t", 0) == OffsetRange(0, 5)
     assert LogDirectory(str(logs.path), durable=True).offset_range("t", 0) == OffsetRange(0, 3)
@@ -303,7 +309,7 @@ def test_only_what_is_durable_is_told_where_that_is_asked_for(logs: Logs) -> Non
 
 
 def test_the_end_is_found_without_indexes_and_with_wrong_ones(logs: Logs) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, n, 1) for n in range(300)])
+    fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(300)])
     for suffix, content in (("*.index", b"\0" * 16), ("*.index", None)):
         for index in (logs.path / "logs" / "t-0").glob(suffix):
             index.unlink() if content is None else index.write_bytes(content)
@@ -312,11 +318,11 @@ def test_the_end_is_found_without_indexes_and_with_wrong_ones(logs: Logs) -> Non
 
 
 def test_what_was_deleted_by_order_is_not_read(logs: Logs) -> None:
-    fill(logs, [encoded(Who(KAFKA), 0, 10 * n, 10) for n in range(10)])
+    fill(logs, [encoded(Origin(KAFKA), 0, 10 * n, 10) for n in range(10)])
     write_log_start(RealFiles(), logs.path / "logs" / "t-0", 35)
     assert LogDirectory(str(logs.path)).offset_range("t", 0) == OffsetRange(35, 100)
     assert values_of(part_of(logs)) == list(range(35, 100))
-    # The send that some of is left of is told.
+    # A send of which a part is left is read.
     assert [row["offset"] for row in rows_of(part_of(logs))] == [30, 40, 50, 60, 70, 80, 90]
 
 
@@ -336,7 +342,7 @@ def test_reading_changes_nothing(logs: Logs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "text"),
     [
         (lambda path: (path / "meta.json").unlink(), "no meta.json"),
         (lambda path: (path / "meta.json").write_text("{"), "damaged"),
@@ -344,9 +350,9 @@ def test_reading_changes_nothing(logs: Logs) -> None:
         (lambda path: path.rename(path.with_name("away")), "not there"),
     ],
 )
-def test_what_is_no_data_directory_is_refused(logs: Logs, spoil: Any, told: str) -> None:
+def test_what_is_no_data_directory_is_refused(logs: Logs, spoil: Any, text: str) -> None:
     spoil(logs.path)
-    with pytest.raises(ReadError, match=told):
+    with pytest.raises(ReadError, match=text):
         LogDirectory(str(logs.path))
     away = logs.path.with_name("away")
     if away.exists():

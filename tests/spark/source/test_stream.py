@@ -18,7 +18,7 @@ from pidlease.spark.source.stream_reader import LogStreamReader
 from pidlease.storage.files import RealFiles
 from tests.copier.sides import make_topic
 from tests.servers.pidlease import PidleaseServer
-from tests.spark.audit.logs import Logs, Who, encoded
+from tests.spark.audit.logs import Logs, Origin, encoded
 from tests.spark.soak import in_the_soak
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def logs(tmp_path: Path) -> Logs:
 
 def fill(logs: Logs, topic: str, partition: int, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
-        logs.append(topic, partition, [encoded(Who(PID), 0, number, 1)])
+        logs.append(topic, partition, [encoded(Origin(PID), 0, number, 1)])
 
 
 def stream(
@@ -49,7 +49,7 @@ def stream(
     found: Batches = []
 
     def take(batch: "DataFrame", _: int) -> None:
-        found.append(batch.rdd.mapPartitions(_told).collect())
+        found.append(batch.rdd.mapPartitions(_rows_of_task).collect())
 
     source = spark.readStream.format("pidlease").options(startingOffsets="earliest", **options)
     query = (
@@ -63,7 +63,7 @@ def stream(
     return found
 
 
-def _told(rows: Any) -> Any:
+def _rows_of_task(rows: Any) -> Any:
     context = TaskContext.get()
     assert context is not None
     for row in rows:
@@ -71,7 +71,7 @@ def _told(rows: Any) -> Any:
 
 
 def check_batch(batch: list[tuple[int, str, int, int]]) -> None:
-    """One task for each partition, and the offsets of a task one behind the other."""
+    """One task for each partition, and the offsets of a task one after the other."""
     tasks: dict[tuple[str, int], set[int]] = {}
     last: dict[tuple[str, int], int] = {}
     for task, topic, partition, offset in batch:
@@ -86,7 +86,7 @@ def offsets(batches: Batches, topic: str, partition: int) -> list[int]:
     return [row[3] for batch in batches for row in batch if row[1:3] == (topic, partition)]
 
 
-def test_a_query_reads_in_bounded_steps_and_goes_on_behind_its_checkpoint(
+def test_a_query_reads_in_bounded_steps_and_resumes_after_its_checkpoint(
     spark: "SparkSession", logs: Logs, tmp_path: Path
 ) -> None:
     fill(logs, "t", 0, 200)
@@ -95,7 +95,7 @@ def test_a_query_reads_in_bounded_steps_and_goes_on_behind_its_checkpoint(
     found = stream(spark, tmp_path / "checkpoint", options)
     assert [len(batch) for batch in found] == [120, 120, 60]
     assert len(logs.segments("t")) > 3  # a task's part goes over several
-    # What came behind, a partition's first records, and a topic that was not there before.
+    # New records, a partition's first records, and a topic that was not there before.
     fill(logs, "t", 1, 50, first=100)
     logs.topic("late")
     fill(logs, "late", 0, 30)
@@ -159,7 +159,7 @@ def reader_of(logs: Logs, **options: str) -> LogStreamReader:
     return LogStreamReader(given, schema_of(given))
 
 
-def test_a_stream_begins_with_what_comes_next_unless_it_is_told(logs: Logs) -> None:
+def test_a_stream_begins_with_what_comes_next_by_default(logs: Logs) -> None:
     fill(logs, "t", 0, 5)
     assert reader_of(logs).initialOffset() == {"t": {"0": 5, "1": 0}}
     assert reader_of(logs, startingOffsets="earliest").initialOffset() == {"t": {"0": 0, "1": 0}}
@@ -170,7 +170,7 @@ def test_a_stream_begins_with_what_comes_next_unless_it_is_told(logs: Logs) -> N
             reader_of(logs, startingOffsets=wrong).initialOffset()
 
 
-def test_a_log_that_ends_before_it_was_read_to_is_told(logs: Logs) -> None:
+def test_a_log_that_was_cut_is_reported(logs: Logs) -> None:
     fill(logs, "t", 0, 5)
     reader = reader_of(logs)
     for ask in (
@@ -182,7 +182,7 @@ def test_a_log_that_ends_before_it_was_read_to_is_told(logs: Logs) -> None:
             ask()
 
 
-def test_only_what_is_durable_gets_behind_a_checkpoint(logs: Logs) -> None:
+def test_a_checkpoint_contains_durable_offsets_only(logs: Logs) -> None:
     fill(logs, "t", 0, 5)
     DurableMark(RealFiles(), logs.path / "logs" / "t-0").write(3)
     start = {"t": {"0": 0, "1": 0}}
