@@ -41,7 +41,7 @@ def main(
     """Send 20,894 real rows through a server that is killed six times, and count them all.
 
     Then 10,000 records by a producer that remembers nothing but its name, and is killed as well.
-    Then a copy of topics from one server to another, whose copier is killed again and again.
+    Then a copy of topics from one server to another; the copier is killed again and again.
     """
     console = new_console()
 
@@ -91,7 +91,7 @@ def _alone(console: Console, directory: Path, seconds: float) -> int:
 def _in_front(console: Console, directory: Path, seconds: float) -> int:
     shutil.rmtree(directory, ignore_errors=True)
     with real_upstream(directory) as upstream:
-        console.print(f"a real Kafka behind the proxy: {upstream.bootstrap}", highlight=False)
+        console.print(f"the upstream is a real Kafka: {upstream.kafka.bootstrap}", highlight=False)
         code = run_demo(console, directory / "first", seconds, upstream)
         return run_leased(console, directory / "leased", upstream) or code
 

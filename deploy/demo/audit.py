@@ -79,7 +79,7 @@ class Audit:
     Attributes:
         tallies: by client and topic.
         foreign: records in the log that no client sent like this: other content, other partition.
-        misplaced: records whose offset is not the acknowledged one.
+        misplaced: records at another offset than the acknowledged one.
     """
 
     tallies: dict[tuple[str, str], Tally]

@@ -151,11 +151,11 @@ class Crasher:
             raise DemoError("there is no upstream Kafka")
         batches = self._moment()
         given = self._unacknowledged()
-        self.upstream.kill9()
+        self.upstream.kafka.process.kill9()
         began = time.monotonic()
         time.sleep(_BROKER_DOWN_S)
         kill = Kill(crash, len(self.lives.lives), batches, self._still(given))
-        self.upstream.start()
+        self.upstream.kafka.start()
         return replace(kill, down_s=time.monotonic() - began)
 
     def _unacknowledged(self) -> list[set[bytes]]:

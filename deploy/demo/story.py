@@ -54,7 +54,7 @@ def run_demo(
         source = "from Kafka itself" if upstream else "from the proxy"
         screen.log(f"all acknowledged; reading everything back, {source}")
         stored = read_topics(
-            upstream.bootstrap if upstream else server.bootstrap, markers=upstream is not None
+            upstream.kafka.bootstrap if upstream else server.bootstrap, markers=upstream is not None
         )
         (directory / METRICS).write_text(server.get("/metrics")[1])
         server.stop()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from deploy.demo import DemoError
 from tests.servers import kafka
@@ -15,36 +15,16 @@ _CHROOT: Final = "pidlease"
 _SESSION_SECONDS: Final = "4"
 
 
-class Upstream:
-    """A Kafka and a ZooKeeper.
+class Upstream(NamedTuple):
+    """A Kafka, and the settings of a proxy that runs in front of it."""
 
-    Parameters:
-        kafka: one broker.
-        zookeeper: where PIDs come from.
-    """
-
-    def __init__(self, kafka: KafkaServer, zookeeper: ZooKeeperServer) -> None:
-        self._kafka: Final = kafka
-        self.bootstrap: Final = kafka.bootstrap
-        self.settings: Final = {
-            "log": "kafka",
-            "upstream": kafka.bootstrap,
-            "zookeeper": f"{zookeeper.hosts}/{_CHROOT}",
-            "zookeeper_session_seconds": _SESSION_SECONDS,
-        }
-
-    def kill9(self) -> None:
-        """Kill -9 of the broker."""
-        self._kafka.process.kill9()
-
-    def start(self) -> None:
-        """Start the broker again, on the data on its disk."""
-        self._kafka.start()
+    kafka: KafkaServer
+    settings: dict[str, str]
 
 
 @contextmanager
 def real_upstream(directory: Path) -> Iterator[Upstream]:
-    """Start both, and end both.
+    """Start a Kafka and a ZooKeeper, and end both.
 
     Raises:
         DemoError: they cannot run here; the message says what is missing.
@@ -55,7 +35,13 @@ def real_upstream(directory: Path) -> Iterator[Upstream]:
         ZooKeeperServer(directory / "zookeeper") as zookeeper,
         KafkaServer(directory / "kafka") as broker,
     ):
-        yield Upstream(broker, zookeeper)
+        settings = {
+            "log": "kafka",
+            "upstream": broker.bootstrap,
+            "zookeeper": f"{zookeeper.hosts}/{_CHROOT}",
+            "zookeeper_session_seconds": _SESSION_SECONDS,
+        }
+        yield Upstream(broker, settings)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
 """Grafana's dashboards: written in Python, so that all of them are alike, and kept as JSON.
 
-`python -m deploy.grafana` writes `dashboards/`; a test sees that nothing else stands there.
+`python -m deploy.grafana` writes `dashboards/`; a test compares the files with the code.
 """

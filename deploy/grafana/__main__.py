@@ -9,12 +9,12 @@ FOLDER = Path(__file__).with_name("dashboards")
 
 
 def files() -> dict[str, str]:
-    """What is to stand in the folder: texts, by the names of their files."""
+    """Return the JSON of all dashboards, by file name."""
     return {f"{board.uid}.json": to_json(board) for board in BOARDS}
 
 
 def write() -> None:
-    """Write all of them."""
+    """Write all dashboards."""
     FOLDER.mkdir(exist_ok=True)
     for name, text in files().items():
         (FOLDER / name).write_text(text, encoding="utf-8")

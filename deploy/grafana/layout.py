@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def to_json(board: Board) -> str:
-    """What stands in the file."""
+    """Return the text of the file."""
     return json.dumps(_dashboard(board), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -32,15 +32,15 @@ def _dashboard(board: Board) -> Json:
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "browser",
-        "links": [_links()],
+        "links": [_dashboard_list()],
         "templating": {"list": [_datasource(), *map(_variable, board.variables)]},
         "annotations": {"list": []},
         "panels": list(_panels(board)),
     }
 
 
-def _links() -> Json:
-    """The other dashboards, a click away, for the same time."""
+def _dashboard_list() -> Json:
+    """Return the menu of the other dashboards, which keeps the time range."""
     return {
         "type": "dashboards", "tags": ["pidlease"], "title": "pidlease", "asDropdown": True,
         "keepTime": True, "includeVars": True, "targetBlank": False, "icon": "external link",
@@ -64,7 +64,7 @@ def _variable(variable: Variable) -> Json:
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        # Not a list of all that there are now: that grows long, and leaves out what comes.
+        # Not a list of the present values: it grows long, and lacks those that are added later.
         "allValue": None if variable.narrow else ".*",
         "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
     }
@@ -74,7 +74,7 @@ def _variable(variable: Variable) -> Json:
 
 
 def _panels(board: Board) -> Iterator[Json]:
-    """All of them, from left to right and from above, below the titles of their rows."""
+    """Yield all panels, from left to right and top to bottom, below the titles of their rows."""
     number, y = 1, 0
     for row in board.rows:
         place = {"x": 0, "y": y, "w": _COLUMNS, "h": 1}
@@ -135,7 +135,7 @@ def _field(panel: Panel) -> Json:
 
 
 def _steps(limits: Limits | None) -> list[Json]:
-    """Colours, each from a value on."""
+    """Return the colours, each with the value that it begins at."""
     if limits is None:
         return [{"color": "green", "value": None}]
     between = [] if limits.orange == limits.red else ["orange"]

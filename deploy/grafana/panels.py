@@ -1,4 +1,4 @@
-"""What a dashboard is made of."""
+"""The parts of a dashboard."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -19,14 +19,14 @@ COUNT: Final = "short"
 
 
 class Query(NamedTuple):
-    """A query, and what its series are called."""
+    """A query, and the legend of its series."""
 
     expr: str
     legend: str = ""
 
 
 class Limits(NamedTuple):
-    """From where on a value is shown in orange, and in red; falling: below these."""
+    """From these values on a panel is orange, and red; falling: below them."""
 
     orange: float
     red: float
@@ -38,14 +38,11 @@ class Panel:
     """One panel.
 
     Attributes:
-        title: a few words.
         text: what normal looks like, and what to do where it does not.
         unit: one of Grafana's.
-        queries: what is shown.
-        kind: how.
         width: of the 24 columns.
         limits: when it is coloured.
-        words: of a value that stands for a state, as 0 or 1.
+        words: texts for values that are states, as 0 and 1.
     """
 
     title: str
@@ -68,13 +65,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """What can be chosen above the panels: values of a label, any number of them.
+    """A choice above the panels: values of a label, any number of them.
 
     Attributes:
-        name: in queries, behind a `$`.
-        label: what a person sees.
-        query: where the values come from.
-        narrow: whether "All" are those values, and not simply everything.
+        name: in queries, after a `$`.
+        label: shown to the user.
+        query: returns the values.
+        narrow: whether "All" means these values, not any value.
     """
 
     name: str
@@ -95,25 +92,25 @@ class Board:
 
 
 def number(title: str, text: str, unit: str, expr: str, legend: str = "", **more: object) -> Panel:
-    """The value of now, large."""
+    """Show the current value, large."""
     kept = {"width": 4, **more}
     return Panel(title, text, unit, (Query(expr, legend),), "stat", **kept)  # type: ignore[arg-type]
 
 
 def graph(title: str, text: str, unit: str, *queries: Query, width: int = 8) -> Panel:
-    """Lines over time."""
+    """Show lines over time."""
     return Panel(title, text, unit, queries, width=width)
 
 
 def table(title: str, text: str, unit: str, expr: str, width: int = 8) -> Panel:
-    """The labels of each series, and its value of now."""
+    """Show the labels of each series, and its current value."""
     return Panel(title, text, unit, (Query(expr),), "table", width)
 
 
 def latency(
     title: str, text: str, what: Definition, *by: str, match: tuple[str, ...] = (), width: int = 8
 ) -> Panel:
-    """The median and the 99th percentile of a histogram."""
+    """Show the median and the 99th percentile of a histogram."""
     named = " ".join(f"{{{{{label}}}}}" for label in by)
     queries = [
         Query(quantile(share, what, *by, match=match), f"{named} {called}".strip())

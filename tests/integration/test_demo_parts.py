@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from deploy.demo.rows import CLIENTS, PARTITIONS, ROWS, TOPICS, Record, deal, lo
 from deploy.demo.upstream import Upstream, coordinator
 from tests.crash.lives import Retries
 from tests.crash.readback import Stored
+from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.zookeeper import ZooKeeperServer
 
@@ -197,30 +199,19 @@ def test_a_server_that_died_elsewhere_is_no_crash_at_its_fault_point(
         crasher.run()
 
 
-class _FakeUpstream:
-    """A Kafka that is killed and comes back."""
-
-    def __init__(self) -> None:
-        self.did: list[str] = []
-
-    def kill9(self) -> None:
-        self.did.append("killed")
-
-    def start(self) -> None:
-        self.did.append("restarted")
-
-
 def test_a_kill_of_kafka_leaves_the_proxy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     crasher, server = _crasher(monkeypatch, [], answers_before_death=0)
-    upstream = _FakeUpstream()
+    did: list[str] = []
+    process = SimpleNamespace(kill9=lambda: did.append("killed"))
+    kafka = SimpleNamespace(process=process, start=lambda: did.append("restarted"))
     crasher.plan = (KILL, BROKER, KILL)
     with pytest.raises(DemoError, match="no upstream Kafka"):
         crasher.run()
     crasher.kills.clear()
-    crasher.upstream = cast(Upstream, upstream)
+    crasher.upstream = Upstream(cast(KafkaServer, kafka), {})
     crasher.run()
     assert [kill.crash for kill in crasher.kills] == [KILL, BROKER, KILL]
-    assert upstream.did == ["killed", "restarted"]
+    assert did == ["killed", "restarted"]
     assert len({kill.life for kill in crasher.kills}) == 2
     assert server.started == [""] * 3
 

@@ -9,5 +9,5 @@ from deploy.grafana.boards.log import LOG
 from deploy.grafana.boards.overview import OVERVIEW
 from deploy.grafana.boards.upstream import UPSTREAM
 
-#: All of them.
+#: All dashboards, the overview first.
 BOARDS: Final = (OVERVIEW, LEASES, FENCING, LOG, UPSTREAM, COPYING)

@@ -1,4 +1,4 @@
-"""What can be chosen above the panels."""
+"""The variables above the panels."""
 
 from typing import Final
 

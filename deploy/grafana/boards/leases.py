@@ -1,4 +1,4 @@
-"""Who is leasing, and whether there is enough to lease."""
+"""Leases granted and refused, and how long the PIDs last."""
 
 from typing import Final
 
@@ -29,12 +29,12 @@ _ROUTES: Final = 'route=~".*/leases.*"'
 _NOW: Final = Row("Now", (
     number(
         "Leases",
-        "As many as there were producers within a lease length: a producer that is restarted"
-        " without a name takes a new one each time.",
+        "One for each producer within a lease length; a producer without a name leases a new PID"
+        " at each restart.",
         COUNT, total(metrics.LEASES),
     ),
     number(
-        "Ring in use",
+        "Lease table in use",
         "Below 0.8. At 1 leases are refused until others end. Runbook: LeaseRingNearlyFull.",
         SHARE, share(metrics.RING_USED, metrics.RING_CAPACITY), "{{instance}}",
         limits=Limits(0.8, 0.9),
@@ -46,28 +46,28 @@ _NOW: Final = Row("Now", (
     ),
     number(
         "Coordinator",
-        "Connected. Away: leases go on to the end of the blocks that are there. Runbook:"
+        "Connected. Away: leases are granted until the blocks at hand are used up. Runbook:"
         " CoordinatorLost.",
         COUNT, series(metrics.COORDINATOR_CONNECTED), "{{instance}} {{coordinator}}",
         limits=Limits(1, 1, falling=True), words={"0": "away", "1": "connected"},
     ),
     number(
         "Length of a lease",
-        "lease-seconds: 24 h unless set. A producer that is silent for longer is forgotten.",
+        "lease-seconds: 24 h unless set. The state of a producer that is silent longer expires.",
         SECONDS, series(metrics.LEASE_LENGTH), "{{instance}}",
     ),
     number(
-        "Blocks not had",
-        "0 within what is shown. Otherwise the coordinator, or the disk, could not be written to.",
+        "Blocks not allocated",
+        "0 within the time shown. Otherwise writing to the coordinator, or to the disk, failed.",
         COUNT, gained(metrics.PREFETCH_FAILURES), limits=Limits(1, 10),
     ),
 ))  # fmt: skip
 
-_WHO: Final = Row("Who is leasing", (
+_GRANTS: Final = Row("Granted and refused", (
     graph(
         "Leases granted by policy",
         "kafka: InitProducerId of unmodified clients, one for each start. strict and monotonic:"
-        " clients of ours. A high steady rate: clients are restarted all the time, or a"
+        " LeasedProducer. A high steady rate: clients are restarted all the time, or a"
         " connection pool makes a producer for each request.",
         PER_SECOND, Query(rate(metrics.LEASES_GRANTED, "policy"), "{{policy}}"),
     ),
@@ -78,23 +78,23 @@ _WHO: Final = Row("Who is leasing", (
     ),
     graph(
         "Leases refused by reason",
-        "None. ring_full: too many leases; no_block: no PIDs to be had. Empty until the first. Its"
-        " first one shows in the table beside, not here: a rate needs two samples.",
+        "None. ring_full: too many leases; no_block: no PIDs left. The first one shows in the table"
+        " beside, not here: a rate needs two samples.",
         PER_SECOND,
         Query(rate(metrics.LEASES_REFUSED, "reason", "policy"), "{{reason}} {{policy}}"),
     ),
     table(
         "Refused since the servers' start",
-        "Empty. Who was refused tries again by itself, and goes on once there are PIDs.",
+        "Empty. A refused producer retries by itself, and goes on once there are PIDs.",
         COUNT, total(metrics.LEASES_REFUSED, "instance", "reason", "policy"),
     ),
     graph(
         "Leases that ended",
-        "As many as were granted a lease length ago. What was known of these producers is gone.",
+        "As many as were granted a lease length ago. The state of these producers has expired.",
         PER_SECOND, Query(rate(metrics.LEASES_EXPIRED, "instance"), "{{instance}}"),
     ),
     graph(
-        "Answers to requests for leases",
+        "Responses to lease requests",
         "200. 409 and 410: a producer that was replaced, or came back too late. 503: refused.",
         PER_SECOND,
         Query(
@@ -106,25 +106,25 @@ _WHO: Final = Row("Who is leasing", (
 _HOW: Final = Row("How long it takes, and how long it lasts", (
     latency(
         "Time to lease",
-        "Below a millisecond from a block that is there; the coordinator's time under a name.",
+        "Below a millisecond from a block at hand; by name, the coordinator's response time.",
         metrics.LEASE_SECONDS, "door",
     ),
     graph(
-        "Time that the last block took",
-        "A few milliseconds; with ZooKeeper those of its write. Near zookeeper-timeout-seconds:"
+        "Time to allocate the last block",
+        "A few milliseconds; with ZooKeeper, its write time. Near zookeeper-timeout-seconds:"
         " look at ZooKeeper's disk.",
         SECONDS, Query(series(metrics.PREFETCH_SECONDS), "{{instance}}"),
     ),
     graph(
         "PIDs left, in time",
         "How long they last at this rate without the coordinator. Seconds: leases are granted too"
-        " fast for an outage to go unseen.",
+        " fast to survive an outage.",
         SECONDS, Query(_LASTS, "{{instance}}"),
     ),
 ))  # fmt: skip
 
 LEASES: Final = Board(
     "pidlease-leases", "pidlease: leases",
-    "Who is leasing PIDs, who is refused, and how long the PIDs last.",
-    (INSTANCE,), (_NOW, _WHO, _HOW),
+    "PIDs leased and refused, and how long the PIDs last.",
+    (INSTANCE,), (_NOW, _GRANTS, _HOW),
 )  # fmt: skip

@@ -26,25 +26,25 @@ _TOGETHER: Final = f"{rate(metrics.PERSISTED, 'instance')} / {rate(metrics.APPEN
 _FULL_IN: Final = f"predict_linear({series(metrics.DISK_FREE)}[1h], 4 * 3600)"
 
 _NOW: Final = Row("Now", (
-    number("Topics", "What was made, by hand or on first use.", COUNT, total(metrics.TOPICS)),
+    number("Topics", "Created by an administrator, or on first use.", COUNT, total(metrics.TOPICS)),
     number(
         "Partitions", "At most partitions-max (20,000) for a server.", COUNT,
         total(metrics.PARTITIONS),
     ),
     number(
-        "Partitions that take nothing",
+        "Partitions stopped",
         "0. Runbook: PartitionStopped.",
         COUNT, total(metrics.PARTITIONS_STOPPED), limits=Limits(1, 1),
     ),
     number(
         "Batches that failed",
-        "0 within what is shown. They are not in the log, and clients send them again; the disk"
-        " (or Kafka) refused them.",
+        "0 within the time shown. The disk (or Kafka) refused them; they are not in the log, and"
+        " clients send them again.",
         COUNT, gained(metrics.FAILED), limits=Limits(1, 10),
     ),
     number(
         "Snapshots that failed",
-        "0 within what is shown. The one before stays; a start takes longer. Runbook:"
+        "0 within the time shown. The last good one stays; a start takes longer. Runbook:"
         " SnapshotTooOld.",
         COUNT, gained(metrics.SNAPSHOT_FAILURES), limits=Limits(1, 3),
     ),
@@ -62,17 +62,17 @@ _IN: Final = Row("Into the log", (
         Query(rate(metrics.APPENDED_RECORDS, "topic"), "{{topic}}"),
     ),
     graph(
-        "Bytes appended", "Times retention: what the disk needs.", BYTES_PER_SECOND,
+        "Bytes appended", "Times the retention: the disk space needed.", BYTES_PER_SECOND,
         Query(rate(metrics.APPENDED_BYTES, "topic"), "{{topic}}"),
     ),
     graph(
         "Batches appended",
-        "Many for few records: clients do not gather (linger), and the server pays by the batch.",
+        "Many for few records: clients do not batch (linger), and each batch costs the server.",
         BATCHES, Query(rate(metrics.APPENDED_BATCHES, "topic"), "{{topic}}"),
     ),
     latency(
         "Time of an append",
-        "With fsync=batch the disk's fsync and little more; else below a millisecond.",
+        "With fsync=batch the disk's fsync and little more; otherwise below a millisecond.",
         metrics.APPEND_SECONDS, "instance",
     ),
     latency(
@@ -81,25 +81,25 @@ _IN: Final = Row("Into the log", (
         metrics.FSYNC_SECONDS, "instance",
     ),
     graph(
-        "Batches to an append",
+        "Batches in one append",
         "1 while there is little to do; more under load, when waiting batches share an fsync.",
         COUNT, Query(_TOGETHER, "{{instance}}"),
     ),
     graph(
         "Sent to the log, and acknowledged by it",
-        "The same. Apart: appends fail, or do not come back.",
+        "Equal. Different: appends fail, or hang.",
         BATCHES,
         Query(rate(metrics.PUSHED, "instance"), "{{instance}} sent"),
         Query(rate(metrics.PERSISTED, "instance"), "{{instance}} acknowledged"),
     ),
     graph(
-        "Batches on their way",
-        "Few. Growing: the log is slower than clients send, who are paused in the end.",
+        "Batches in flight",
+        "Few. Growing: the log is slower than the clients, which are paused in the end.",
         COUNT, Query(series(metrics.IN_FLIGHT), "{{instance}}"),
     ),
     graph(
         "Free in four hours",
-        "Above 0, going on as in the last hour. Below: remove something, or shorten retention.ms.",
+        "Above 0, at the pace of the last hour. Below: remove something, or shorten retention.ms.",
         BYTES, Query(_FULL_IN, "{{instance}} in 4 h"),
         Query(series(metrics.DISK_FREE), "{{instance}} now"),
     ),
@@ -107,15 +107,15 @@ _IN: Final = Row("Into the log", (
 
 _OUT: Final = Row("Out of the log", (
     graph(
-        "Records read", "By topic and all its readers together; a record read twice counts twice.",
+        "Records read", "By topic, for all readers together; a record read twice counts twice.",
         RECORDS, Query(rate(metrics.READ_RECORDS, "topic"), "{{topic}}"),
     ),
     graph(
-        "Bytes read", "Much more than is appended: somebody reads from the beginning.",
+        "Bytes read", "Much more than is appended: a consumer reads from the beginning.",
         BYTES_PER_SECOND, Query(rate(metrics.READ_BYTES, "topic"), "{{topic}}"),
     ),
     graph(
-        "Batches read", "As they were appended: they are given out as they came.",
+        "Batches read", "The server returns batches as they were appended.",
         BATCHES, Query(rate(metrics.READ_BATCHES, "topic"), "{{topic}}"),
     ),
 ))  # fmt: skip
@@ -123,13 +123,13 @@ _OUT: Final = Row("Out of the log", (
 _SNAPSHOTS: Final = Row("Snapshots", (
     graph(
         "Age of the newest",
-        "A saw up to snapshot-seconds (60 s) while records come; it grows while none do. Growing"
-        " while records come: they fail. Runbook: SnapshotTooOld.",
+        "Up to snapshot-seconds (60 s) while records come; it grows while none do. Growing while"
+        " records come: they fail. Runbook: SnapshotTooOld.",
         SECONDS, Query(series(metrics.SNAPSHOT_AGE), "{{instance}}"),
     ),
     graph(
-        "Time it took, and what anything waited for it",
-        "Seconds for a million producers; others wait for some milliseconds.",
+        "Time of a snapshot, and delay of others",
+        "Seconds for a million producers; appends are delayed by some milliseconds.",
         SECONDS,
         Query(series(metrics.SNAPSHOT_SECONDS), "{{instance}} took"),
         Query(series(metrics.SNAPSHOT_DELAY), "{{instance}} waited"),
@@ -155,7 +155,7 @@ _START: Final = Row("The start", (
     ),
     graph(
         "Offsets to replay",
-        "0. During a start it falls to 0; level for minutes: the disk, or Kafka, does not answer."
+        "0. During a start it falls to 0; level for minutes: the disk or Kafka does not respond."
         " Runbook: ReplaySlow.",
         COUNT, Query(series(metrics.REPLAY_LEFT), "{{instance}}"),
     ),
@@ -168,6 +168,6 @@ _START: Final = Row("The start", (
 
 LOG: Final = Board(
     "pidlease-log", "pidlease: log and snapshots",
-    "What goes into the log and out of it, how long the disk takes, snapshots and the start.",
+    "Appends and reads, the latency of the disk, snapshots and the start.",
     (INSTANCE, TOPIC), (_NOW, _IN, _OUT, _SNAPSHOTS, _START),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Is all well, how much comes, and how long it takes."""
+"""The state of the servers, their traffic, and latencies."""
 
 from typing import Final
 
@@ -26,17 +26,17 @@ from pidlease.observability import metric_catalogue as metrics
 _FENCED: Final = rate(metrics.JUDGED, match=('outcome="fenced"',))
 _PROCESS: Final = '{instance=~"$instance"}'
 
-_WELL: Final = Row("Is it well?", (
+_WELL: Final = Row("State", (
     number(
-        "Servers that take requests",
-        "As many as you run; one that stands by does not count. Where one is missing it recovers"
-        " (Log and snapshots, the start), or is down.",
+        "Servers ready",
+        "As many as you run; one that stands by does not count. A missing one recovers (Log and"
+        " snapshots, the start), or is down.",
         COUNT, total(metrics.READY), limits=Limits(1, 1, falling=True),
     ),
     number(
-        "Partitions that take nothing",
+        "Partitions stopped",
         "0. Otherwise acknowledged bytes of these are damaged, or could not be made durable; the"
-        " server's log says which. Runbook: PartitionStopped.",
+        " server's log names them. Runbook: PartitionStopped.",
         COUNT, total(metrics.PARTITIONS_STOPPED), limits=Limits(1, 1),
     ),
     number(
@@ -46,13 +46,13 @@ _WELL: Final = Row("Is it well?", (
         BATCHES, f"{_FENCED} or vector(0)", limits=Limits(0.1, 1),
     ),
     number(
-        "Fullest lease ring",
-        "Below 0.8. At 1 nobody gets a PID until a lease ends (Leases).",
+        "Fullest lease table",
+        "Below 0.8. At 1 no producer gets a PID until a lease ends (Leases).",
         SHARE, f"max ({share(metrics.RING_USED, metrics.RING_CAPACITY)})", limits=Limits(0.8, 0.9),
     ),
     number(
         "Fewest PIDs left",
-        "Between 50 and 200 for each server. 0: nobody gets a PID (Leases).",
+        "Between 50 and 200 for each server. 0: no producer gets a PID (Leases).",
         COUNT, f"min ({series(metrics.BLOCK_LEFT)})", limits=Limits(50, 1, falling=True),
     ),
     number(
@@ -63,11 +63,11 @@ _WELL: Final = Row("Is it well?", (
     ),
 ))  # fmt: skip
 
-_TRAFFIC: Final = Row("What comes", (
+_TRAFFIC: Final = Row("Traffic", (
     graph(
         "Batches by outcome",
         "Nearly all appended. Duplicates are retries that were caught: harmless. Fenced and gap"
-        " are looked into under Producers and fencing; failed under Log and snapshots.",
+        " have panels in Producers and fencing; failed in Log and snapshots.",
         BATCHES, Query(rate(metrics.JUDGED, "outcome"), "{{outcome}}"),
     ),
     graph(
@@ -83,7 +83,7 @@ _TRAFFIC: Final = Row("What comes", (
     ),
 ))  # fmt: skip
 
-_LATE: Final = Row("What is late", (
+_LATE: Final = Row("Latency", (
     graph(
         "Kafka requests, 99th percentile",
         "Produce: an append and its fsync, some milliseconds. Fetch waits for records, and"
@@ -92,22 +92,22 @@ _LATE: Final = Row("What is late", (
     ),
     graph(
         "HTTP requests, 99th percentile",
-        "As Produce; GET of records waits as long as its reader allows.",
+        "As Produce; GET of records waits as long as its client allows.",
         SECONDS, Query(quantile(0.99, metrics.HTTP_REQUEST_SECONDS, "route"), "{{route}}"),
     ),
     latency(
-        "Lateness of the event loop",
-        "p99 below 20 ms. Everything waits this long on top. Late: no core is left for the server,"
+        "Event-loop lag",
+        "p99 below 20 ms. It adds to every latency. High: no core is left for the server,"
         " its host pauses it, or requests are very large. Runbook: EventLoopLate.",
         metrics.EVENT_LOOP_LAG, "instance",
     ),
 ))  # fmt: skip
 
-_ROOM: Final = Row("What is left", (
+_ROOM: Final = Row("Resources", (
     graph(
         "Processor",
-        "At most about 1 for the event loop, and what fsyncs and snapshots take beside it. Near"
-        " 1 for long: spread topics over more servers.",
+        "At most about 1 for the event loop, plus fsyncs and snapshots. Near 1 for long: spread"
+        " topics over more servers.",
         COUNT, Query(f"rate(process_cpu_seconds_total{_PROCESS}[{WINDOW}])", "{{instance}}"),
         width=6,
     ),
@@ -119,20 +119,21 @@ _ROOM: Final = Row("What is left", (
     graph(
         "Memory of requests",
         "Well below its limit (memory-bytes-max). At the limit connections are paused: the log is"
-        " slow, or clients do not take their answers.",
+        " slow, or clients do not read their responses.",
         SHARE, Query(share(metrics.KAFKA_MEMORY, metrics.KAFKA_MEMORY_LIMIT), "{{instance}}"),
         width=6,
     ),
     graph(
         "Connections",
-        "Level. Paused ones are not read from: the log, the memory or they themselves are slow.",
+        "Level. The server does not read from paused ones: the log or the clients are slow, or"
+        " memory is short.",
         COUNT,
         Query(total(metrics.KAFKA_CONNECTIONS, "instance"), "{{instance}}"),
         Query(total(metrics.KAFKA_PAUSED, "instance"), "{{instance}} paused"), width=6,
     ),
     table(
-        "What runs",
-        "One version everywhere, but while you change it. log: embedded, or kafka (in front of"
+        "Versions",
+        "One version everywhere, except during an upgrade. log: embedded, or kafka (in front of"
         " Kafka).",
         COUNT, series(metrics.BUILD_INFO), width=24,
     ),
@@ -140,6 +141,6 @@ _ROOM: Final = Row("What is left", (
 
 OVERVIEW: Final = Board(
     "pidlease-overview", "pidlease: overview",
-    "Begin here. Whatever is coloured, or has jumped, has a dashboard of its own.",
+    "Begin here. Each value that is coloured, or has jumped, has a dashboard of its own.",
     (INSTANCE, TOPIC), (_WELL, _TRAFFIC, _LATE, _ROOM),
 )  # fmt: skip

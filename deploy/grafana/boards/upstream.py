@@ -1,4 +1,4 @@
-"""In front of Kafka: how it takes what is sent on."""
+"""In front of Kafka: the batches that are forwarded to it."""
 
 from typing import Final
 
@@ -25,41 +25,41 @@ _NOT_TAKEN: Final = 'outcome=~"failed|refused|not_owner"'
 
 _NOW: Final = Row("Now", (
     number(
-        "Servers that take requests",
+        "Servers ready",
         "One for each Kafka cluster; others stand by.",
         COUNT, total(metrics.READY), limits=Limits(1, 1, falling=True),
     ),
     number(
-        "Servers that stand by",
-        "As many as were started to. 0: there is nobody to take over.",
+        "Servers standing by",
+        "As many as were started for it. 0: no server can take over.",
         COUNT, total(metrics.STANDING_BY),
     ),
     number(
         "Writers lost",
-        "0 within what is shown. Another server, or a tool, has taken a partition's writer."
+        "0 within the time shown. Another server, or a tool, has become a partition's writer."
         " Runbook: WriterLost.",
         COUNT, gained(metrics.WRITERS_FENCED), limits=Limits(1, 1),
     ),
     number(
-        "Topics awaited",
-        "0. Others are in Kafka and cannot be read: a partition of theirs has no leader. Clients"
+        "Topics not loaded",
+        "0. These are in Kafka and cannot be read: one of their partitions has no leader. Clients"
         " wait for them.",
         COUNT, total(metrics.TOPICS_AWAITED), limits=Limits(1, 100),
     ),
     number(
         "Topics not seen any more",
-        "Those that were deleted within the last hour. More: brokers do not show what is there, or"
-        " we have no right to see it.",
+        "Those that were deleted within the last hour. More: brokers do not list all topics, or"
+        " pidlease may not see them.",
         COUNT, total(metrics.TOPICS_UNSEEN),
     ),
     number(
-        "On their way to Kafka",
-        "Few. Growing: Kafka is slower than clients send.",
+        "Batches in flight to Kafka",
+        "Few. Growing: Kafka is slower than the clients.",
         COUNT, total(metrics.IN_FLIGHT),
     ),
     number(
-        "Offsets to read again",
-        "0, but at a start: what stands in Kafka behind the last snapshot.",
+        "Offsets to replay",
+        "0, except at a start: the offsets in Kafka after the last snapshot.",
         COUNT, total(metrics.REPLAY_LEFT), limits=Limits(1, 1_000_000),
     ),
     number(
@@ -70,41 +70,41 @@ _NOW: Final = Row("Now", (
     ),
 ))  # fmt: skip
 
-_ON: Final = Row("Sent on", (
+_ON: Final = Row("Forwarded", (
     latency(
-        "Time to Kafka's answer",
-        "That of Kafka's own producers: some milliseconds, with acks of all replicas some more."
+        "Time to Kafka's response",
+        "As for any producer of Kafka: some milliseconds, with acks of all replicas some more."
         " Near upstream-timeout-seconds: brokers hang.",
         metrics.FORWARD_SECONDS, "instance",
     ),
     graph(
-        "What Kafka did not take, by code",
+        "Refused by Kafka, by code",
         "None. NOT_LEADER_OR_FOLLOWER: for a moment, when leaders move. NOT_ENOUGH_REPLICAS: a"
-        " broker is down. UNKNOWN_OUTCOME: a connection was lost in the middle; it is read again"
-        " what became of them. Empty until the first. Runbook: UpstreamFailing.",
+        " broker is down. UNKNOWN_OUTCOME: a connection was lost; the log shows whether they were"
+        " stored. Empty until the first. Runbook: UpstreamFailing.",
         BATCHES, Query(rate(metrics.FORWARD_FAILURES, "instance", "code"), "{{instance}} {{code}}"),
     ),
     table(
-        "Not taken since the servers' start",
-        "Empty. Unlike rates, it shows the very first of a code, too.",
+        "Refused since the servers' start",
+        "Empty. Unlike rates, it shows the very first one of a code, too.",
         COUNT, total(metrics.FORWARD_FAILURES, "instance", "code"),
     ),
     graph(
-        "What clients were told of that",
-        "None. failed: they send it again. refused: Kafka's reason is theirs (too large, no such"
-        " topic). not_owner: they are to go to the other server.",
+        "Errors to clients",
+        "None. failed: they send the batch again. refused: they get Kafka's error (too large, no"
+        " such topic). not_owner: they turn to the other server.",
         BATCHES, Query(rate(metrics.JUDGED, "outcome", "topic", match=(_NOT_TAKEN,)),
                        "{{outcome}} {{topic}}"),
     ),
     graph(
-        "Writers taken and lost",
-        "Taken at a start, and again after any doubt. Lost: never.",
+        "Writer takeovers and losses",
+        "Takeovers at a start, and after a send with an unknown outcome. Losses: never.",
         PER_SECOND,
         Query(rate(metrics.WRITERS_TAKEN, "instance"), "{{instance}} taken"),
         Query(rate(metrics.WRITERS_FENCED, "instance"), "{{instance}} lost"),
     ),
     graph(
-        "Records that Kafka took", "Whatever is usual for the topic.", RECORDS,
+        "Records appended by Kafka", "Whatever is usual for the topic.", RECORDS,
         Query(rate(metrics.APPENDED_RECORDS, "topic"), "{{topic}}"),
     ),
 ))  # fmt: skip
@@ -112,8 +112,8 @@ _ON: Final = Row("Sent on", (
 _CLIENTS: Final = Row("Clients", (
     graph(
         "Requests, 99th percentile",
-        "As of Kafka itself, and a little more. Fetch, JoinGroup and Heartbeat are answered by"
-        " Kafka, and wait as long as clients allow.",
+        "As of Kafka itself, and a little more. Fetch, JoinGroup and Heartbeat go to Kafka, and"
+        " wait as long as clients allow.",
         SECONDS, Query(quantile(0.99, metrics.KAFKA_REQUEST_SECONDS, "api"), "{{api}}"),
     ),
     graph(
@@ -122,7 +122,8 @@ _CLIENTS: Final = Row("Clients", (
     ),
     graph(
         "Connections, refused and malformed",
-        "Level, 0 and 0. Refused: beyond connections-max. Malformed: somebody who speaks no Kafka.",
+        "Level, 0 and 0. Refused: beyond connections-max. Malformed: a client of another"
+        " protocol.",
         COUNT,
         Query(series(metrics.KAFKA_CONNECTIONS), "{{instance}} connected"),
         Query(rate(metrics.KAFKA_REFUSED, "instance"), "{{instance}} refused by second"),
@@ -132,6 +133,6 @@ _CLIENTS: Final = Row("Clients", (
 
 UPSTREAM: Final = Board(
     "pidlease-upstream", "pidlease: in front of Kafka",
-    "How Kafka takes what is sent on to it. Servers with a log of their own are not shown here.",
+    "Batches forwarded to Kafka. Servers with the embedded log are not shown here.",
     (IN_FRONT, TOPIC), (_NOW, _ON, _CLIENTS),
 )  # fmt: skip
