@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS_IN_PARALLEL ?= 2
 
-.PHONY: demo demo-kafka demo-spark test check bench mutants soak compatibility lock clean
+.PHONY: demo demo-kafka demo-spark test test-fast check bench mutants soak compatibility lock clean
 
 # With KEEP=1 a server stays up in the end, until Ctrl-C.
 demo: $(VENV)/.demo
@@ -26,6 +26,20 @@ demo-spark: $(VENV)/.spark
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --dist loadgroup
+
+# The inner loop: within a minute, without a server process, Java, or a network beyond loopback.
+# FAST names what it runs, SLOW what of that it leaves out.
+FAST := tests/unit tests/property/test_exhaustive.py tests/client/test_batch.py \
+  tests/client/test_session.py tests/kafka_listener/test_golden.py \
+  tests/kafka_listener/test_answers.py tests/kafka_listener/test_primitives.py
+SLOW := tests/unit/engine/test_kafka_appender.py tests/unit/engine/test_repair_crashes.py \
+  tests/unit/log/test_embedded_damage.py tests/unit/storage/test_faults.py
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n $(TESTS_IN_PARALLEL) --dist loadgroup $(FAST) \
+	  $(addprefix --ignore=,$(SLOW))
+	@echo "Run: $(FAST)"
+	@echo "Left out: $(SLOW), and all else that make test runs"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

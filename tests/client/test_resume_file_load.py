@@ -120,7 +120,7 @@ def check_log(server: PidleaseServer, due: Sequence[Sequence[bytes]]) -> None:
         assert wrong is None, f"partition {number}: another line than is due at {wrong}"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("run", range(50 if SOAK else 3))
 def test_every_line_once_over_kill_9(tmp_path: Path, run: int) -> None:
     random = new_random(f"resume-file-load-{run}")

@@ -99,16 +99,19 @@ async def test_a_batch_that_is_not_full_waits_for_one_under_way(linger_ms: float
 
 
 async def test_linger() -> None:
-    async with world() as all_, all_.producer(linger_ms=30) as producer:
-        for number in range(10):
-            await producer.send("t", b"%d" % number)
-            await asyncio.sleep(0.0005)
-        assert not all_.broker.came
-        await producer.send("t", b"10")
-        await producer.flush()  # does not wait for the linger time
-        assert len(all_.broker.came) == 1
-        await (await producer.send("t", b"alone"))  # the linger time passes by itself
-        assert all_.broker.values()[-1] == b"alone"
+    hour = 3_600_000
+    async with world() as all_:
+        async with all_.producer(linger_ms=hour, delivery_timeout_ms=2 * hour) as producer:
+            for number in range(10):
+                await producer.send("t", b"%d" % number)
+                await asyncio.sleep(0.0005)
+            assert not all_.broker.came
+            await producer.send("t", b"10")
+            await producer.flush()  # does not wait for the linger time
+            assert len(all_.broker.came) == 1
+        async with all_.producer(linger_ms=30) as producer:
+            await (await producer.send("t", b"alone"))  # the linger time passes by itself
+            assert all_.broker.values()[-1] == b"alone"
 
 
 async def test_a_large_record_goes_alone_and_a_too_large_one_is_refused() -> None:

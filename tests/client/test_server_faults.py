@@ -22,7 +22,7 @@ TOPIC = "leased"
 PARTITIONS = 3
 KINDS = ("cut request", "cut answer", "lose answer")
 
-pytestmark = pytest.mark.timeout(7200 if SOAK else 300)
+pytestmark = pytest.mark.timeout(7200 if SOAK else 900)
 
 
 def settings_for(relay: Relay, **others: str) -> dict[str, str]:

@@ -449,7 +449,7 @@ async def test_what_was_never_sent_ends_nothing() -> None:
 async def test_what_brings_its_own_id_leaves_no_hole() -> None:
     """A range that covers ids which were never sent would make duplicates of them."""
     async with world() as all_:
-        async with all_.producer(delivery_timeout_ms=40, max_batch_size=300) as producer:
+        async with all_.producer(delivery_timeout_ms=1500, max_batch_size=300) as producer:
             all_.leases.away = 10**9
             futures = [
                 await producer.send("t", b"%d" % number, sequence_id=number) for number in range(99)

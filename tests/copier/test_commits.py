@@ -28,7 +28,7 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import until
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(900)]
 
 _GROUP = "g"
 _OFFSET_COMMIT = 8

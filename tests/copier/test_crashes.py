@@ -16,7 +16,7 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import until
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(7200 if SOAK else 400)]
+pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(7200 if SOAK else 900)]
 
 #: Of each kind.
 FAULTS = 8 if SOAK else 1

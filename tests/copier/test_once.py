@@ -29,7 +29,7 @@ from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import until
 
-pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(900)]
 
 CANNOT, DIFFERS = 2, 1
 

@@ -176,7 +176,7 @@ class Chain:
             self.pids.remove(pid)
 
 
-@pytest.mark.timeout(7200 if SOAK else 600)
+@pytest.mark.timeout(7200 if SOAK else 900)
 @pytest.mark.parametrize("fsync", ["batch", "interval", "never"] if SOAK else ["batch"])
 def test_a_kill_between_any_two_steps(tmp_path: Path, fsync: str) -> None:
     random = new_random(f"points-{fsync}")

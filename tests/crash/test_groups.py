@@ -32,7 +32,7 @@ GROUP_SETTINGS = {
 _DISKS = ("", "slow=0.01 before fsync *groups/offsets 1", "slow=0.005 after write *offsets 1")
 
 
-@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.timeout(7200 if SOAK else 900)
 @pytest.mark.parametrize("fsync", ["batch", "never"] if SOAK else ["batch"])
 def test_a_group_goes_on_over_kills_and_loses_nothing(tmp_path: Path, fsync: str) -> None:
     kills = 60 if SOAK else 3

@@ -19,7 +19,7 @@ PARTITIONS = 4
 _DISKS = ("", "", "slow=0.004 before fsync *.log 1", "slow=0.002 after write *.log 1")
 
 
-@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.timeout(7200 if SOAK else 900)
 @pytest.mark.parametrize(
     ("fsync", "kills"),
     [

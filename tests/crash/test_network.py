@@ -15,7 +15,7 @@ KINDS = ("cut request", "cut answer", "lose answer")
 FAULTS = 300 if SOAK else 12
 
 
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 def test_a_network_that_loses_things(tmp_path: Path) -> None:
     random = new_random("network")
     weather = Weather(random, faults_every=12)

@@ -56,7 +56,7 @@ class Ends:
         return self._consumer.get_watermark_offsets(place, timeout=HANG_S)
 
 
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 @pytest.mark.parametrize("snapshots", _SNAPSHOTS)
 def test_retention_under_load(tmp_path: Path, snapshots: str) -> None:
     random = new_random(f"retention, snapshots {snapshots}")

@@ -65,7 +65,7 @@ class Sender:
         self.offsets = {}
 
 
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 def test_kill_9_under_a_producer(tmp_path: Path) -> None:
     rounds = 200 if SOAK else 30
     random = new_random("http-kill9")

@@ -20,7 +20,7 @@ SCRAPES = 30
 
 
 @pytest.mark.skipif(not SOAK, reason="load, and a bound in seconds: make soak")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_many_producers_and_connections(tmp_path: Path) -> None:
     """A page within its bounds, and a loop that is not held up by it, with clients at work."""
     engine, pool = await start(tmp_path / "data")

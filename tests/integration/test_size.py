@@ -33,7 +33,7 @@ def files_open(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_ten_thousand_partitions(tmp_path: Path) -> None:
     """More than could each hold their files open; written to all over, and known after a crash."""
     random = new_random("ten thousand partitions")
@@ -104,7 +104,7 @@ async def _topic(server: PidleaseServer, partitions: int) -> None:
         await client.create("t", partitions)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_two_thousand_connections(server: PidleaseServer) -> None:
     await _topic(server, 10)
     clients: list[WireClient] = []
@@ -127,7 +127,7 @@ async def test_two_thousand_connections(server: PidleaseServer) -> None:
             client.writer.transport.abort()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_ten_thousand_short_lived_clients_a_minute_and_a_small_ring(tmp_path: Path) -> None:
     """Who is turned away comes again; nobody's slot is taken; nobody's PID is given twice."""
     settings = {
@@ -162,7 +162,7 @@ async def test_ten_thousand_short_lived_clients_a_minute_and_a_small_ring(tmp_pa
         assert refused, "the ring was never full: this test shows nothing"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_many_producers_come_back_from_a_snapshot(tmp_path: Path) -> None:
     """A million by the soak, and as many as take a second otherwise."""
     entries = 1_000_000 if SOAK else 100_000

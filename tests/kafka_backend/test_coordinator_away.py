@@ -19,7 +19,7 @@ from tests.servers.waiting import WAIT_S
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
-    pytest.mark.timeout(3600 if SOAK else 400),
+    pytest.mark.timeout(3600 if SOAK else 900),
 ]  # fmt: skip
 
 _PARTITIONS = 3

@@ -24,7 +24,7 @@ from tests.servers.waiting import WAIT_S
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
-    pytest.mark.timeout(7200 if SOAK else 500),
+    pytest.mark.timeout(7200 if SOAK else 900),
 ]  # fmt: skip
 
 PARTITIONS = 3

@@ -19,7 +19,7 @@ from tests.servers.test_kafka_server import needs_kafka
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
 ]  # fmt: skip
 
 _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

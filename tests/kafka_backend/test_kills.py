@@ -30,10 +30,10 @@ PARTITIONS = 4
 KILLS = 120 if SOAK else 8
 _KAFKA_EVERY = 4
 #: Everybody gets on within this time: a broker takes a while to come back.
-_HANG_S = 90.0
+_HANG_S = 300.0
 
 
-@pytest.mark.timeout(7200 if SOAK else 400)
+@pytest.mark.timeout(7200 if SOAK else 900)
 def test_kills_of_the_server_and_of_kafka(tmp_path: Path) -> None:
     random = new_random("in-front-kills")
     # What was acknowledged by one broker alone is in its page cache: kill -9 does not take that.

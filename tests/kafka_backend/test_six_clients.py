@@ -38,7 +38,7 @@ from tests.servers.waiting import WAIT_S, happens, until
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
-    pytest.mark.timeout(7200 if SOAK else 500),
+    pytest.mark.timeout(7200 if SOAK else 900),
 ]  # fmt: skip
 
 CLIENTS: Final = tuple(READER)

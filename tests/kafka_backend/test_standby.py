@@ -22,7 +22,7 @@ from tests.servers.zookeeper import ZooKeeperServer
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
 _SESSION_SECONDS = 2.0
-_WAIT_SECONDS = 40.0
+_WAIT_SECONDS = 300.0
 
 
 @pytest.fixture

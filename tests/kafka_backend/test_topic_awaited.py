@@ -29,7 +29,7 @@ from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
 ]  # fmt: skip
 
 PARTITIONS = 3

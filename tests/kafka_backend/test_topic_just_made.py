@@ -30,7 +30,7 @@ __all__ = ["zookeeper"]
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]  # fmt: skip
 
 #: It does not look by itself what topics there are, as long as the tests take.

@@ -22,7 +22,7 @@ from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]  # fmt: skip
 
 _PRODUCERS = 5

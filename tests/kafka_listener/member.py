@@ -19,7 +19,7 @@ from tests.kafka_listener.group_requests import (
 )
 from tests.kafka_listener.harness import Server
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 async def until(happened: Callable[[], bool]) -> None:

@@ -12,6 +12,10 @@ from tests.kafka_listener.client import WireClient, fetched, fetched_of
 from tests.kafka_listener.harness import Server, Wanted, serving
 from tests.kafka_listener.messages import FETCH, LIST_OFFSETS, METADATA
 
+#: A poll that does not wait ends well before, on however busy a machine.
+_LONG_MS = 120_000
+_LONG_S = _LONG_MS / 1000
+
 
 async def _fill(client: WireClient, batches: int, size: int = 1000) -> None:
     await client.create("t")
@@ -25,7 +29,7 @@ async def test_the_end_of_the_log_is_held_for_max_wait(client: WireClient) -> No
     started = time.monotonic()
     found = await client.fetch("t", 1, wait_ms=250)
     assert (found.code, found.end, found.data) == (0, 1, b"")
-    assert 0.2 < time.monotonic() - started < 1.5
+    assert 0.2 < time.monotonic() - started < _LONG_S / 2
 
 
 async def test_answers_do_not_wait_for_later_polls(client: WireClient) -> None:
@@ -34,25 +38,21 @@ async def test_answers_do_not_wait_for_later_polls(client: WireClient) -> None:
     await client.create("empty")
     started = time.monotonic()
     client.send(FETCH, 11, **fetched([("t", 0, 0)] * 600, wait_ms=0))
-    client.send(FETCH, 11, **fetched([("empty", 0, 0)], wait_ms=10_000))
+    client.send(FETCH, 11, **fetched([("empty", 0, 0)], wait_ms=_LONG_MS))
     assert fetched_of(await client.receive())[0].data
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < _LONG_S / 2
 
 
 async def test_a_poll_ends_when_records_come(server: Server, client: WireClient) -> None:
     await _fill(client, 1)
     started = time.monotonic()
-    client.send(FETCH, 11, **fetched([("t", 0, 1)], wait_ms=10_000))
+    client.send(FETCH, 11, **fetched([("t", 0, 1)], wait_ms=_LONG_MS))
     async with await server.connect() as other:
         await asyncio.sleep(0.05)
         await other.produce("t", batch([b"new"]))
     found = fetched_of(await client.receive())[0]
     assert [record.value for record in records_of(found.data)] == [b"new"]
-    assert time.monotonic() - started < 5
-
-
-_LONG_MS = 60_000
-_LONG_S = _LONG_MS / 1000
+    assert time.monotonic() - started < _LONG_S / 2
 
 
 @pytest.mark.parametrize("polls", [1, 3])
@@ -95,7 +95,7 @@ async def test_a_poll_waits_for_min_bytes(server: Server, client: WireClient) ->
     async with await server.connect() as other:
         await other.produce("t", batch([b"small"]))
     found = fetched_of(await client.receive())[0]
-    assert 0.3 < time.monotonic() - started < 5
+    assert 0.3 < time.monotonic() - started < _LONG_S / 2
     assert [record.value for record in records_of(found.data)] == [b"small"]
 
 
@@ -103,32 +103,32 @@ async def test_a_poll_ends_when_min_bytes_are_there(client: WireClient) -> None:
     """A few large records are enough, too: what counts is bytes."""
     await _fill(client, 3, size=50_000)
     started = time.monotonic()
-    found = await client.fetch("t", 0, wait_ms=3000, min_bytes=10_000)
+    found = await client.fetch("t", 0, wait_ms=_LONG_MS, min_bytes=10_000)
     assert found.data
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < _LONG_S / 2
 
 
 @pytest.mark.parametrize("offset", [0, 1])
 async def test_no_min_bytes_is_no_wait(client: WireClient, offset: int) -> None:
     await _fill(client, 1)
     started = time.monotonic()
-    await client.fetch("t", offset, wait_ms=3000, min_bytes=0)
-    assert time.monotonic() - started < 1
+    await client.fetch("t", offset, wait_ms=_LONG_MS, min_bytes=0)
+    assert time.monotonic() - started < _LONG_S / 2
 
 
 async def test_no_topics_is_no_wait(client: WireClient) -> None:
     started = time.monotonic()
-    assert fetched_of(await client.call(FETCH, 11, **fetched([], wait_ms=3000))) == []
-    assert time.monotonic() - started < 1
+    assert fetched_of(await client.call(FETCH, 11, **fetched([], wait_ms=_LONG_MS))) == []
+    assert time.monotonic() - started < _LONG_S / 2
 
 
 async def test_an_error_ends_a_poll_at_once(client: WireClient) -> None:
     await _fill(client, 1)
     started = time.monotonic()
-    wanted = fetched([("t", 0, 1), ("absent", 0, 0)], wait_ms=5000)
+    wanted = fetched([("t", 0, 1), ("absent", 0, 0)], wait_ms=_LONG_MS)
     found = fetched_of(await client.call(FETCH, 11, **wanted))
     assert [part.code for part in found] == [0, 3]
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < _LONG_S / 2
 
 
 async def test_the_first_batch_is_whole_whatever_the_limits(client: WireClient) -> None:

@@ -20,9 +20,11 @@ from tests.kafka_listener.messages import API_VERSIONS, CREATE_TOPICS, FETCH
 from tests.servers.ports import LOOPBACK
 
 _MIB = 1 << 20
+#: Longer than this nothing takes, on however busy a machine.
+_HANG_S = 60
 
 
-async def _settled(holds: Callable[[], bool], within_s: float = 5.0) -> None:
+async def _settled(holds: Callable[[], bool], within_s: float = _HANG_S) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, "it does not settle"
@@ -72,7 +74,7 @@ async def test_little_memory_and_many_clients_get_everything_through(tmp_path: P
                 assert (answer.code, answer.offset) == (0, number)
                 highest = max(highest, server.door.budget.used)
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(_HANG_S):
             await asyncio.gather(*(run(each, n) for n, each in enumerate(clients)))
         assert highest < 2 * _MIB + 12 * 64_000
         await _settled(lambda: server.door.budget.used == 0)
@@ -120,7 +122,7 @@ async def test_answers_that_nobody_takes_are_bounded(tmp_path: Path) -> None:
         waiting = sum(_unsent(connection) for connection in server.door.connections)
         assert waiting < 12 * _MIB, f"{waiting >> 20} MiB wait in the transports"
         # Others go on.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(_HANG_S):
             await client.metadata("t")
             assert (await client.produce("t", batch([bytes(100_000)]))).code == 0
         await greedy.__aexit__()
@@ -172,7 +174,7 @@ async def test_a_fetch_with_less_memory_than_its_limit(tmp_path: Path, memory: i
         await client.create("t")
         for _ in range(3):
             await client.produce("t", batch([bytes(400_000)]))
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(_HANG_S):
             for offset in range(3):
                 assert (await client.fetch("t", offset, wait_ms=100)).data
         await _settled(lambda: server.door.budget.used == 0)
@@ -181,12 +183,12 @@ async def test_a_fetch_with_less_memory_than_its_limit(tmp_path: Path, memory: i
 async def test_a_long_poll_does_not_hold_up_the_stop(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, await server.connect() as client:
         await client.create("t")
-        client.send(FETCH, 11, **fetched([("t", 0, 0)], wait_ms=30_000))
+        client.send(FETCH, 11, **fetched([("t", 0, 0)], wait_ms=2 * _HANG_S * 1000))
         await client.writer.drain()
         await asyncio.sleep(0.05)
         started = time.monotonic()
         await server.door.close()
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < _HANG_S
 
 
 async def test_idle_and_stalled_connections_are_closed(
@@ -199,7 +201,7 @@ async def test_idle_and_stalled_connections_are_closed(
         stalled.send_bytes(struct.pack(">i", 1000) + b"begun")
         large.send_bytes(struct.pack(">i", 100_000) + b"begun")
         for connection in (idle, stalled, large):
-            assert await connection.is_closed(3)
+            assert await connection.is_closed(_HANG_S)
         await _settled(lambda: server.door.budget.used == 0)
 
 
@@ -213,10 +215,10 @@ async def test_slow_drops_do_not_keep_a_request_alive_for_ever(
         slow.send_bytes(struct.pack(">i", 3000) + b"begun")
         started = time.monotonic()
         with suppress(RuntimeError, ConnectionError):  # it is closed while it is written to
-            while not slow.reader.at_eof() and time.monotonic() - started < 4:
+            while not slow.reader.at_eof() and time.monotonic() - started < _HANG_S:
                 slow.send_bytes(b".")
                 await asyncio.sleep(0.1)
-        assert time.monotonic() - started < 3.5
+        assert time.monotonic() - started < _HANG_S
 
 
 async def test_requests_that_only_announce_themselves_do_not_starve_others(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ async def test_requests_that_only_announce_themselves_do_not_starve_others(tmp_p
             await each.writer.drain()
         await asyncio.sleep(0.1)
         try:
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(_HANG_S):
                 for number in range(5):
                     await client.metadata("t")
                     assert (await client.produce("t", batch([bytes(50_000)]))).offset == number

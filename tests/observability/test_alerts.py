@@ -21,9 +21,9 @@ from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 
-pytestmark = [pytest.mark.usefixtures("promtool"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("promtool"), pytest.mark.timeout(900)]
 
-_WAIT_S: Final = 120.0
+_WAIT_S: Final = 300.0
 _LATE_S: Final = 0.5
 _SECONDS: Final = 30
 #: Each waits for an answer of its own.

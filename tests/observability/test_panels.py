@@ -12,7 +12,6 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
 from tests.copier.sides import CopyProcess
-from tests.crash.seeds import SOAK
 from tests.observability.dashboards import Asked, asked
 from tests.observability.load import (
     CLOSED,
@@ -34,12 +33,12 @@ from tests.servers.spark.application import SparkCopy
 from tests.servers.test_kafka_server import needs_kafka
 from tests.spark.soak import in_the_soak
 
-pytestmark = [pytest.mark.usefixtures("promtool"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("promtool"), pytest.mark.timeout(900)]
 
 _SPARK: Final = spark_missing()
 _PYSPARK: Final = importlib.util.find_spec("pyspark") is not None
 _UPSTREAM: Final = "pidlease-upstream"
-_WAIT_S: Final = 120.0 if SOAK else 60.0
+_WAIT_S: Final = 300.0
 
 
 def shows(prometheus: Prometheus, query: Asked) -> bool:

@@ -17,9 +17,9 @@ from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 
-pytestmark = [needs_zookeeper, pytest.mark.timeout(300)]
+pytestmark = [needs_zookeeper, pytest.mark.timeout(900)]
 
-_WAIT_S = 120
+_WAIT_S = 300
 
 
 class Relay:

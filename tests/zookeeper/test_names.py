@@ -12,7 +12,7 @@ from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 
-pytestmark = [needs_zookeeper, pytest.mark.timeout(120)]
+pytestmark = [needs_zookeeper, pytest.mark.timeout(900)]
 
 FIRST, SECOND = Binding(7, 0), Binding(7, 1)
 

@@ -22,7 +22,7 @@ from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 
-pytestmark = [needs_zookeeper, pytest.mark.timeout(120)]
+pytestmark = [needs_zookeeper, pytest.mark.timeout(900)]
 
 KEEP_MS = 1000
 

@@ -20,7 +20,7 @@ from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 from tests.zookeeper.leasing import IN_FLIGHT, lease_all
 
-pytestmark = [needs_zookeeper, pytest.mark.timeout(7200 if SOAK else 300)]
+pytestmark = [needs_zookeeper, pytest.mark.timeout(7200 if SOAK else 900)]
 
 LEASES = 1_000_000 if SOAK else 100_000
 _LOADING = 14

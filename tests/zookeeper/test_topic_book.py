@@ -7,7 +7,7 @@ from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicB
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 
-pytestmark = [needs_zookeeper, pytest.mark.timeout(120)]
+pytestmark = [needs_zookeeper, pytest.mark.timeout(900)]
 
 A, B = "1" * 32, "2" * 32
 OFF, ZERO = {"pidlease.deduplication": "off"}, {"pidlease.initial": "zero"}

@@ -12,7 +12,7 @@ from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriter
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 
-pytestmark = [needs_zookeeper, pytest.mark.timeout(120)]
+pytestmark = [needs_zookeeper, pytest.mark.timeout(900)]
 
 
 def of(pid: int) -> WriterOf:

@@ -17,7 +17,7 @@ from tests.spark.soak import in_the_soak
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
 COUNT = 4_000
 

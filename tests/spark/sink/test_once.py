@@ -26,7 +26,7 @@ from tests.spark.soak import in_the_soak
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
 COUNT = 8_000
 _ARROW_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"

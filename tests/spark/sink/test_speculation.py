@@ -17,7 +17,7 @@ from tests.spark.sink.queries import fill
 
 pytestmark = [
     pytest.mark.kafka,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     # A cluster takes a minute to do nothing: two workers, an executor each, a driver.
     pytest.mark.skipif(not SOAK, reason="in the soak"),
 ]
