@@ -38,19 +38,17 @@ _NAMES = {
     "flying", "frontier", "rereading", "behind", "surroundings", "lane", "lanes", "taking",
     "asking", "link", "links", "hole", "holes",
 }  # fmt: skip
-#: Where such a word is right: file -> what is found there. With the reason.
 _HOLE = {"hole_ms"}  # a field of the snapshots' manifest
+#: Where such a word is right: file -> what is found there. With the reason.
 _ALLOWED: dict[str, set[str]] = {
+    "deploy/grafana/boards/fencing.py": {"door"},  # a label of metrics
+    "deploy/grafana/boards/leases.py": {"door"},
+    "pidlease/client/produce_messages.py": {"tell"},  # a method of BytesIO
     "pidlease/engine/lease_service.py": _HOLE,
     "pidlease/engine/leases/leases.py": _HOLE,
     "pidlease/engine/named_leases.py": _HOLE,
-    "pidlease/client/produce_messages.py": {"tell"},  # a method of BytesIO
-    "pidlease/observability/metric_catalogue.py": {"door"},  # a label
+    "pidlease/observability/metric_catalogue.py": {"door"},  # a label of metrics
     "proxy/cli/copy_command.py": {"behind"},  # a column of the comparison
-_ALLOWED: dict[str, set[str]] = {
-    # The label of the metrics.
-    "deploy/grafana/boards/fencing.py": {"door"},
-    "deploy/grafana/boards/leases.py": {"door"},
 }
 
 

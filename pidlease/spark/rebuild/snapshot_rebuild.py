@@ -223,7 +223,9 @@ def _plan(
         for number in range(topic.partitions):
             bases = directory.segments(topic.name, number)
             kept, end = min(bases, default=0), directory.offset_range(topic.name, number).end
-            place = PartitionOffset(topic.topic_id, max(end, kept), _history_lost_ms(topic, kept, now_ms))
+            place = PartitionOffset(
+                topic.topic_id, max(end, kept), _history_lost_ms(topic, kept, now_ms)
+            )
             placed.append(PlacedPartition(TopicPartition(topic.name, number), place))
             # All segments on disk, as in a replay, even before the log start offset.
             ends = [*bases[1:], end]
