@@ -125,7 +125,7 @@ class EmbeddedBackend(Backend):
     @override
     def apis(self, engine: Engine, config: KafkaListenerConfig, budget: MemoryBudget) -> Apis:
         if self._offsets is None:
-            raise AssertionError("it is opened first")
+            raise AssertionError("open comes first")
         at = (config.cluster.host, config.cluster.port)
         groups = GroupsApi(engine, self._offsets, group_limits(self._settings), at)
         return EmbeddedApis(engine, config, budget, check_settings, groups)

@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     @classmethod
     def _is_there_for_kafka(cls, value: str | None, info: ValidationInfo) -> str | None:
         if (value is None) is (info.data.get("log") == "kafka"):
-            raise ValueError("belongs to log=kafka, which needs it")
+            raise ValueError("is needed with log=kafka, and only then")
         return value
 
     @field_validator("group_max_session_seconds")
