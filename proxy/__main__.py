@@ -20,7 +20,7 @@ from proxy.cli.verify_command import verify
 from proxy.configuration.settings import Settings, SettingsError, load_settings
 from proxy.log_output import configure_logs
 
-#: Exit codes: 0 all is well; 1 what was looked for is wrong; 2 it could not be looked at.
+#: The exit code for a wrong option, and for a server that cannot start.
 USAGE_ERROR = 2
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -39,7 +39,7 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
 
 
 def _options() -> inspect.Signature:
-    """One option for each setting, so that none is ever forgotten here."""
+    """Make an option for each setting, so that none is forgotten."""
     parameters = [
         inspect.Parameter(
             "config",

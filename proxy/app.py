@@ -1,4 +1,4 @@
-"""Builds everything, and runs it until it is told to stop. Only this room knows which log."""
+"""Builds a server, and runs it until a signal. Only this module chooses the backend."""
 
 import asyncio
 import gc
@@ -43,17 +43,17 @@ from proxy.ops.ops_api import ops_app
 from proxy.ops.status_response import replay_of
 from proxy.settings_reload import apply, read_again
 
-#: How long a stop waits for HTTP requests whose bodies are still coming; by then none that came
-#: is unanswered.
+#: How long a stop waits for HTTP requests with incomplete bodies; by then all complete ones have
+#: got their responses.
 _HTTP_STOP_SECONDS = 5
 
-#: How often a start says how far it is.
+#: How often a start logs its progress.
 _PROGRESS_SECONDS = 5
 
-#: Threads that wait for the coordinator.
-_ASKING_THREADS = 4
+#: Threads for calls to the coordinator.
+_COORDINATOR_THREADS = 4
 
-#: The exit code of a stop that did not come to its end in time.
+#: The exit code of a stop that did not end in time.
 _NOT_IN_TIME = 3
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class App:
     """A server.
 
     Parameters:
-        settings: all of it.
+        settings: the server's settings.
         load: reads the settings again.
     """
 
@@ -78,7 +78,7 @@ class App:
         self._started_ms = wall_clock_ms()
         real = RealFiles()
         self._files: Files = real
-        self._measuring = MetricsRegistry(
+        self._metrics = MetricsRegistry(
             settings.log, Path(settings.data_dir), real.fsyncs,
             lambda: Parts(self._side, self._engine, self._listener),
         )  # fmt: skip
@@ -89,7 +89,7 @@ class App:
         self._listener: KafkaListener | None = None
         self._side: Backend | None = None
         self._pool: IoPool | None = None
-        self._asking: IoPool | None = None
+        self._coordinator_pool: IoPool | None = None
         self._http: uvicorn.Server | None = None
         self._http_task: asyncio.Task[None] | None = None
         self._end_reads: Callable[[], None] | None = None
@@ -101,7 +101,7 @@ class App:
         """Serve until SIGTERM or SIGINT, then stop in order.
 
         Raises:
-            StartError: it cannot start.
+            StartError: the server cannot start.
         """
         self._repeats.start()
         try:
@@ -115,12 +115,12 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        told = asyncio.create_task(stop.wait())
+        signalled = asyncio.create_task(stop.wait())
         start = asyncio.create_task(self._start())
-        await asyncio.wait({told, start}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({signalled, start}, return_when=asyncio.FIRST_COMPLETED)
         try:
             if not start.done():
-                # Told to stop while it recovers: what was recovered is a cache of what is there.
+                # A signal during the replay: nothing is lost, its result is only a cache.
                 self._bound(self._settings.stop_seconds)
                 start.cancel()
             await start
@@ -131,8 +131,8 @@ class App:
             self._bound(self._settings.stop_seconds)
             await self._abandon()
             raise StartError(str(error)) from error
-        stepped_down = await self._until_told(told)
-        # Who was replaced has nothing to wait for: its clients are to find the other one.
+        stepped_down = await self._until_stop(signalled)
+        # A replaced server does not wait: its clients must find the new one.
         delay = 0.0 if stepped_down else self._settings.stop_delay_seconds
         self._bound(delay + self._settings.stop_seconds)
         await self._stop(delay)
@@ -143,26 +143,26 @@ class App:
             )
 
     def _bound(self, seconds: float) -> None:
-        """From now on it ends within so long, whatever hangs; or until `ended`."""
+        """End the process after this time, whatever hangs, unless `ended` comes first."""
         self._last_moment = end_at_the_latest(seconds)
 
     def ended(self) -> None:
-        """It has ended: the process, which may be another one's too, goes on."""
+        """Cancel the end of the process, which may have other things to do."""
         if self._last_moment is not None:
             self._last_moment.cancel()
             self._last_moment.join()
 
-    async def _until_told(self, told: asyncio.Task[bool]) -> bool:
-        """Wait for a signal; True: another server has taken this one's place instead."""
+    async def _until_stop(self, signalled: asyncio.Task[bool]) -> bool:
+        """Wait for a signal; True: another server has taken over instead."""
         if self._side is None:
-            raise AssertionError("it has started")
+            raise AssertionError("the server has started")
         lost = asyncio.create_task(self._side.lost.wait())
-        await asyncio.wait({told, lost}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({signalled, lost}, return_when=asyncio.FIRST_COMPLETED)
         lost.cancel()
-        return not told.done()
+        return not signalled.done()
 
     async def _abandon(self) -> None:
-        """Let go of what a start that did not come to its end has taken."""
+        """Release the resources of an incomplete start."""
         await self._stop_http()
         for each in self._listeners:
             each.close()
@@ -171,11 +171,11 @@ class App:
 
     async def _start(self) -> None:
         check_exposure(self._settings)
-        self._measuring.lag.start()
+        self._metrics.lag.start()
         self._listeners = bound_sockets(self._settings.kafka_listen, "--kafka-listen")
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
-        self._asking = IoPool(asyncio.get_running_loop(), _ASKING_THREADS)
+        self._coordinator_pool = IoPool(asyncio.get_running_loop(), _COORDINATOR_THREADS)
         kind = KafkaBackend if self._settings.log == "kafka" else EmbeddedBackend
         side: Backend = kind(self._settings, self._files, self._pool)
         self._side = side
@@ -183,7 +183,7 @@ class App:
         self._engine = Engine(
             side.store,
             side.snapshots,
-            side.coordination._replace(pool=self._asking),
+            side.coordination._replace(pool=self._coordinator_pool),
             self._pool,
             engine_config(self._settings),
             appends=side.appends,
@@ -198,16 +198,16 @@ class App:
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
 
     async def _recover(self, engine: Engine) -> None:
-        async def tell() -> None:
+        async def log_progress() -> None:
             while True:
                 await asyncio.sleep(_PROGRESS_SECONDS)
                 _log.info("replaying", **replay_of(engine))
 
-        telling = asyncio.create_task(tell())
+        progress = asyncio.create_task(log_progress())
         try:
             await engine.start()
         finally:
-            telling.cancel()
+            progress.cancel()
 
     async def _listen(self, side: Backend, engine: Engine) -> None:
         config = listener_config(self._settings, side.cluster_id)
@@ -222,18 +222,19 @@ class App:
 
     async def _start_http(self) -> None:
         listeners = bound_sockets(self._settings.http_listen, "--http-listen")
-        app = ops_app(lambda: self._engine, self._started_ms, self._measuring)
+        app = ops_app(lambda: self._engine, self._started_ms, self._metrics)
         self._end_reads = add_http_api(app, lambda: self._engine, record_limits(self._settings))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
             timeout_graceful_shutdown=_HTTP_STOP_SECONDS,
         )  # fmt: skip
         self._http = uvicorn.Server(config)
-        # Its signal handling is ours; the server as a whole stops in its own order.
+        # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
+        # order.
         self._http_task = asyncio.create_task(self._http._serve(listeners))
 
     def _reload(self) -> None:
-        """SIGHUP: read the settings again, beside the event loop."""
+        """Read the settings again after SIGHUP, in a thread."""
         task = asyncio.create_task(self._read_again())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
@@ -243,7 +244,7 @@ class App:
         apply(self._settings, self._engine, self._listener)
 
     async def _stop(self, delay: float) -> None:
-        """Readiness first, then the door, then what is in flight, the snapshot and the log."""
+        """Stop in order: readiness, listeners, batches in flight, snapshot, log."""
         _log.info("stopping")
         if self._engine is not None:
             self._engine.leaving = True
@@ -260,12 +261,12 @@ class App:
             await self._engine.stop()
         if self._side is not None:
             await asyncio.to_thread(self._side.release)
-        for pool in (self._asking, self._pool):
+        for pool in (self._coordinator_pool, self._pool):
             if pool is not None:
-                # Beside the loop: what is still read there may have to ask it for something.
+                # In a thread: a read that is still running may need the event loop.
                 await asyncio.to_thread(pool.close)
         await self._stop_http()
-        await self._measuring.lag.stop()
+        await self._metrics.lag.stop()
         self._repeats.stop()
         _log.info("stopped")
 
@@ -277,10 +278,9 @@ class App:
 
 
 def end_at_the_latest(seconds: float) -> threading.Timer:
-    """End the process after so long, should it still be there: a disk, or Kafka, may hang for ever.
+    """End the process after this time if it still runs: a disk, or Kafka, may hang for ever.
 
-    Nothing is lost by it that a crash would not lose. A thread does it, for the event loop may be
-    what hangs.
+    Nothing is lost that a crash would not lose. A thread does it, because the event loop may hang.
     """
 
     def end() -> None:
@@ -296,27 +296,27 @@ def end_at_the_latest(seconds: float) -> threading.Timer:
 
 
 def _raise_open_files() -> None:
-    """Ask for as many open files as the system allows: partitions and clients take some each."""
+    """Raise the limit of open files to the maximum: each partition and client needs some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def serve(settings: Settings, load: Callable[[], Settings]) -> None:
-    """Run a server until it is told to stop.
+    """Run a server until a signal.
 
     Parameters:
-        settings: all of them.
-        load: reads them again, for what may change while it runs.
+        settings: the server's settings.
+        load: reads them again, for those that may change while the server runs.
 
     Raises:
-        StartError: it cannot start.
+        StartError: the server cannot start.
     """
-    # Appends come back from threads: hand the interpreter over at once when they do.
+    # Results of appends come from threads: switch to them at once.
     sys.setswitchinterval(0.0005)
     _raise_open_files()
-    # A million producers are millions of objects that never form a cycle: look for cycles rarely.
-    # None while it starts: there is nothing to collect, and all of it would be looked at.
+    # A million producers are millions of objects without cycles: collect rarely. Not at all during
+    # the start: there is nothing to collect, and a collection would visit every object.
     gc.set_threshold(100_000, 50, 1000)
     gc.disable()
     app = App(settings, load)
@@ -324,7 +324,7 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> None:
         if sys.platform == "win32":
             asyncio.run(app.run())
             return
-        import uvloop  # noqa: PLC0415 - not there on Windows
+        import uvloop  # noqa: PLC0415 - not available on Windows
 
         uvloop.run(app.run())
     finally:

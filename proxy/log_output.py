@@ -1,4 +1,4 @@
-"""How events are told: one line each, for people or as JSON; from a level on that may change."""
+"""Log output: one line for each event, for people or as JSON, from a level that may change."""
 
 import asyncio
 import logging
@@ -11,12 +11,12 @@ import structlog
 from pidlease.observability.repeated_lines import LINES
 from proxy.configuration.settings import Settings
 
-#: By the method that tells an event, as structlog names it.
+#: By the name of structlog's method.
 _LEVELS: Final = {**logging.getLevelNamesMapping(), "EXCEPTION": logging.ERROR}
 
 
 class _Threshold:
-    """Drops what is below a level. Loggers are made once; this may change at any time."""
+    """Drops events below a level. Loggers are created once; the level may change at any time."""
 
     def __init__(self) -> None:
         self.level = logging.INFO
@@ -27,7 +27,7 @@ class _Threshold:
         method: str,
         event: MutableMapping[str, Any],
     ) -> MutableMapping[str, Any]:
-        """See structlog's processors."""
+        """Process an event, as structlog's processors do."""
         if _LEVELS.get(method.upper(), logging.CRITICAL) < self.level:
             raise structlog.DropEvent
         return event
@@ -35,12 +35,12 @@ class _Threshold:
 
 _threshold: Final = _Threshold()
 
-#: How often counts of lines are looked at.
+#: How often to write the counts of repeated lines that are due.
 _FLUSH_SECONDS: Final = 1.0
 
 
 def set_level(name: str) -> None:
-    """Tell what is of a level or above, from now on.
+    """Log events of a level or above, from now on.
 
     Parameters:
         name: debug, info, warning or error.
@@ -49,7 +49,7 @@ def set_level(name: str) -> None:
 
 
 def configure_logs(settings: Settings) -> None:
-    """Tell events as the settings say."""
+    """Configure the log output by the settings."""
     set_level(settings.log_level)
     LINES.interval_seconds = settings.log_repeat_seconds
     renderer: Any = structlog.processors.JSONRenderer()
@@ -75,17 +75,17 @@ def configure_logs(settings: Settings) -> None:
 
 
 class RepeatsFlush:
-    """Writes counts of repeated lines whose interval is over (see `repeated_lines`)."""
+    """Writes the counts of repeated lines that are due."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to write counts."""
         self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """End, and write all counts."""
+        """Write all counts, and stop."""
         if self._task is not None:
             self._task.cancel()
         LINES.flush(everything=True)

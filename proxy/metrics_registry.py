@@ -1,4 +1,4 @@
-"""All metrics of a server, from wherever the numbers are."""
+"""All metrics of a server."""
 
 import asyncio
 import platform
@@ -24,31 +24,31 @@ from proxy.kafka.listener_metrics import forward_metrics, listener_metrics
 from proxy.ops.http_metrics import HttpCounts
 
 _LAG_LOOK_SECONDS: Final = 0.05
-#: So long metrics wait for what the disk says of itself; then they tell what it said before.
+#: How long a scrape waits for the disk's free space; then it reports the previous value.
 _DISK_SECONDS: Final = 1.0
 
 
 class Parts(NamedTuple):
-    """A server's parts; None while there is none yet."""
+    """A server's components; None: not created yet."""
 
     side: Backend | None
     engine: Engine | None
-    door: KafkaListener | None
+    listener: KafkaListener | None
 
 
 class MetricsRegistry:
-    """What is measured of a server, and of its parts as they come to be.
+    """Collects the metrics of a server and of its components as they are created.
 
     Parameters:
-        log: which log it has.
-        data_dir: whose disk is looked at.
-        fsyncs: how long they take.
-        parts: those that there are now.
+        log: the kind of log, for build_info.
+        data_dir: the data directory; its disk is measured.
+        fsyncs: the durations of fsyncs.
+        parts: returns the current components.
 
     Attributes:
-        registry: what is scraped.
+        registry: the registry to scrape.
         lag: of the event loop.
-        http: what comes through the HTTP port.
+        http: the counts of HTTP requests.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MetricsRegistry:
         self._looking: asyncio.Task[None] | None = None
 
     async def look_at_disk(self) -> None:
-        """See how full it is; one that hangs is waited for by one look, and not by metrics."""
+        """Measure the disk's free space; only one task waits for a disk that hangs."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(asyncio.to_thread(self._look_at_disk))
         await asyncio.wait({self._looking}, timeout=_DISK_SECONDS)
@@ -76,7 +76,7 @@ class MetricsRegistry:
         try:
             usage = shutil.disk_usage(self._data_dir)
         except OSError:
-            self._disk = None  # not made yet, or gone: then nothing is told
+            self._disk = None  # the directory does not exist: report no values
         else:
             self._disk = usage.free, usage.total
 
@@ -96,7 +96,7 @@ class MetricsRegistry:
         )
 
     def _parts(self) -> Iterator[Metric]:
-        side, engine, door = self._now()
+        side, engine, listener = self._now()
         if side is not None and (state := side.coordinator_state()) is not None:
             kind, connected = state
             yield metrics.COORDINATOR_CONNECTED.rows([((kind,), connected)])
@@ -105,5 +105,5 @@ class MetricsRegistry:
         if engine is not None:
             yield from engine_metrics(engine)
             yield from forward_metrics(engine.counts)
-        if door is not None:
-            yield from listener_metrics(door)
+        if listener is not None:
+            yield from listener_metrics(listener)

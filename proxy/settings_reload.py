@@ -1,4 +1,4 @@
-"""What may change while a server runs: its settings are read again at SIGHUP."""
+"""Settings that may change while a server runs: SIGHUP reads them again."""
 
 from collections.abc import Callable
 from typing import Final
@@ -22,16 +22,19 @@ _log = structlog.get_logger(__name__)
 
 
 def read_again(before: Settings, load: Callable[[], Settings]) -> Settings:
-    """The settings as they are now; those before, where they make no sense. Blocks.
+    """Read the settings again; keep the previous ones if the new ones are invalid. Blocks.
 
     Parameters:
-        before: what holds so far.
-        load: reads them.
+        before: the settings in force.
+        load: reads the settings.
+
+    Returns:
+        The settings in force from now on.
     """
     try:
         after = load()
     except SettingsError as error:
-        _log.error("the settings make no sense; those before go on", error=str(error))
+        _log.error("the settings are invalid; the previous ones stay in force", error=str(error))
         return before
     fields = Settings.model_fields
     changed = [name for name in fields if getattr(before, name) != getattr(after, name)]
@@ -42,10 +45,10 @@ def read_again(before: Settings, load: Callable[[], Settings]) -> Settings:
     return before.model_copy(update={name: getattr(after, name) for name in now})
 
 
-def apply(settings: Settings, engine: Engine | None, door: KafkaListener | None) -> None:
-    """Let what may change take effect."""
+def apply(settings: Settings, engine: Engine | None, listener: KafkaListener | None) -> None:
+    """Apply the settings that may change."""
     set_level(settings.log_level)
     if engine is not None:
         engine.maintenance.reconfigure(engine_config(settings).maintenance)
-    if door is not None:
-        door.reconfigure(listener_config(settings, ""))
+    if listener is not None:
+        listener.reconfigure(listener_config(settings, ""))

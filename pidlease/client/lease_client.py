@@ -14,19 +14,19 @@ from pidlease.http_api.lease_messages import LEASES_MAX
 
 _TOO_MANY: Final = 429
 _SERVER_ERRORS: Final = range(500, 600)
-#: The Date of an answer says whole seconds.
+#: The Date of a response has whole seconds.
 _DATE_STEP_S: Final = 1.0
 
 
-#: The answer to a request for one lease.
+#: The result of a request for one lease.
 Answer = Lease | LeaseRefusedError | LeaseUnavailableError
 
 
 class LeaseClient:
-    """Asks for leases.
+    """Requests leases over HTTP.
 
     Parameters:
-        url: of the HTTP port, `http://HOST:PORT`.
+        url: the server's HTTP port, `http://HOST:PORT`.
         timeout_s: of a request.
         transport: for tests; None: the network.
     """
@@ -50,20 +50,20 @@ class LeaseClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def lease_pid(self, topic: str, partition: int, pid: int = NO_PID) -> Lease:
-        """Lease a PID for a partition, or ask where a known one goes on.
+        """Lease a PID for a partition, or look up where a leased one continues.
 
         Parameters:
-            topic: what is to be written to,
-            partition: and its partition.
-            pid: one that was leased before; -1: a new one.
+            topic: the topic to write to.
+            partition: its partition.
+            pid: a leased PID; -1: a new one.
 
         Raises:
-            LeaseRefusedError: there is no such lease.
-            LeaseUnavailableError: not now; try again.
+            LeaseRefusedError: the lease is refused for good.
+            LeaseUnavailableError: no lease can be had now; try again.
         """
         return await self._one(LeaseWanted(topic, partition, pid))
 
@@ -79,15 +79,15 @@ class LeaseClient:
         """Lease a name's PID under its next generation: older ones are fenced from then on.
 
         Parameters:
-            topic: what is to be written to,
-            partition: and its partition.
-            name: of the producer, 1 to 256 bytes.
+            topic: the topic to write to.
+            partition: its partition.
+            name: the producer's name, 1 to 256 bytes.
             policy: strict or monotonic.
-            renew: its lease is about to end, and nothing is in flight: lease a new PID.
+            renew: the lease is about to end, and nothing is in flight: lease a new PID.
 
         Raises:
-            LeaseRefusedError: there is no such lease.
-            LeaseUnavailableError: not now; try again.
+            LeaseRefusedError: the lease is refused for good.
+            LeaseUnavailableError: no lease can be had now; try again.
         """
         return await self._one(LeaseWanted(topic, partition, NO_PID, name, policy, renew))
 
@@ -98,14 +98,14 @@ class LeaseClient:
         raise answer
 
     async def lease_pids(self, wanted: Sequence[LeaseWanted]) -> list[Answer]:
-        """Several leases at once; each is granted or refused for itself.
+        """Request several leases at once; each is granted or refused for itself.
 
         Parameters:
             wanted: at most 1000. Those of one name get one generation.
 
         Raises:
             LeaseRefusedError: the request as a whole is refused.
-            LeaseUnavailableError: not now; try again.
+            LeaseUnavailableError: no lease can be had now; try again.
         """
         if not 1 <= len(wanted) <= LEASES_MAX:
             raise ValueError(f"{len(wanted)} leases at once; 1 to {LEASES_MAX}")
@@ -122,22 +122,24 @@ class LeaseClient:
 
 
 class _Moment(NamedTuple):
-    """The same moment, in seconds, by this process's monotonic clock and by the machine's."""
+    """A moment by the monotonic clock and by the wall clock, in seconds."""
 
     monotonic: float
     wall: float
 
 
 def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[Answer]:
-    """What an answer says, for as many as were asked for.
+    """Parse a response.
 
     Parameters:
-        asked: when. Time counts from here on: an answer that comes late, or is read late, must
-            not make a lease look longer than it is.
+        response: the response.
+        count: the number of requested leases.
+        asked: when the request was sent. Times count from here: a response that comes late, or is
+            read late, must not make a lease look longer than it is.
 
     Raises:
         LeaseRefusedError, LeaseUnavailableError: of the request as a whole.
-        ValueError, KeyError, TypeError, AttributeError: it is no such answer.
+        ValueError, KeyError, TypeError, AttributeError: the response is invalid.
     """
     body = response.json()
     if response.status_code != httpx.codes.OK:
@@ -177,10 +179,10 @@ def _lease(row: dict[str, Any], asked: float, server_ms: float) -> Answer:
 
 
 def _server_ms(response: httpx.Response, asked: _Moment) -> float:
-    """The server's time when it was asked, or a little later, in ms since 1970.
+    """Return the server's time at the request, or a little later, in ms since 1970.
 
-    By this machine's clock where that agrees with the answer's Date, which says whole seconds
-    only; otherwise by the Date, of which the whole second is taken for over.
+    Use this machine's clock if it agrees with the response's Date, which has whole seconds only;
+    otherwise the end of the Date's second.
     """
     try:
         there = parsedate_to_datetime(response.headers["Date"]).timestamp()

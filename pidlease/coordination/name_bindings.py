@@ -79,6 +79,6 @@ def check_name(name: str) -> None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise ValueError("a producer's name is text that UTF-8 can hold") from None
+        raise ValueError("a producer's name must be valid UTF-8") from None
     if not 1 <= size <= NAME_BYTES_MAX:
         raise ValueError(f"a producer's name has 1 to {NAME_BYTES_MAX} bytes, not {size}")

@@ -94,14 +94,14 @@ class LeaseService:
             partition.check_not_stopped()
         if wanted.pid >= 0 and not (name and wanted.renew):
             if name:
-                raise NameNeededError("ask by pid, or by name; both are for renew")
+                raise NameNeededError("give pid or name; both together only with renew")
             await self._sure(partition, wanted.pid)
             return await self._known(partition, wanted.pid)
         if name:
             return await self._named(partition, name, wanted)
         policy = policy_named(wanted.policy)
         if policy is Policy.MONOTONIC:
-            raise NameNeededError("policy monotonic is for producers with a name; say one")
+            raise NameNeededError("policy monotonic needs a name; give one")
         pid = await self._fresh(policy)
         return self._lease_of(partition, pid, self._random_generation(), (0, 0))
 
@@ -186,12 +186,12 @@ class LeaseService:
     async def _known(self, partition: Partition, pid: int) -> Lease:
         leases, naming = self._engine.leases, self._engine.naming
         if policy_of(pid) not in (Policy.STRICT, Policy.MONOTONIC):
-            raise WrongPolicyError(f"PID {pid} is none of those that are leased here")
+            raise WrongPolicyError(f"PID {pid} has a policy that is not leased")
         if partition.producer(pid) is None and leases.unsure(pid):
             await self._look(pid)
         state, fence = partition.producer(pid), leases.fences.get(pid, -1)
         if fence == FENCED_FOR_EVER:
-            raise UnknownPidError(f"PID {pid} is its name's no more; lease by the name")
+            raise UnknownPidError(f"the name of PID {pid} has another PID now; lease by the name")
         if state is None and leases.age(pid, partition.hole_ms) is not Age.YOUNG:
             raise UnknownPidError(
                 f"PID {pid} was never leased, or its lease has ended; lease a new one with pid -1,"

@@ -118,7 +118,7 @@ class NamedLeases:
         try:
             await self._pool.run(lambda: self._bindings.change(name, binding, None))
         except (BindingConflictError, NamesError) as error:
-            LINES.write(_log, "warning", "a name that was let go of stays bound", kind_of(error),
+            LINES.write(_log, "warning", "a released name stays bound", kind_of(error),
                         name=name, reason=str(error))  # fmt: skip
 
     def former(self, pid: int) -> int:
@@ -155,7 +155,7 @@ class NamedLeases:
             self._note(name, binding)
             await self._landed(binding)
             if binding.pid not in self._leases:
-                raise NameBusyError("its lease has ended meanwhile; try again")
+                raise NameBusyError("the lease of its PID has ended meanwhile; try again")
             return binding
 
     async def release(self, name: str) -> None:
@@ -195,7 +195,7 @@ class NamedLeases:
             if held is not None and (bound is None or held != bound[:2]):
                 if bound is not None and _was_granted(held, bound):
                     return bound
-                raise NameTakenError(f"another one was granted the name {name!r} since")
+                raise NameTakenError(f"the name {name!r} was granted to another producer since")
             last = bound if bound is not None and self._lasts(bound) else None
             if last is not None and last.generation != RELEASED:
                 _check_policy(name, last.pid, wanted.policy)
@@ -289,14 +289,16 @@ class NamedLeases:
         deadline = time.monotonic() + _LANDING_SECONDS
         while any(self._leases.is_in_flight(pid) for pid in (binding.pid, binding.former)):
             if time.monotonic() > deadline:
-                raise NameBusyError("what is in flight of the one before does not land; try again")
+                raise NameBusyError(
+                    "batches of the previous producer are still in flight; try again"
+                )
             await asyncio.sleep(_LANDING_POLL_SECONDS)
 
     @asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[None]:
         """Admit one request at a time for each name; conditional writes order those of servers."""
         if self._waiting >= _WAITING_MAX:
-            raise NameBusyError("too many wait for the coordinator; try again")
+            raise NameBusyError("too many requests wait for the coordinator; try again")
         lock, waiting = self._locks.get(name, (asyncio.Lock(), 0))
         self._locks[name] = (lock, waiting + 1)
         self._waiting += 1

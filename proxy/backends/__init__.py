@@ -1,1 +1,1 @@
-"""The embedded log and Kafka as backends: what is built for each."""
+"""The backends: the embedded log and Kafka, and the coordinator of both."""

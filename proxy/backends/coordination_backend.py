@@ -1,4 +1,4 @@
-"""Where PIDs come from and names are bound, ZooKeeper or files; a data directory stays with it."""
+"""The source of PIDs and name bindings, ZooKeeper or files; a data directory keeps its source."""
 
 import os
 import socket
@@ -34,9 +34,9 @@ class Coordinator:
 
     Parameters:
         files: the file system.
-        path: the file of the PID sequence, for a server without ZooKeeper,
-        names: and that of the bindings of names.
-        settings: all of the server's.
+        path: the file of the PID sequence, for a server without ZooKeeper.
+        names: the file of the name bindings, likewise.
+        settings: the server's settings.
     """
 
     def __init__(self, files: Files, path: Path, names: Path, settings: Settings) -> None:
@@ -49,11 +49,11 @@ class Coordinator:
         self._zookeeper: ZooKeeper | None = None
 
     def open(self) -> Coordination:
-        """The PID sequence and the names. Blocks, until ZooKeeper is connected.
+        """Open the PID sequence and the name bindings. Blocks until ZooKeeper is connected.
 
         Raises:
-            SequenceError: it cannot be read, or is not the one that the data directory knows.
-            NamesError: the names cannot be read.
+            SequenceError: the sequence cannot be read, or is not the data directory's.
+            NamesError: the bindings cannot be read.
         """
         mark = self._path.with_name(ZOOKEEPER_MARK)
         known = self._read_mark(mark)
@@ -93,7 +93,7 @@ class Coordinator:
         return Coordination(sequence, zookeeper_names, writers=ids)
 
     def _move_writers(self, ids: WriterIds) -> None:
-        """Record in ZooKeeper what was on record in the file."""
+        """Copy the writers' producer ids from the file to ZooKeeper."""
         try:
             for pid, of in self._file_writers().all().items():
                 ids.add(pid, of)
@@ -104,10 +104,10 @@ class Coordinator:
         return FileWriterIds(self._files, self._path.with_name("writers"))
 
     def ownership(self, cluster: str, folder: str) -> ZooKeeperOwnership | None:
-        """This server's part in who serves a cluster; None: there are no others.
+        """Return the claim to serve a cluster; None: there are no other servers.
 
         Parameters:
-            cluster: what is served.
+            cluster: the Kafka cluster's id.
             folder: identifies the data directory.
         """
         if self._zookeeper is None:
@@ -115,10 +115,10 @@ class Coordinator:
         return ZooKeeperOwnership(self._zookeeper, cluster, self._owner, folder)
 
     def topic_book(self, cluster: str) -> TopicBook:
-        """Where stands what the topics of a cluster of Kafka take. Blocks.
+        """Open the settings of a Kafka cluster's topics. Blocks.
 
         Raises:
-            TopicBookError: what the directory knew could not be brought to ZooKeeper.
+            TopicBookError: the directory's settings could not be copied to ZooKeeper.
         """
         kept = FileTopicBook(self._files, self._path.with_name("topics"))
         if self._zookeeper is None:
@@ -131,7 +131,7 @@ class Coordinator:
         return book
 
     def _move_names(self, names: NameBindings) -> None:
-        """Bind in ZooKeeper what was bound in the file. What is bound there already stays."""
+        """Copy bindings from the file to ZooKeeper; names bound there already stay."""
         if not self._files.exists(self._names):
             return
         for name, binding in FileNames(self._files, self._names).all().items():
@@ -148,12 +148,12 @@ class Coordinator:
 
     @property
     def state(self) -> tuple[str, bool]:
-        """What it is, and whether it can be asked now."""
+        """The coordinator's kind, and whether it is connected."""
         if self._zookeeper is None:
             return "file", True
         return "zookeeper", self._zookeeper.state == "connected"
 
     def close(self) -> None:
-        """Blocks."""
+        """Close the connection. Blocks."""
         if self._zookeeper is not None:
             self._zookeeper.close()

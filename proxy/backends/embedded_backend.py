@@ -1,8 +1,10 @@
-"""What differs with the log that a server has: how it is built, and who answers its clients."""
+"""The interface of backends, and the embedded log as one."""
 
 import asyncio
 from pathlib import Path
 from typing import Final, Protocol
+
+from typing_extensions import override
 
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
@@ -24,15 +26,15 @@ from proxy.kafka.memory_budget import MemoryBudget
 
 
 class Backend(Protocol):
-    """What `app.py` asks for.
+    """A log, and all that depends on its kind.
 
     Attributes:
         store: the logs.
         snapshots: the snapshots.
         coordination: the PID sequence, and the bindings of names.
-        cluster_id: what the cluster is called.
-        appends: how admitted batches come into the log.
-        lost: set when another server serves the log, so that this one is to end.
+        cluster_id: the cluster's id.
+        appends: makes the partitions' appenders.
+        lost: set when another server serves the log, so that this one must end.
         standing_by: whether another server serves the log, and this one waits for its end.
     """
 
@@ -45,36 +47,36 @@ class Backend(Protocol):
     standing_by: bool
 
     async def open(self) -> None:
-        """Open what there is.
+        """Open logs, snapshots and coordination; wait for a Kafka cluster that is unavailable.
 
         Raises:
-            DataFolderError: it cannot be used.
+            DataFolderError: the data directory cannot be used.
             SequenceError: the PID sequence cannot be read.
             NamesError: the bindings of names cannot be read.
-            OSError: something cannot be read or written.
+            OSError: a file cannot be read or written.
         """
 
     async def follow(self, engine: Engine) -> None:
-        """The engine has recovered: tell it from now on what changes without it."""
+        """Forward changes of topics to the engine, from its recovery on."""
 
     def apis(self, engine: Engine, config: KafkaListenerConfig, budget: MemoryBudget) -> Apis:
-        """Who answers the requests of Kafka clients."""
+        """Make the handlers of Kafka requests."""
 
     async def close(self) -> None:
-        """The door is closed, the engine not yet: take nothing new."""
+        """Accept nothing new: the listener is closed, the engine not yet."""
 
     def coordinator_state(self) -> tuple[str, bool] | None:
-        """What coordinates, and whether it can be asked now; None: it is not known yet."""
+        """Return the coordinator's kind, and whether it is connected; None: not opened yet."""
 
     def release(self) -> None:
-        """The engine is closed, or never came to be. Blocks."""
+        """Release the data directory, after the engine has closed or failed to start. Blocks."""
 
 
-class EmbeddedBackend:
-    """A log of its own, in the data directory (see `Backend`).
+class EmbeddedBackend(Backend):
+    """The embedded log, in the data directory.
 
     Parameters:
-        settings: all of them.
+        settings: the server's settings.
         files: the file system.
         pool: the threads for blocking work.
     """
@@ -93,10 +95,10 @@ class EmbeddedBackend:
         self._coordinator: Coordinator | None = None
         self._offsets: OffsetStore | None = None
         self._folder: DataDirectory | None = None
-        self.lost = asyncio.Event()  # never: a lock keeps others out
+        self.lost = asyncio.Event()  # never set: a lock keeps other servers out
 
+    @override
     async def open(self) -> None:
-        """See `Backend`."""
         await self._pool.run(self._open)
 
     def _open(self) -> None:
@@ -116,28 +118,29 @@ class EmbeddedBackend:
         self._offsets.open()
         self.snapshots = SnapshotStore(self._files, folder.snapshots)
 
+    @override
     async def follow(self, engine: Engine) -> None:
-        """See `Backend`: nothing changes without it."""
+        pass  # topics change only through the engine
 
+    @override
     def apis(self, engine: Engine, config: KafkaListenerConfig, budget: MemoryBudget) -> Apis:
-        """See `Backend`."""
         if self._offsets is None:
-            raise AssertionError("it is opened first")
+            raise AssertionError("open comes first")
         at = (config.cluster.host, config.cluster.port)
         groups = GroupsApi(engine, self._offsets, group_limits(self._settings), at)
         return EmbeddedApis(engine, config, budget, check_settings, groups)
 
+    @override
     async def close(self) -> None:
-        """See `Backend`."""
         if self._offsets is not None:
             await self._offsets.close()
 
+    @override
     def coordinator_state(self) -> tuple[str, bool] | None:
-        """See `Backend`."""
         return None if self._coordinator is None else self._coordinator.state
 
+    @override
     def release(self) -> None:
-        """See `Backend`."""
         if self._coordinator is not None:
             self._coordinator.close()
         if self._folder is not None:

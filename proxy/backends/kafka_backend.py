@@ -1,4 +1,4 @@
-"""Kafka as the log (see `log_side.Backend`): the data directory holds snapshots and PIDs only."""
+"""Kafka as the log: the data directory holds snapshots and PIDs only."""
 
 import asyncio
 from contextlib import suppress
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from typing_extensions import override
 
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
@@ -32,6 +33,7 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_store import Topic
 from proxy.backends.coordination_backend import Coordinator
+from proxy.backends.embedded_backend import Backend
 from proxy.configuration.component_configs import log_config, upstream_config
 from proxy.configuration.settings import Settings
 from proxy.kafka.embedded_apis import Apis
@@ -39,27 +41,27 @@ from proxy.kafka.forwarded.forwarded_apis import ForwardedApis
 from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 
-#: The file that says whose snapshots these are.
+#: The file with the id of the cluster that the snapshots belong to.
 _MARK: Final = "upstream"
-#: A cluster that is away at the start is asked again, after so many seconds at most.
+#: The longest pause between attempts to reach the cluster at the start, in seconds.
 _REST_SECONDS_MAX: Final = 10.0
-#: How often it is looked whether this server is, or can become, the one that serves the cluster.
+#: How often to check whether this server is, or can become, the owner of the cluster.
 _STAND_BY_SECONDS: Final = 1.0
-#: How often it is looked whether a partition could not be read, and is to be opened again, and
-#: whether a topic was not seen for long enough.
+#: How often to check for stopped partitions to open again, and for topics that Kafka no longer
+#: lists.
 _LOOK_SECONDS: Final = 10.0
-#: Topics that could not be followed are tried again.
+#: The pauses before a failed topic sync is tried again, at first and at most.
 _FOLLOW_REST_SECONDS: Final = 0.05
 _FOLLOW_REST_SECONDS_MAX: Final = 15.0
 
 _log = structlog.get_logger(__name__)
 
 
-class KafkaBackend:
-    """See the module's text.
+class KafkaBackend(Backend):
+    """Kafka as the log.
 
     Parameters:
-        settings: all of them.
+        settings: the server's settings.
         files: the file system.
         pool: the threads for blocking work.
     """
@@ -72,7 +74,7 @@ class KafkaBackend:
     _kafka: KafkaStore
 
     def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
-        self.appends: AppenderFactory = _lanes
+        self.appends: AppenderFactory = _appender
         self._settings: Final = settings
         self._files: Final = files
         self._pool: Final = pool
@@ -83,12 +85,11 @@ class KafkaBackend:
         self._changed: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._ownership: ZooKeeperOwnership | None = None
-        #: See `Backend`.
         self.lost = asyncio.Event()
         self.standing_by = False
 
+    @override
     async def open(self) -> None:
-        """See `Backend`. A cluster that is away is waited for."""
         coordinator, folder = await self._pool.run(self._open)
         await self._reach()
         self.cluster_id = self._upstream.cluster.view.cluster_id
@@ -96,14 +97,14 @@ class KafkaBackend:
         self._ownership = coordinator.ownership(self.cluster_id, folder.cluster_id)
         if self._ownership is not None:
             await self._become_owner(self._ownership)
-            # The server before it had topics made, and acknowledged records in them.
+            # Look again: the previous owner may have created topics and acknowledged records.
             await self._reach()
         ids = self.coordination.writers
         if ids is None:
-            raise AssertionError("a coordinator keeps the ids of writers")
+            raise AssertionError("every coordinator has writer ids")
         owned = None
         if self._ownership is not None:
-            # Each partition asks before it refuses a batch: one question serves them all.
+            # Each partition checks before it refuses a batch: they share one call.
             owned = SharedCall(partial(self._is_owner, self._ownership))
         self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owned)
         book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
@@ -123,7 +124,7 @@ class KafkaBackend:
 
     async def _become_owner(self, ownership: ZooKeeperOwnership) -> None:
         """Wait until no other server serves this cluster."""
-        told = ""
+        logged = ""
         while True:
             try:
                 owner = await self._pool.run(ownership.claim)
@@ -132,43 +133,43 @@ class KafkaBackend:
             self.standing_by = bool(owner)
             if not owner:
                 return
-            if owner != told:
+            if owner != logged:
                 _log.info("standing by: another server serves this cluster", owner=owner)
-                told = owner
+                logged = owner
             await asyncio.sleep(_STAND_BY_SECONDS)
 
     async def _is_owner(self, ownership: ZooKeeperOwnership) -> bool:
-        """Whether this server is the owner still.
+        """Whether this server is still the owner.
 
         Raises:
-            LogError: it cannot be known now.
+            LogError: the owner is not known now.
         """
         try:
             owned = await self._pool.run(ownership.still)
         except OwnershipError as error:
-            raise LogError(f"who serves this cluster cannot be known now: {error}") from error
+            raise LogError(f"the owner of this cluster is not known now: {error}") from error
         if not owned:
             self.lost.set()
         return owned
 
     async def _watch(self, ownership: ZooKeeperOwnership) -> None:
-        """Notice that another server took this one's place; ZooKeeper away, Kafka tells of it."""
+        """Detect that another server is the owner; without ZooKeeper, Kafka's fence shows it."""
         while not self.lost.is_set():
             await asyncio.sleep(_STAND_BY_SECONDS)
             with suppress(LogError):
                 await self._is_owner(ownership)
 
     async def _reach(self) -> None:
-        """Look at the cluster, as it is now; one that is away is waited for.
+        """Read the cluster's metadata; wait for a cluster that is unavailable.
 
         Raises:
-            DataFolderError: it refuses us.
+            DataFolderError: the cluster refuses the connection.
         """
         rest = 0.5
         while True:
             try:
                 await self._upstream.start()
-                link = await self._upstream.cluster.any_link()
+                connection = await self._upstream.cluster.any_link()
             except UpstreamAwayError as error:
                 lost = isinstance(error, UpstreamLostError) and not self._settings.upstream_username
                 hint = "; does it want SASL?" if lost else ""
@@ -179,11 +180,11 @@ class KafkaBackend:
             except UpstreamError as error:
                 raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
             else:
-                self._versions = link.versions
+                self._versions = connection.versions
                 return
 
     def _check_mark(self) -> None:
-        """A snapshot of one cluster says nothing of another one's log."""
+        """Refuse a data directory of another cluster: its snapshots belong to another log."""
         path = Path(self._settings.data_dir)
         mark = path / _MARK
         if self._files.exists(mark):
@@ -202,18 +203,18 @@ class KafkaBackend:
 
     # ------------------------------------------------------------------ serving
 
+    @override
     async def follow(self, engine: Engine) -> None:
-        """See `Backend`."""
 
         def noted(before: View, now: View) -> None:
             if before.topics != now.topics:
-                engine.expect(self._topics())  # what is being followed may take its time
+                engine.expect(self._topics())  # before the sync, which may take long
                 self._changed.set()
 
         engine.ask_log = self._upstream.cluster.missing
         self._upstream.cluster.on_change.append(noted)
         engine.expect(self._topics())
-        self._changed.set()  # what could not be read at the start
+        self._changed.set()  # sync topics that could not be read at the start
         self._tasks = [asyncio.create_task(self._follow(engine))]
         if self._ownership is not None:
             self._tasks.append(asyncio.create_task(self._watch(self._ownership)))
@@ -238,39 +239,39 @@ class KafkaBackend:
             except OSError as error:
                 LINES.write(_log, "info", "a topic of Kafka is not ready yet", reason=str(error))
                 rest, failed = min(rest * 2, _FOLLOW_REST_SECONDS_MAX), True
-            except Exception as error:  # noqa: BLE001 - the others are served meanwhile
+            except Exception as error:  # noqa: BLE001 - other topics are served meanwhile
                 LINES.write(_log, "error", "topics of Kafka could not be followed; trying again",
                             kind_of(error), error, error=repr(error))  # fmt: skip
                 self._changed.set()
                 await asyncio.sleep(_FOLLOW_REST_SECONDS_MAX)
 
+    @override
     def apis(
         self,
         engine: Engine,
         config: KafkaListenerConfig,
-        budget: MemoryBudget,  # noqa: ARG002
+        budget: MemoryBudget,
     ) -> Apis:
-        """See `Backend`."""
         return ForwardedApis(engine, config, self._upstream, self._versions, self._writers.ids)
 
+    @override
     async def close(self) -> None:
-        """See `Backend`."""
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
+    @override
     def coordinator_state(self) -> tuple[str, bool] | None:
-        """See `Backend`."""
         return None if self._coordinator is None else self._coordinator.state
 
+    @override
     def release(self) -> None:
-        """See `Backend`."""
         if self._coordinator is not None:
             self._coordinator.close()
         if self._folder is not None:
             self._folder.release()
 
 
-def _lanes(log: PartitionLog, partition: Appending) -> Appender:
+def _appender(log: PartitionLog, partition: Appending) -> Appender:
     return KafkaAppender(log, partition, wall_clock_ms)

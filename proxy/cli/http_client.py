@@ -66,7 +66,7 @@ def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JS
 def _unreachable(url: str, error: Exception, *, changes: bool) -> str:
     reason = getattr(error, "reason", error)
     if changes and not isinstance(reason, ConnectionRefusedError):
-        return f"{url} did not answer ({reason}); look whether it was changed"
+        return f"{url} did not respond ({reason}); check whether the change was made"
     return (
         f"no pidlease answers at {url} ({reason}); start `pidlease serve`, or give --url the"
         " address of its --http-listen"

@@ -35,7 +35,7 @@ def verify(
     except OSError as error:
         raise cannot_look(f"{path} cannot be read: {error}") from None
     except KeyboardInterrupt:
-        raise cannot_look(f"{path} was not looked at to the end") from None
+        raise cannot_look(f"{path} was not checked to the end") from None
     if not locked:
         report.note(path / "lock", _NO_LOCK)
     if as_json:

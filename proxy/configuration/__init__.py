@@ -1,1 +1,1 @@
-"""Settings, and what each component gets of them."""
+"""The settings, and the components' configurations made of them."""

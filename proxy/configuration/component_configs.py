@@ -1,4 +1,4 @@
-"""What each part is told, from the settings."""
+"""The components' configurations, made of the settings."""
 
 import resource
 
@@ -13,14 +13,14 @@ from proxy.http.record_routes import RecordLimits
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 
-#: Files that are neither a partition's nor a client's: snapshots, reads under way, the rest.
+#: Open files beside those of partitions and clients: snapshots, running reads, others.
 _OTHER_FILES = 200
 _OPEN_LOGS_LEAST = 16
 _OPEN_LOGS_MOST = 5000
 
 
 def engine_config(settings: Settings) -> EngineConfig:
-    """What the engine is told."""
+    """Return the engine's configuration."""
     return EngineConfig(
         lease_ms=int(settings.lease_seconds * 1000),
         ring_capacity=settings.ring_capacity,
@@ -36,7 +36,7 @@ def engine_config(settings: Settings) -> EngineConfig:
 
 
 def log_config(settings: Settings) -> LogConfig:
-    """What topics have that say nothing else."""
+    """Return the defaults of topics."""
     return LogConfig(
         segment_bytes=settings.segment_bytes,
         retention_ms=settings.retention_ms,
@@ -46,7 +46,7 @@ def log_config(settings: Settings) -> LogConfig:
 
 
 def listener_config(settings: Settings, cluster_id: str) -> KafkaListenerConfig:
-    """What the Kafka door is told."""
+    """Return the Kafka listener's configuration."""
     host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
     return KafkaListenerConfig(
         cluster=ClusterConfig(
@@ -67,12 +67,12 @@ def listener_config(settings: Settings, cluster_id: str) -> KafkaListenerConfig:
 
 
 def record_limits(settings: Settings) -> RecordLimits:
-    """What records that come and go by HTTP may take."""
+    """Return the bounds of the records endpoint."""
     return RecordLimits(settings.batch_bytes_max, settings.memory_bytes_max // 4)
 
 
 def group_limits(settings: Settings) -> GroupLimits:
-    """What consumer groups may be."""
+    """Return the bounds of consumer groups."""
     return GroupLimits(
         session_min_ms=int(settings.group_min_session_seconds * 1000),
         session_max_ms=int(settings.group_max_session_seconds * 1000),
@@ -85,10 +85,10 @@ def group_limits(settings: Settings) -> GroupLimits:
 
 
 def check_exposure(settings: Settings) -> None:
-    """No authentication yet: beyond loopback only for those who say that they know.
+    """Check the addresses: without authentication, beyond loopback only with --insecure.
 
     Raises:
-        DataFolderError: the settings would let others in, or nobody.
+        DataFolderError: other machines could connect, or clients could not.
     """
     for name in ("kafka_listen", "http_listen"):
         host, _ = split_address(getattr(settings, name))
@@ -114,7 +114,7 @@ def check_exposure(settings: Settings) -> None:
 
 
 def open_logs_max(connections_max: int) -> int:
-    """How many partitions may hold files open, four each, beside the clients' connections."""
+    """Return how many partitions may keep their four files open, beside the connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _OPEN_LOGS_MOST
@@ -123,7 +123,7 @@ def open_logs_max(connections_max: int) -> int:
 
 
 def upstream_config(settings: Settings) -> UpstreamConfig:
-    """How Kafka is reached."""
+    """Return the configuration of the connection to Kafka."""
     brokers = (settings.upstream or "").split(",")
     return UpstreamConfig(
         bootstrap=tuple(split_address(each.strip()) for each in brokers),
@@ -140,7 +140,7 @@ def upstream_config(settings: Settings) -> UpstreamConfig:
 
 
 def zookeeper_config(settings: Settings) -> ZooKeeperConfig | None:
-    """How ZooKeeper is reached; None: there is none."""
+    """Return the configuration of the connection to ZooKeeper; None: there is none."""
     if settings.zookeeper is None:
         return None
     return ZooKeeperConfig(

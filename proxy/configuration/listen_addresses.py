@@ -7,20 +7,20 @@ from proxy.configuration.settings import split_address
 
 
 def bound_sockets(address: str, setting: str) -> list[socket.socket]:
-    """Take an address, without taking connections on it yet.
+    """Bind an address, without accepting connections yet.
 
-    It is done before anything that takes long: a server that stands by for another, or replays for
-    minutes, is not to find then that it can serve nobody.
+    Bind before anything slow: a server that stands by, or replays for minutes, must not find out
+    afterwards that its address is in use.
 
     Parameters:
         address: HOST:PORT; a name stands for all of its addresses.
-        setting: where it comes from, for the message.
+        setting: the setting's name, for the message.
 
     Returns:
-        A socket for each.
+        A socket for each address.
 
     Raises:
-        OSError: it is in use, or not this machine's.
+        OSError: the address is in use, or not this machine's.
     """
     host, port = split_address(address)
     with ExitStack() as undo:

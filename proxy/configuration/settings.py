@@ -22,7 +22,7 @@ _PORT_MAX = 65_535
 
 
 class SettingsError(Exception):
-    """A setting that makes no sense; the message names it."""
+    """A setting is invalid; the message names it."""
 
 
 def _is_address(value: str) -> str:
@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     data_dir: Path = Field(description="where the log, snapshots and the PID sequence are")
     kafka_listen: Address = Field("127.0.0.1:9092", description="where Kafka clients connect")
     kafka_advertise: Address | None = Field(
-        None, description="what clients are told to connect to; default: where it listens"
+        None, description="the address for clients to connect to; default: the one of kafka_listen"
     )
     http_listen: Address = Field("127.0.0.1:8080", description="health, metrics, status")
     insecure: bool = Field(
@@ -78,68 +78,68 @@ class Settings(BaseSettings):
     upstream: Annotated[str, AfterValidator(_is_address_list)] | None = Field(
         None, description="HOST:PORT,...: brokers of Kafka (with log=kafka)"
     )
-    upstream_tls: bool = Field(default=False, description="connect to Kafka by TLS,")
-    upstream_ca: Path | None = Field(None, description="trusting these certificates,")
-    upstream_certificate: Path | None = Field(None, description="with this one of our own,")
-    upstream_key: Path | None = Field(None, description="and its key")
+    upstream_tls: bool = Field(default=False, description="connect to Kafka by TLS")
+    upstream_ca: Path | None = Field(None, description="CA certificates to trust")
+    upstream_certificate: Path | None = Field(None, description="certificate of pidlease")
+    upstream_key: Path | None = Field(None, description="key of that certificate")
     upstream_sasl: Literal["none", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "none", description="how to authenticate towards Kafka,"
+        "none", description="SASL mechanism towards Kafka"
     )
-    upstream_username: str = Field("", description="as this user,")
+    upstream_username: str = Field("", description="SASL user")
     upstream_password: SecretStr = Field(
-        SecretStr(""), description="with this; better said by PIDLEASE_UPSTREAM_PASSWORD"
+        SecretStr(""), description="SASL password; better given by PIDLEASE_UPSTREAM_PASSWORD"
     )
     upstream_timeout_seconds: float = Field(
-        # What is in doubt stays so for longer (engine/appenders/applied_offset.py).
-        30.0, gt=0, le=50, description="an answer of Kafka takes at most"
+        # Less than the time for which engine/appenders/applied_offset.py keeps doubts.
+        30.0, gt=0, le=50, description="longest wait for a response of Kafka"
     )  # fmt: skip
     upstream_metadata_seconds: Seconds = Field(
-        30.0, description="how often it is looked what the cluster is like"
+        30.0, description="how often to read the cluster's metadata"
     )
 
     fsync: Literal["batch", "interval", "never"] = Field(
-        "batch", description="before the answer; within flush-seconds; left to the system"
+        "batch", description="before the response; within flush-seconds; left to the system"
     )
     flush_seconds: Seconds = Field(1.0, description="how often fsync=interval fsyncs")
     segment_bytes: int = Field(1 << 30, ge=1024, lt=2**31, description="size of a segment")
     retention_ms: int = Field(7 * 24 * 3600 * 1000, ge=-1, description="age of records; -1: any")
     retention_bytes: int = Field(-1, ge=-1, description="size of a partition; -1: any")
-    retention_check_seconds: Seconds = Field(300.0, description="how often it is looked")
+    retention_check_seconds: Seconds = Field(300.0, description="how often to apply retention")
 
-    auto_create_topics: bool = Field(default=True, description="make topics on first use")
-    default_partitions: int = Field(1, gt=0, le=10_000, description="of a topic made that way")
+    auto_create_topics: bool = Field(default=True, description="create topics on first use")
+    default_partitions: int = Field(1, gt=0, le=10_000, description="of a topic created that way")
     partitions_max: Positive = Field(20_000, description="of all topics together")
 
     judging: Literal["on", "off"] = Field("on", description="off: no idempotence at all")
-    lease_seconds: Seconds = Field(24 * 3600.0, description="how long a lease is")
+    lease_seconds: Seconds = Field(24 * 3600.0, description="length of a lease")
     ring_capacity: int = Field(1_000_000, gt=0, le=50_000_000, description="leases at once")
 
     zookeeper: Annotated[str, AfterValidator(_is_zookeeper)] | None = Field(
         None, description="HOST:PORT,.../CHROOT: PIDs from there; default: from a file"
     )
     zookeeper_digest: SecretStr = Field(
-        SecretStr(""), description="USER:PASSWORD; better said by PIDLEASE_ZOOKEEPER_DIGEST"
+        SecretStr(""), description="USER:PASSWORD; better given by PIDLEASE_ZOOKEEPER_DIGEST"
     )
-    zookeeper_tls: bool = Field(default=False, description="connect to ZooKeeper by TLS,")
-    zookeeper_ca: Path | None = Field(None, description="trusting these certificates,")
-    zookeeper_certificate: Path | None = Field(None, description="with this one of our own,")
-    zookeeper_key: Path | None = Field(None, description="and its key")
+    zookeeper_tls: bool = Field(default=False, description="connect to ZooKeeper by TLS")
+    zookeeper_ca: Path | None = Field(None, description="CA certificates to trust")
+    zookeeper_certificate: Path | None = Field(None, description="certificate of pidlease")
+    zookeeper_key: Path | None = Field(None, description="key of that certificate")
     zookeeper_session_seconds: Seconds = Field(10.0, description="silence that ends a session")
     zookeeper_timeout_seconds: Seconds = Field(5.0, description="of one call, and of the start")
 
-    snapshot_batches: Positive = Field(100_000, description="a snapshot after so many batches,")
+    snapshot_batches: Positive = Field(100_000, description="a snapshot after so many batches")
     snapshot_seconds: Seconds = Field(60.0, description="or after this time")
 
     groups_max: Positive = Field(100_000, description="consumer groups, with members or without")
     group_members_max: Positive = Field(10_000, description="members of a consumer group")
     group_memory_bytes_max: int = Field(
-        64 << 20, ge=1 << 16, description="for what members of all groups say, and are told"
+        64 << 20, ge=1 << 16, description="for subscriptions and assignments of all groups"
     )
     group_initial_rebalance_seconds: float = Field(
         3.0, ge=0, le=3600, description="an empty group waits so long for more members"
     )
-    group_min_session_seconds: Seconds = Field(6.0, description="shortest session of a member,")
-    group_max_session_seconds: Seconds = Field(1800.0, description="and the longest")
+    group_min_session_seconds: Seconds = Field(6.0, description="shortest session of a member")
+    group_max_session_seconds: Seconds = Field(1800.0, description="longest session of a member")
     offsets_max: Positive = Field(1_000_000, description="committed offsets of all groups")
     offsets_retention_seconds: Seconds = Field(
         7 * 24 * 3600.0, description="how long offsets of a group without members are kept"
@@ -147,7 +147,7 @@ class Settings(BaseSettings):
 
     request_bytes_max: int = Field(100 << 20, ge=1024, lt=2**31, description="largest request")
     batch_bytes_max: int = Field(1_048_588, ge=1024, lt=2**31, description="largest batch")
-    fetch_bytes_max: int = Field(16 << 20, ge=1024, lt=2**31, description="largest Fetch answer")
+    fetch_bytes_max: int = Field(16 << 20, ge=1024, lt=2**31, description="largest Fetch response")
     memory_bytes_max: int = Field(256 << 20, ge=1 << 20, description="for requests in flight")
     connections_max: Positive = Field(10_000, description="Kafka clients at once")
     idle_seconds: Seconds = Field(600.0, description="an idle connection is closed after this")
@@ -157,12 +157,14 @@ class Settings(BaseSettings):
         0.0,
         ge=0,
         le=3600,
-        description="a stop is told by /readyz for so long before the doors close",
+        description="how long /readyz reports a stop before the listeners close",
     )
-    stop_seconds: Seconds = Field(60.0, description="a stop takes at most, then the process ends")
+    stop_seconds: Seconds = Field(60.0, description="longest stop; then the process ends")
 
-    log_format: Literal["console", "json"] = Field("console", description="how events are told")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="which")
+    log_format: Literal["console", "json"] = Field("console", description="format of log lines")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="of log lines"
+    )
     log_repeat_seconds: float = Field(
         10.0,
         ge=0,
@@ -177,33 +179,33 @@ class Settings(BaseSettings):
     @classmethod
     def _is_there_for_kafka(cls, value: str | None, info: ValidationInfo) -> str | None:
         if (value is None) is (info.data.get("log") == "kafka"):
-            raise ValueError("belongs to log=kafka, which needs it")
+            raise ValueError("is needed with log=kafka, and only then")
         return value
 
     @field_validator("group_max_session_seconds")
     @classmethod
     def _is_not_below_the_shortest(cls, value: float, info: ValidationInfo) -> float:
-        # Where the shortest makes no sense itself, that is told.
+        # If the shortest itself is invalid, its own error is reported.
         if value < info.data.get("group_min_session_seconds", value):
             raise ValueError("is shorter than group_min_session_seconds")
         return value
 
 
 def split_address(value: str) -> tuple[str, int]:
-    """Host and port of an address that was checked."""
+    """Split a checked address into host and port."""
     host, _, port = value.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
-    """Put the settings together.
+    """Combine the settings of command line, environment and file.
 
     Parameters:
         config: a TOML file, or None.
-        given: what the command line says; None for what it does not.
+        given: the options of the command line; None for those not given.
 
     Raises:
-        SettingsError: one is unknown, missing, or makes no sense.
+        SettingsError: a setting is unknown, missing or invalid.
     """
     values: dict[str, Any] = {}
     if config is not None:
@@ -216,7 +218,7 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
     unknown = fields.keys() - Settings.model_fields.keys()
     if unknown:
         raise SettingsError(f"{config}: unknown settings: {', '.join(sorted(unknown))}")
-    # What the file says is only a default: an environment variable goes before it.
+    # The file only gives defaults: an environment variable takes precedence.
     fields = {
         name: value
         for name, value in fields.items()

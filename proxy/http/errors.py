@@ -65,7 +65,7 @@ def ready_engine(engine: Callable[[], Engine | None]) -> Engine:
     """
     current = engine()
     if current is None or not current.ready:
-        raise NotReadyError("the server recovers, or stops; try again")
+        raise NotReadyError("the server is recovering or stopping; try again")
     return current
 
 

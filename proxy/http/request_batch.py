@@ -185,7 +185,9 @@ class BatchMaker:
         """
         coding = request.headers.get("content-encoding", "identity")
         if coding.strip().lower() != "identity":
-            raise WrongTypeError("Content-Encoding", f"{coding[:50]} is not taken; send it plain")
+            raise WrongTypeError(
+                "Content-Encoding", f"{coding[:50]} is not supported; send it uncompressed"
+            )
         kinds = request.headers.getlist("content-type")
         kind = kinds[0].partition(";")[0].strip().lower() if len(kinds) == 1 else ""
         if kind == "application/json":

@@ -44,7 +44,7 @@ class HeldBytes:
             NoRoomError: not enough memory is free.
         """
         if not self._budget.reserve(size, own=self.size):
-            raise NoRoomError("too much is in flight; try again")
+            raise NoRoomError("requests in flight hold all memory; try again")
         self.size += size
 
     def release(self) -> None:

@@ -1,1 +1,1 @@
-"""The operator's door: health, readiness, metrics and status over HTTP."""
+"""The HTTP port for operators: health, readiness, metrics and status."""

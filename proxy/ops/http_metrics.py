@@ -1,4 +1,4 @@
-"""How long HTTP requests take, and how they are answered, by route."""
+"""The durations and status codes of HTTP requests, by route."""
 
 import time
 from collections import Counter, defaultdict
@@ -8,17 +8,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pidlease.core.histogram import Histogram
 
-#: The route of what has none.
+#: The route of requests without one.
 NO_ROUTE: Final = "(none)"
 _METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"))
 
 
 class HttpCounts:
-    """Since the start; by route as it is written in the code, of which there are few.
+    """Counts since the start, by route as the code writes it: there are few.
 
     Attributes:
-        seconds: how long answers took.
-        responses: how many there were, by status code.
+        seconds: the durations.
+        responses: the number of responses, by route and status code.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class HttpMetrics:
 
     Parameters:
         app: the application.
-        counts: where they are counted.
+        counts: gets the counts.
     """
 
     def __init__(self, app: ASGIApp, counts: HttpCounts) -> None:
@@ -44,7 +44,7 @@ class HttpMetrics:
         self._counts: Final = counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle a request, and count it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -8,51 +8,52 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine
 from proxy.ops.http_metrics import HttpCounts, HttpMetrics
 from proxy.ops.status_response import replay_of, status_of, stopped_of
 
-#: Stopped partitions that readiness lists: who probes it reads little.
+#: Stopped partitions that readiness lists: probes read little.
 _STOPPED_LISTED: Final = 10
 
 
 class Scraped(Protocol):
-    """What can be scraped."""
+    """The metrics that a scrape reads."""
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Its metrics."""
+        """The metrics."""
 
     @property
     def http(self) -> HttpCounts:
-        """Where requests of this port are counted."""
+        """The counts of this port's requests."""
 
     async def look_at_disk(self) -> None:
-        """See how full it is, if that can be seen in time."""
+        """Measure the disk's free space, if the disk responds in time."""
 
 
 class _Collected(Collector):
-    """Metrics as they were at one time, for a thread to write down."""
+    """Metrics of one moment, for a thread to format."""
 
     def __init__(self, found: list[Metric]) -> None:
         self._found = found
 
+    @override
     def collect(self) -> list[Metric]:
-        """See prometheus_client."""
         return self._found
 
 
 async def _scrape(scraped: Scraped) -> bytes:
-    """The metrics, of one moment. What takes long is done beside the event loop."""
+    """Return the metrics of one moment; a thread formats them."""
     await scraped.look_at_disk()
     found = _Collected(list(scraped.registry.collect()))
     return await asyncio.to_thread(generate_latest, found)
 
 
 def ops_app(engine: Callable[[], Engine | None], started_ms: int, scraped: Scraped) -> FastAPI:
-    """The HTTP application.
+    """Make the HTTP application.
 
     Parameters:
         engine: the engine; None while there is none yet.
@@ -64,34 +65,34 @@ def ops_app(engine: Callable[[], Engine | None], started_ms: int, scraped: Scrap
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """Whether the process lives."""
+        """Respond if the process lives."""
         return {"status": "alive"}
 
     @app.get("/readyz")
     async def readyz(response: Response) -> dict[str, Any]:
-        """Whether requests are to be sent here: 200, or 503 while it recovers, or a stop begins.
+        """Respond whether to send requests here: 200, or 503 during recovery and a stop.
 
-        Stopped partitions are in the answer, and do not change the code: taken out of service, the
-        server would fail for all the other partitions, too.
+        Stopped partitions are in the response, and do not change the code: out of service, the
+        server would fail for all other partitions, too.
         """
         current = engine()
         if current is not None and current.welcoming:
             stopped = stopped_of(current, _STOPPED_LISTED)
             return {"status": "ready"} | (stopped if stopped["stopped_count"] else {})
         response.status_code = 503
-        told: dict[str, Any] = {"status": "not ready"}
+        found: dict[str, Any] = {"status": "not ready"}
         if current is not None:
-            told["replay"] = replay_of(current)
-        return told
+            found["replay"] = replay_of(current)
+        return found
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Prometheus's text format."""
+        """Return the metrics in Prometheus's text format."""
         return Response(await _scrape(scraped), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/status")
     async def status(response: Response) -> dict[str, Any]:
-        """What `pidlease status` shows."""
+        """Return what `pidlease status` shows."""
         current = engine()
         if current is None:
             response.status_code = 503

@@ -1,20 +1,20 @@
-"""What `pidlease status` shows, as JSON."""
+"""The JSON of /v1/status, which `pidlease status` shows."""
 
 from typing import Any, Final
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine, wall_clock_ms
 
-#: Partitions, and stopped ones, listed at most; the totals count all.
+#: The most partitions, and stopped ones, to list; the totals count all.
 _PARTITIONS_MAX: Final = 1000
 
 
 def stopped_of(engine: Engine, limit: int = _PARTITIONS_MAX) -> dict[str, Any]:
-    """The partitions that take no appends: how many, and some of them with the reason.
+    """Return the number of stopped partitions, and some of them with the reason.
 
     Parameters:
-        engine: what runs.
-        limit: how many are listed at most.
+        engine: the engine.
+        limit: the most partitions to list.
     """
     stopped = [partition for partition in engine.partitions() if partition.log.stopped]
     return {
@@ -31,16 +31,16 @@ def stopped_of(engine: Engine, limit: int = _PARTITIONS_MAX) -> dict[str, Any]:
 
 
 def replay_of(engine: Engine) -> dict[str, int]:
-    """How far the start of a server is."""
+    """Return the progress of the replay."""
     replay = engine.replay
     return {"done": replay.done, "total": replay.total, "offsets_left": replay.offsets_left}
 
 
 def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
-    """A picture of a running server.
+    """Return the state of a running server.
 
     Parameters:
-        engine: what runs.
+        engine: the engine.
         started_ms: when the process started, in ms since 1970.
     """
     now_ms = wall_clock_ms()

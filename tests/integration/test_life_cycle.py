@@ -123,7 +123,7 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
         until(lambda: told("snapshot") is not None, "a snapshot, told at the new level")
         config.write_text('log-level = "loud"\n')
         os.kill(server.pid, signal.SIGHUP)
-        event = "the settings make no sense; those before go on"
+        event = "the settings are invalid; the previous ones stay in force"
         until(lambda: told(event) is not None, "the refusal")
         assert "log_level" in str(told(event))
         assert server.get("/readyz")[0] == 200

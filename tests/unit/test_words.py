@@ -15,6 +15,24 @@ _ROOT = Path(__file__).parents[2]
 #: Grows folder by folder, until it is all of them.
 _FOLDERS = ("examples", "pidlease/client")
 _FOLDERS = ("deploy", "examples")
+_FOLDERS = (
+    "examples",
+    "pidlease/coordination",
+    "pidlease/engine/leases",
+    "pidlease/engine/lease_service.py",
+    "pidlease/engine/named_leases.py",
+    "pidlease/engine/partition_lookup.py",
+    "pidlease/http_api",
+    "pidlease/observability",
+    "proxy/__main__.py",
+    "proxy/app.py",
+    "proxy/configuration",
+    "proxy/http",
+    "proxy/log_output.py",
+    "proxy/metrics_registry.py",
+    "proxy/ops",
+    "proxy/settings_reload.py",
+)
 
 #: In comments, docstrings and messages; and what is said instead.
 _PROSE = {

@@ -137,7 +137,7 @@ class FileNames(NameBindings):
         if torn:
             # A line that a crash tore was never acknowledged.
             self._doubtful = True
-            _log.warning("the end of the names' file is not intact: it is left out",
+            _log.warning("the end of the names' file is damaged; ignoring it",
                          path=str(self._path), bytes=len(torn))  # fmt: skip
 
 

@@ -20,4 +20,4 @@ def identity_of(zookeeper: ZooKeeper) -> str:
     except KazooException as error:
         raise ZooKeeperError(f"{path}: {type(error).__name__} {error}".strip()) from error
     except ValueError as error:
-        raise ZooKeeperError(f"{path} holds no id of ours: {error}") from error
+        raise ZooKeeperError(f"{path} holds no id of pidlease: {error}") from error

@@ -129,7 +129,7 @@ class ZooKeeperSequence(PidSequence):
                     if taken is not None:
                         break
                     if time.monotonic() > give_up:
-                        raise SequenceError("no PID block: other servers are faster all the time")
+                        raise SequenceError("no PID block: other servers were always faster")
             except (ZooKeeperError, KazooException, ValueError) as error:
                 self._tail = None
                 raise SequenceError(f"no PID block: {_text(error)}") from error
@@ -170,7 +170,7 @@ class ZooKeeperSequence(PidSequence):
         found = [each.block for each in tail.entries if each.token == token]
         if found:
             self._tail = tail
-            _log.info("a PID block came through without an answer", first=found[0].first)
+            _log.info("a PID block was taken although the response was lost", first=found[0].first)
         return found[0] if found else None
 
     def _write(self, tail: _Tail, entry: Entry) -> _Tail:

@@ -141,7 +141,7 @@ class ZooKeeperWriterIds(WriterIds):
                 self._tail = self._write(tail, rows)
             except (BadVersionError, NodeExistsError, NoNodeError):
                 if time.monotonic() > give_up:
-                    raise ZooKeeperError("other servers are faster all the time") from None
+                    raise ZooKeeperError("other servers were always faster") from None
                 continue
             rows = rows[_room(tail) :]
 
