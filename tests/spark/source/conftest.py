@@ -18,7 +18,9 @@ PARTITIONS = 3
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]:
     """A server that Kafka clients and leased producers fill, killed in between."""
     with PidleaseServer(tmp_path_factory.mktemp("live")) as running:
-        make_topic(running.bootstrap, "t", PARTITIONS, segment_bytes="20000")
+        # The timestamps are of long ago: retention would delete segments during slow tests.
+        kept = {"segment_bytes": "20000", "retention_ms": "-1"}
+        make_topic(running.bootstrap, "t", PARTITIONS, **kept)
         make_topic(running.bootstrap, "other", 1)
         fill_by_clients(running, 0)
         fill_by_leases(running)
