@@ -42,13 +42,13 @@ def kafka_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServ
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PidleaseServer]:
-    """A destination on the embedded log; it is not started yet."""
+    """A destination on the embedded log, not started yet."""
     with not_started(tmp_path / "server") as found:
         yield found
 
 
 @pytest.fixture
 def in_front(tmp_path: Path, kafka_source: KafkaServer) -> Iterator[PidleaseServer]:
-    """A destination in front of the source's own Kafka; it is not started yet."""
+    """A destination on a Kafka-backed log, on the source's own Kafka, not started yet."""
     with in_front_of(kafka_source, tmp_path / "in-front") as found:
         yield found

@@ -1,4 +1,4 @@
-"""What the soak alone runs: `make test` has four minutes for Spark."""
+"""The mark of tests for the soak only: `make test` has four minutes for Spark."""
 
 import pytest
 

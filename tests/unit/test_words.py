@@ -33,6 +33,9 @@ _FOLDERS = (
     "proxy/ops",
     "proxy/settings_reload.py",
 )
+_FOLDERS = (
+    "examples", "pidlease/spark", "proxy/cli/spark", "tests/benchmarks/spark", "tests/spark",
+)  # fmt: skip
 
 #: In comments, docstrings and messages; and what is said instead.
 _PROSE = {
@@ -67,6 +70,15 @@ _ALLOWED: dict[str, set[str]] = {
     "pidlease/engine/named_leases.py": _HOLE,
     "pidlease/observability/metric_catalogue.py": {"door"},  # a label of metrics
     "proxy/cli/copy_command.py": {"behind"},  # a column of the comparison
+    # Names of the core, the copier, the engine and the tests of these.
+    "pidlease/spark/audit/first_pass.py": {"holes"},
+    "pidlease/spark/reader/kafka_batches.py": {"behind"},
+    "tests/spark/rebuild/test_replay.py": {"hole_ms"},
+    "tests/spark/sink/test_once.py": {"holes", "topic_with_holes"},
+    "tests/spark/source/test_segments.py": {"whose"},
+    # The format of the sink's file.
+    "pidlease/spark/sink/run_state.py": {"who"},
+    "tests/spark/sink/test_run_state.py": {"who"},
 }
 
 

@@ -1,4 +1,4 @@
-"""How fast the audit goes through a log in segment files."""
+"""The speed of the audit on a log in segment files."""
 
 import time
 from pathlib import Path
@@ -20,15 +20,15 @@ _VALUE: Final = b"x" * 50
 
 
 class AuditFigures(NamedTuple):
-    """What was measured.
+    """The results.
 
     Attributes:
-        records: in the log,
-        sends: and in how many sends.
+        records: in the log.
+        sends: in the log.
         log_bytes: length of the log.
-        violations: planted, and found.
-        first_seconds: of the first audit in a fresh session,
-        seconds: and of another one.
+        violations: planted and found.
+        first_seconds: of the first audit in a new session.
+        seconds: of a second audit.
     """
 
     records: int
@@ -48,9 +48,9 @@ def fill(path: Path, records: int, batch: int, violations: int = 0) -> None:
     """Write a log of half strict and half kafka producers.
 
     Parameters:
-        records: how many, about.
+        records: the approximate number.
         batch: records of a send.
-        violations: how many sends come twice, of one producer each.
+        violations: how many sends are duplicated, each of another producer.
     """
     producers = [
         Origin(make_pid(Policy.KAFKA if number % 2 else Policy.STRICT, 1 + number))
@@ -82,7 +82,7 @@ def measure(
     """Fill a log and audit it twice.
 
     Parameters:
-        spark: the session; a fresh one for the first figure to mean something.
+        spark: a new session.
         folder: an empty folder for the log.
         records: how many.
         batch: records of a send.

@@ -1,4 +1,4 @@
-"""The audit's and the rebuild's figures, each in a session of its own."""
+"""The audit's and the rebuild's figures, each in its own session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a snapshot of many producers is made of a log."""
+"""The speed of a rebuild with many producers."""
 
 import resource
 import sys
@@ -23,11 +23,11 @@ _NOW_MS: Final = 1_800_000_000_000
 
 
 class RebuildFigures(NamedTuple):
-    """What was measured.
+    """The results.
 
     Attributes:
-        producers: with a state each,
-        sends: and all that they have sent.
+        producers: each with a state.
+        sends: of all producers.
         seconds: from the log to the durable snapshot.
         peak_bytes: the most memory that this process had (not Spark's own).
     """
@@ -39,7 +39,7 @@ class RebuildFigures(NamedTuple):
 
 
 def fill(path: Path, producers: int, sends: int) -> None:
-    """Write a log of as many kafka producers with as many sends of one record each."""
+    """Write a log of kafka producers, with sends of one record each."""
     with Logs(path, _SEGMENT_BYTES) as logs:
         logs.topic("t", _PARTITIONS)
         for first in range(sends):

@@ -1,7 +1,7 @@
 """Copies by Spark: our sink, Spark's own through the same proxy, and Spark's own straight to Kafka.
 
-By turns, each copying the whole topic in micro-batches. The first one of a turn is not counted: in
-it workers and connections are made.
+They take turns; each copies the whole topic in micro-batches. The first micro-batch of a turn does
+not count: it starts workers and connections.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Turns:
         self._turns = 0
 
     def ours(self, topic: str, records: int) -> float:
-        """Records a second by our sink."""
+        """Return the records per second of our sink."""
         from pidlease.spark import exactly_once
 
         to, checkpoint = self._next(self._server.bootstrap)
@@ -68,7 +68,7 @@ class _Turns:
         return _rate(query.start())
 
     def spark(self, topic: str, records: int, bootstrap: str) -> float:
-        """The same by Spark's own."""
+        """Return the records per second of Spark's sink."""
         to, checkpoint = self._next(bootstrap)
         frame = self._frame(topic, records).select("key", "value", "partition")
         options = {"kafka.bootstrap.servers": bootstrap, "topic": to,
@@ -112,7 +112,7 @@ def _fill(bootstrap: str, topic: str, load: _Load) -> None:
 
 
 def measure(folder: Path) -> list[Figure]:
-    """Ratios of the medians, and our own rate; and how it grows with the data.
+    """Return ratios of the medians, our own rate, and its growth with the data.
 
     Parameters:
         folder: for data and checkpoints.
@@ -157,7 +157,7 @@ def _compared(turns: _Turns, load: _Load, straight: str, through: str) -> list[F
 
 
 def _growth(turns: _Turns, bootstrap: str) -> list[Figure]:
-    """Rates at 1, 2 and 4 times the data."""
+    """Return the rates at 1, 2 and 4 times the data."""
     figures = []
     for times in (1, 2, 4):
         topic = f"grows-{times}"

@@ -1,4 +1,4 @@
-"""How fast Spark reads a log: by its files, over the Kafka port, and by its own connector."""
+"""The speed of reading a log: by files, over the Kafka port, and by Spark's own connector."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _ROUNDS = 4
 
 
 def measure(folder: Path) -> list[Figure]:
-    """Records a second of a session with two tasks at a time, the log in the page cache.
+    """Return the records per second of two parallel tasks, with the log in the page cache.
 
-    The best of some rounds: in the first ones Java is not warm, and Python's workers are not there.
+    The best of several rounds counts: the first ones start workers and warm up Java.
 
     Parameters:
         folder: for the data directory, and what Spark writes.
@@ -60,7 +60,7 @@ def measure(folder: Path) -> list[Figure]:
 
 
 def _fill(data: Path) -> None:
-    """Two topics: one of full batches, one of batches of one record."""
+    """Fill two topics: one with full batches, one with batches of one record."""
     value = bytes(range(_RECORD_BYTES))
     with Logs(data, segment_bytes=_SEGMENT_BYTES) as logs:
         logs.topic(_TOPIC, _PARTITIONS)
@@ -82,7 +82,7 @@ def _fill(data: Path) -> None:
 
 
 def _best(read: DataFrame, rows: int) -> float:
-    """Rows a second, of the best round."""
+    """Return the rows per second of the best round."""
     if (found := read.count()) != rows:
         raise RuntimeError(f"{found} rows, and not {rows}")
     best = 0.0

@@ -28,11 +28,11 @@ class History(NamedTuple):
 
 
 def history(random: Random, policy: str, number: int, *, whole: bool) -> History:
-    """A random one; of some, nothing is wrong.
+    """Return a random history; some have no violation.
 
     Parameters:
         number: unique to it.
-        whole: the log goes back to its beginning; otherwise it begins anywhere, also near the wrap.
+        whole: whether the log is complete; otherwise it begins anywhere, also near the wrap.
     """
     sends: list[Send] = []
     generation, top = random.randrange(3), -1
@@ -62,7 +62,7 @@ def history(random: Random, policy: str, number: int, *, whole: bool) -> History
 
 
 def _wrong(random: Random, sends: list[Send], top: int, generation: int) -> tuple[int, int]:
-    """A first number and a generation that are likely to be wrong."""
+    """Return a first sequence number and a generation that are likely to be wrong."""
     kind = random.randrange(6)
     if kind == 0:
         return top + 1 + random.randint(1, 9), generation
@@ -88,7 +88,7 @@ def _changed(random: Random, policy: str, sends: list[Send], send: Send) -> Send
 
 
 class Placed(NamedTuple):
-    """Where a send of a history stands."""
+    """A send of a history, with its position."""
 
     history: History
     place: int
@@ -96,7 +96,7 @@ class Placed(NamedTuple):
 
 
 def interleaved(random: Random, histories: list[History], start: int) -> Iterator[Placed]:
-    """The histories in one partition, each in its own order."""
+    """Interleave the histories in one partition, each in its own order."""
     left = [(each, 0) for each in histories if each.sends]
     offset = start
     while left:

@@ -1,4 +1,4 @@
-"""Data directories with real segments, written by the log itself from what clients would send."""
+"""Data directories with real segments, written by the log itself from batches as clients send."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,13 +41,12 @@ def encoded(
     time_ms: int = TIME_MS,
     value: bytes = b"v" * 20,
 ) -> NewBatch:
-    """A send as it stands in the log.
+    """Return a send as it is in the log.
 
     Parameters:
-        first: its first number.
-        count: how many records.
-        last: its last number; None: as many as there are records.
-        codec: how it is compressed.
+        first: its first sequence number.
+        count: the number of records.
+        last: its last sequence number; None: one for each record.
     """
     last = first + count - 1 if last is None else last
     if policy_of(producer.pid) is Policy.KAFKA or (producer.pid < 0 and not producer.producer_id):
@@ -80,11 +79,10 @@ def _named(
 
 
 class Logs:
-    """A data directory that is being filled.
+    """A data directory to fill.
 
     Parameters:
-        path: where.
-        segment_bytes: how long a segment may be.
+        segment_bytes: the most bytes of a segment.
     """
 
     def __init__(self, path: Path, segment_bytes: int = 1 << 20) -> None:
@@ -104,7 +102,7 @@ class Logs:
         return topic
 
     def append(self, topic: str, partition: int, batches: Iterable[NewBatch]) -> list[int]:
-        """Append what was sent; where each begins."""
+        """Append batches; return their base offsets."""
         return self._logs[topic, partition].append_blocking(list(batches))
 
     def segments(self, topic: str, partition: int = 0) -> list[Path]:
@@ -112,7 +110,7 @@ class Logs:
         return sorted((self.path / "logs" / f"{topic}-{partition}").glob("*.log"))
 
     def close(self) -> None:
-        """Stop properly."""
+        """Stop cleanly."""
         self.folder.close()
 
     def __enter__(self) -> "Logs":

@@ -1,7 +1,7 @@
-"""A naive audit, to hold the real one against: it remembers every number that it has seen.
+"""A naive audit to compare with the real one: it remembers all sequence numbers that it has seen.
 
-Written from the design's words. Kafka's numbers are counted on here without a wrap; only what goes
-on the wire (`wire`) has one. It imports nothing from pidlease, and must not.
+It counts Kafka's sequence numbers without a wrap; only `wire` wraps them. It must import nothing
+from pidlease.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ RESTARTS: Final = ("kafka", "epoch")
 
 
 class Send(NamedTuple):
-    """A send, its numbers without a wrap."""
+    """A send, with sequence numbers that do not wrap."""
 
     generation: int
     first: int
@@ -22,7 +22,7 @@ class Send(NamedTuple):
     records: int
 
     def wire(self, policy: str) -> "Send":
-        """As it stands in the log."""
+        """Return the send as it is in the log."""
         if policy != "kafka":
             return self
         first, last = self.first % KAFKA_NUMBERS, self.last % KAFKA_NUMBERS
@@ -43,7 +43,7 @@ class Oracle:
 
     Attributes:
         policy: strict, kafka, monotonic or epoch.
-        whole: the log goes back to its beginning.
+        whole: whether the log is complete.
     """
 
     policy: str

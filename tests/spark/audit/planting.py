@@ -37,10 +37,9 @@ class Grower:
     """A producer with correct sends, except for what is planted.
 
     Parameters:
-        random: where plants stand.
+        random: chooses where violations are planted.
         policy: of the producer.
         count: records of a send.
-        codec: how they are compressed.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Grower:
         self._time_ms = TIME_MS
 
     def sends(self, number: int, plants: int) -> Iterator[Plan]:
-        """As many sends, and as many plants among them."""
+        """Return so many sends, with so many violations among them."""
         places = set(self._random.sample(range(3, number), plants))
         kinds = list(PLANTS)
         self._random.shuffle(kinds)

@@ -1,4 +1,4 @@
-"""The audit finds what is wrong in a log, all of it, and nothing else."""
+"""The audit finds all violations in a log, and nothing else."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_all_that_is_planted_is_found_and_nothing_else(
 
 
 def counted(sends: "DataFrame") -> "tuple[DataFrame, Accumulator[int]]":
-    """The same, and how many rows of it were read."""
+    """Return the table, and a counter of the rows that are read of it."""
     read = sends.sparkSession.sparkContext.accumulator(0)
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,7 +150,7 @@ def test_with_somebody_under_suspicion_it_is_read_twice_at_most(
 def test_a_damaged_segment_is_reported_and_reading_goes_on(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """What is lost with it is no producer's fault; a duplicate after it is found all the same."""
+    """The lost records are no violation; a duplicate after the damage is found."""
     kafka, strict, other = (
         Origin(make_pid(policy, 7)) for policy in (Policy.KAFKA, Policy.STRICT, Policy.EPOCH)
     )

@@ -1,4 +1,4 @@
-"""`pidlease spark audit` and `pidlease spark rebuild`, as a person or a script meets them."""
+"""`pidlease spark audit` and `pidlease spark rebuild`, as a user or a script runs them."""
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -24,7 +24,7 @@ NASTY = Origin(-1, '<script>alert("x")</script>')
 
 
 class Running:
-    """The tests' session, which a command does not end."""
+    """The tests' session; a command must not stop it."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -33,7 +33,7 @@ class Running:
         return getattr(self._spark, name)
 
     def stop(self) -> None:
-        """Nothing: other tests go on."""
+        """Do nothing: other tests need the session."""
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def fill(path: Path, *, wrong: bool) -> Path:
 
 
 class Page(HTMLParser):
-    """What stands in a page: its elements, the text in cells, and what it would fetch."""
+    """The elements of a page, the text in its cells, and the addresses that it loads."""
 
     def __init__(self, content: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The judging of one producer's sends, against a naive audit that remembers all numbers."""
+"""The validation of one producer's sends, against a naive audit."""
 
 from random import Random
 

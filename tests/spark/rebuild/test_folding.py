@@ -1,4 +1,4 @@
-"""Leaving out what the fold need not see comes to the same as showing it everything."""
+"""A fold that skips sends determines the same state as a fold of all sends."""
 
 from collections.abc import Sequence
 from random import Random
@@ -25,7 +25,7 @@ SCHEMA = pa.schema([
 
 
 def long_one(random: Random, number: int) -> History:
-    """Many sends in order, so that most may be left out; kafka's so long that the lowest moves."""
+    """Return many sends in order, most of which are skipped; for kafka the lowest number moves."""
     policy = random.choice(POLICIES)
     one = history(random, policy, number, whole=random.random() < 0.7)
     length = random.choice([1, 3, 2**27]) if policy == "kafka" else random.choice([1, 3])

@@ -1,4 +1,4 @@
-"""A rebuilt snapshot is, row by row, the one that a server takes after its own replay."""
+"""A rebuilt snapshot equals, row by row, the one that a server takes after its own replay."""
 
 import asyncio
 import shutil
@@ -36,7 +36,7 @@ NEVER = MaintenanceConfig(10**9, 10**6, 10**6, 10**6)
 
 
 async def replayed(path: Path) -> Manifest:
-    """Have a server start in a directory, replay its log, and take a snapshot."""
+    """Start a server in a directory, which replays its log, and take a snapshot."""
     pool = IoPool(asyncio.get_running_loop(), 2)
     files = RealFiles()
     folder = DataDirectory(files, path, LogConfig(), pool)
@@ -62,7 +62,7 @@ def tables(folder: Path, number: int) -> dict[str, list[dict[str, object]]]:
 
 
 def same(spark: "SparkSession", path: Path, tmp_path: Path) -> Manifest:
-    """Rebuild a directory, and hold it against a replay; what was rebuilt."""
+    """Rebuild a directory, compare with a replay, and return the result."""
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)
     theirs = asyncio.run(replayed(copy))
@@ -79,7 +79,7 @@ def same(spark: "SparkSession", path: Path, tmp_path: Path) -> Manifest:
 
 
 def test_random_logs_of_all_policies(spark: "SparkSession", tmp_path: Path) -> None:
-    """With everything wrong in them that may be: a fold never judges."""
+    """With all kinds of violations: a fold does not validate."""
     seed = Random().randrange(10**6)
     print(f"seed {seed}")
     random = Random(seed)
@@ -106,7 +106,7 @@ def test_random_logs_of_all_policies(spark: "SparkSession", tmp_path: Path) -> N
 
 
 def test_golden_histories(spark: "SparkSession", tmp_path: Path) -> None:
-    """What they admit, and what failed appends leave: each history is a producer."""
+    """What they admit, and what failed appends leave; each history is a producer."""
     path = tmp_path / "data"
     with Logs(path, 4_000) as logs:
         logs.topic("golden", 2)
@@ -126,7 +126,7 @@ def test_golden_histories(spark: "SparkSession", tmp_path: Path) -> None:
 
 
 def golden(policy: str, number: int) -> Origin:
-    """A history's producer."""
+    """Return the producer of a history."""
     if policy == "epoch":
         return Origin(-1, f"golden-{number}")
     return Origin(make_pid(Policy[policy.upper()], 1 + number))

@@ -29,7 +29,7 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 
 
 def fill(source: KafkaServer, topic: str, count: int, partitions: int = 4) -> None:
-    """Make a topic of so many records."""
+    """Create a topic with so many records."""
     make_topic(source.bootstrap, topic, partitions)
     more(source, topic, 0, count, partitions)
 
@@ -48,7 +48,7 @@ def more(source: KafkaServer, topic: str, first: int, count: int, partitions: in
 
 @dataclass
 class Copying:
-    """A copy of a topic, started as often as one likes."""
+    """A copy of a topic, which may be started repeatedly."""
 
     spark: "SparkSession"
     source: KafkaServer
@@ -81,7 +81,7 @@ class Copying:
         }
 
     def start(self, transform: Transform | None = None) -> "StreamingQuery":
-        """Start it; it ends when all is copied."""
+        """Start the query; it ends when all is copied."""
         from pidlease.spark.topic_copy import copy
 
         trigger: Mapping[str, Any] = {"availableNow": True}
@@ -99,7 +99,7 @@ class Copying:
             query.stop()
 
     def state(self) -> Any:
-        """What the sink has noted."""
+        """Return the sink's newest state."""
         from pidlease.spark.sink.run_state import RunStore
 
         return RunStore(self.checkpoint / "pidlease").before()[0]
@@ -108,16 +108,15 @@ class Copying:
 def failing(
     marks: Path, offset: int, attempts: int, server: PidleaseServer, *, looked_at: bool = False
 ) -> Transform:
-    """Fail the first attempts of tasks, where they have passed an offset; leaves marks of it.
+    """Fail the first attempts of tasks when they pass an offset, and leave a mark for each.
 
-    Not before the destination has taken something of what came before.
+    A task fails only after the destination has stored some of its rows.
 
     Parameters:
         marks: the folder of the marks.
-        offset: which.
-        attempts: how many.
+        attempts: how many fail.
         server: the destination.
-        looked_at: whether all of it is run once before it is written, as tables are.
+        looked_at: whether the query is run once before it is written, as tables are.
     """
     looks = marks.with_name(f"{marks.name}-looks")
     url, before = f"{server.http_url}/metrics", server.metric(_APPENDED)

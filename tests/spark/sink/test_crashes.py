@@ -25,7 +25,7 @@ SCENES = {"server": (KILLS, True), "in_front": (KILLS, True)} if SOAK else {"ser
 def test_nothing_is_lost_or_doubled(
     where: str, request: pytest.FixtureRequest, tmp_path: Path, kafka_source: KafkaServer
 ) -> None:
-    """Killed in the middle of micro-batches; and one that was stopped finds itself fenced."""
+    """An application is killed in micro-batches; one that was stopped is fenced when it goes on."""
     server: PidleaseServer = request.getfixturevalue(where)
     server.start()
     random = new_random(f"spark {where}")

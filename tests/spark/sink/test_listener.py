@@ -23,7 +23,7 @@ COUNT = 4_000
 
 
 def scraped(port: int) -> dict[str, float]:
-    """The sums of all samples by their name."""
+    """Return the sums of all samples by name."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
         text = response.read().decode()
     sums: dict[str, float] = {}
@@ -71,7 +71,7 @@ def test_what_a_query_has_done(
 def test_a_run_that_was_replaced(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
-    """Prepared, and prepared again elsewhere before it began: it writes nothing."""
+    """A run that was prepared again elsewhere before it began writes nothing."""
     from pidlease.spark import exactly_once
     from pidlease.spark.errors import is_fenced, text_of
 

@@ -43,7 +43,7 @@ def test_tasks_that_fail_are_tried_again(
     kafka_source: KafkaServer,
     tmp_path: Path,
 ) -> None:
-    """What the first attempt had sent is there once; and over a restart what the query had."""
+    """Rows of a failed attempt are stored once; so are those of a query that is restarted."""
     server: PidleaseServer = request.getfixturevalue(where)
     server.start()
     topic = f"attempts-{where}"
@@ -79,7 +79,7 @@ def test_what_compaction_and_transactions_leave(
 
 
 def compact_no_more(source: KafkaServer, topic: str) -> None:
-    """Both sides are compared at different times; nothing may change in between."""
+    """Stop compaction: both sides are read at different times."""
     settings = {"cleanup.policy": "delete", "retention.ms": "-1"}
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
@@ -102,7 +102,7 @@ def compact_no_more(source: KafkaServer, topic: str) -> None:
 def test_rows_are_dropped_and_multiplied(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
-    """Each row to a partition of its own saying, over a query that fails and is started again."""
+    """Rows name their partition; the query fails, and is restarted."""
     server.start()
     fill(kafka_source, "rows", COUNT)
     make_topic(server.bootstrap, "rows.copy", 3)
@@ -142,7 +142,7 @@ def test_rows_are_dropped_and_multiplied(
 def test_a_lease_ends_while_nothing_runs(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
-    """With a micro-batch half done: what the log has of the PIDs before is not written again."""
+    """In the middle of a micro-batch: what the log has of the old PIDs is not written again."""
     from pidlease.spark.errors import text_of
 
     server.settings["lease_seconds"] = str(LEASE_S)
@@ -173,7 +173,7 @@ def test_a_lease_ends_while_nothing_runs(
 def test_a_lease_is_about_to_end(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
-    """The next micro-batch takes the names' next PIDs, and goes on; so does a run after that."""
+    """The next micro-batch goes on under the names' next PIDs; so does a later run."""
     from pidlease.spark import exactly_once
     from pidlease.spark.sink.run_state import RunStore
 
@@ -233,7 +233,7 @@ def test_a_table_is_written_once(
 def test_our_own_source(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
-    """It needs no connector; over a failed query, and a restart with more records."""
+    """It needs no connector; the query fails, and is restarted with more records."""
     server.start()
     fill(kafka_source, "own", COUNT)
     copying = Copying(

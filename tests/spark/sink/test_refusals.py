@@ -1,4 +1,4 @@
-"""What the sink does not take, and what it says."""
+"""What the sink refuses, and its errors."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -47,13 +47,13 @@ def copying(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Copying:
-    """A copy that was not started; to a topic of its own."""
+    """A copy to its own topic, not started yet."""
     options = {"topic": f"copy-{abs(hash(request.node.name))}"}
     return Copying(spark, kafka_source, shared, filled, tmp_path / "checkpoint", options)
 
 
 def refused(action: Callable[[], object]) -> str:
-    """What a query is refused with, in the driver or in a task."""
+    """Return the error of a query, in the driver or in a task."""
     from pidlease.spark.errors import text_of
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the text is looked at
@@ -105,7 +105,7 @@ TRANSFORMS: "dict[str, tuple[Callable[[DataFrame], DataFrame], str]]" = {
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_where_identity_cannot_be_kept(copying: Copying, name: str) -> None:
-    """It says what stands in the way."""
+    """The error names the cause."""
     transform, text = TRANSFORMS[name]
     found = refused(lambda: copying.start(transform))
     if name == "grouped":
@@ -117,7 +117,7 @@ def test_where_identity_cannot_be_kept(copying: Copying, name: str) -> None:
 
 @pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition"])
 def test_partitions_that_tasks_share(copying: Copying, option: str) -> None:
-    """The source's option is named."""
+    """The error names the source's option."""
     copying.source_options = {option: "10"}
     assert f"option {option}: several tasks" in refused(copying.start)
 
@@ -137,7 +137,7 @@ def test_tables_that_would_hide_rows(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path,
     filled: str,
 ) -> None:  # fmt: skip
-    """A part that lies before what was written, and was none of it; also another kind of query."""
+    """Rows before those that were written, which were no part of them; and another query."""
     from pidlease.spark import exactly_once, exactly_once_table
 
     server.start()
@@ -173,7 +173,7 @@ def test_a_query_with_a_name(copying: Copying) -> None:
 
 
 def test_another_source(copying: Copying) -> None:
-    """Only Kafka's offsets are numbers that come again."""
+    """Only offsets of Kafka are the same when a micro-batch is repeated."""
     from pidlease.spark import exactly_once
 
     rate = copying.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
@@ -215,7 +215,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options(copying: Copying, name: str) -> None:
-    """Each with what is right."""
+    """The error says what is valid."""
     options, text = OPTIONS[name]
     copying.options |= options
 
@@ -227,7 +227,7 @@ def test_options(copying: Copying, name: str) -> None:
 
 @in_the_soak
 def test_rows_that_do_not_fit(copying: Copying) -> None:
-    """A task says what is wrong with its rows; nothing of them is there."""
+    """A task reports its invalid rows, and stores none of them."""
     copying.topic = "one-partition"
     fill(copying.source, copying.topic, 100, partitions=1)
     wrong: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {

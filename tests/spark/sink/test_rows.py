@@ -1,4 +1,4 @@
-"""Which numbers a task's rows get, and which tasks are refused."""
+"""The sequence numbers of a task's rows, and which tasks are refused."""
 
 import pyarrow as pa
 import pytest
@@ -38,12 +38,12 @@ def batch_of(
 
 
 def numbering(rows_max: int = 1, columns: QueryColumns = _COLUMNS, first: int = -1) -> RowNumbering:
-    """Of a task."""
+    """Return the numbering of a task."""
     return RowNumbering(columns, rows_max, {"t": "copy"}, {_SOURCE: OffsetRange(first, _END)})
 
 
 def numbers_of(task: RowNumbering, batches: list[pa.RecordBatch]) -> list[int]:
-    """All numbers, in the order of the rows."""
+    """Return the sequence numbers of all rows."""
     return [
         int(number) for batch in batches for rows in task.rows(batch) for number in rows.numbers
     ]
@@ -58,7 +58,7 @@ def numbers_of(task: RowNumbering, batches: list[pa.RecordBatch]) -> list[int]:
 def test_each_row_of_a_record_has_its_own(
     counts: list[tuple[int, int]], cuts: set[int], rows_max: int
 ) -> None:
-    """However Arrow parts them: the record's offset, and the row's place in it."""
+    """The record's offset and the row's index in it, however Arrow parts the rows."""
     offsets, expected, offset = [], [], 0
     for step, rows in counts:
         offset += step
@@ -75,7 +75,7 @@ def test_each_row_of_a_record_has_its_own(
     st.randoms(use_true_random=False),
 )
 def test_rows_are_parted_by_where_they_go(offsets: list[int], random: "object") -> None:
-    """Each partition's in their order, and all of them."""
+    """All rows of each partition, in order."""
     goes = [random.randrange(3) for _ in offsets]  # type: ignore[attr-defined]
     found: dict[TopicPartition, list[int]] = {}
     for rows in numbering(columns=_SPREAD).rows(batch_of(offsets, _SPREAD, goes)):
@@ -98,7 +98,7 @@ def test_rows_are_parted_by_where_they_go(offsets: list[int], random: "object") 
     ],
 )
 def test_what_no_task_of_a_partition_has(offsets: list[list[int]], text: str) -> None:
-    """It says which row is wrong."""
+    """The error names the row."""
     with pytest.raises(SinkError, match=text):
         numbers_of(numbering(first=2), [batch_of(each) for each in offsets])
 

@@ -30,7 +30,7 @@ _STATE = RunState(
 
 
 def begun(store: RunStore, state: RunState) -> str:
-    """A run's name, when its state is written."""
+    """Begin a run; return its name."""
     name = store.reserve()
     store.write(name, state)
     store.check_alone(name)
@@ -63,7 +63,7 @@ def test_the_newest_run_counts(tmp_path: Path) -> None:
 
 
 def test_of_two_that_begin_at_once_one_sees_the_other(tmp_path: Path) -> None:
-    """Whatever comes first: the one before finds that there is another, or that one finds it."""
+    """In any order: the earlier one finds the later one, or the later one finds its state."""
     one, two = RunStore(tmp_path), RunStore(tmp_path)
     first = one.reserve()
     second = two.reserve()
@@ -80,7 +80,7 @@ def test_of_two_that_begin_at_once_one_sees_the_other(tmp_path: Path) -> None:
 
 
 def test_a_refused_run_takes_over_nothing(tmp_path: Path) -> None:
-    """A number that is only taken says nothing to a run that goes on."""
+    """A reserved name does not fence a run."""
     store = RunStore(tmp_path)
     name = begun(store, _STATE)
     refused = store.reserve()
@@ -100,7 +100,7 @@ def test_damage_is_reported(tmp_path: Path, content: bytes) -> None:
 
 
 def test_each_byte_is_checked(tmp_path: Path) -> None:
-    """A line that is not intact is damage."""
+    """Each changed byte is found."""
     store = RunStore(tmp_path)
     path = tmp_path / begun(store, _STATE) / "state"
     whole = path.read_bytes()
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_tables_one_after_the_other() -> None:
-    """One that was begun is written to its end before the next; those that touch become one."""
+    """A table must be written to its end before the next one; adjacent tables become one range."""
     source = TopicPartition("t", 0)
     state = replace(_STATE, sources={source: SourceProducer(1 << 48 | 5, 0, 1, -1)})
 
@@ -146,7 +146,7 @@ def test_tables_one_after_the_other() -> None:
 
 
 def test_sparks_checkpoint(tmp_path: Path) -> None:
-    """As Spark 4.2 writes it; and what it may not be."""
+    """As Spark 4.2 writes it; and others that are refused."""
     assert read_micro_batch(str(tmp_path)) is None
     offsets, commits = tmp_path / "offsets", tmp_path / "commits"
     offsets.mkdir()

@@ -1,4 +1,4 @@
-"""A second attempt of a task beside the first, which reaches the proxy."""
+"""A speculative attempt of a task, which reaches the proxy like the first one."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 def test_a_second_attempt_beside_the_first(
     kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
-    """Both send the same; Spark takes one, and the log has each row once."""
+    """Both send the same; Spark commits one, and the log has each row once."""
     server.start()
     fill(kafka_source, "speculation", COUNT)
     with SparkCluster(tmp_path / "cluster", workers=2) as cluster:

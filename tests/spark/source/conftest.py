@@ -1,4 +1,4 @@
-"""A server with topics of all kinds, to read by its files and by its port."""
+"""A server with many kinds of topics, to read by its files and by its Kafka port."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +16,11 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="package")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]:
-    """A server that was filled by Kafka clients and leased producers, and killed in between."""
+    """A server that Kafka clients and leased producers fill, killed in between."""
     with PidleaseServer(tmp_path_factory.mktemp("live")) as running:
-        make_topic(running.bootstrap, "t", PARTITIONS, segment_bytes="20000")
+        # The timestamps are of long ago: retention would delete segments during slow tests.
+        kept = {"segment_bytes": "20000", "retention_ms": "-1"}
+        make_topic(running.bootstrap, "t", PARTITIONS, **kept)
         make_topic(running.bootstrap, "other", 1)
         fill_by_clients(running, 0)
         fill_by_leases(running)

@@ -62,7 +62,7 @@ def stored(batches: Sequence[bytes]) -> list[StoredBatch]:
 def ours(
     batches: Sequence[bytes], part: KafkaPart | None = None, *, fail: bool = True
 ) -> list[dict[str, Any]]:
-    """Rows, with their times in microseconds: not all are such that Python knows them."""
+    """Return rows with timestamps in microseconds: Python has no datetime for some."""
     found = records(part or part_of(), stored(batches), headers=True, fail_on_data_loss=fail)
     table = pa.Table.from_batches(list(found), columns.schema(headers=True))
     table.validate(full=True)
@@ -85,7 +85,7 @@ def theirs(batches: Sequence[bytes]) -> list[dict[str, Any]]:
 def by_the_book(batch: bytes) -> list[dict[str, Any]]:
     """One record after the other, as Kafka describes them.
 
-    aiokafka takes a record's attributes for a varint; they are a byte.
+    aiokafka reads a record's attributes as a varint; they are a byte.
     """
     header = read_header(batch)
     reader = Reader(batch[HEADER_BYTES:])
@@ -125,7 +125,7 @@ def _ms(micros: int | None) -> int | None:
 
 
 def _time(ms: int) -> int | None:
-    """A time as 64 bits hold it; None: it is none for Spark."""
+    """Return a timestamp in microseconds; None if it exceeds 64 bits."""
     ms = (ms + 2**63) % 2**64 - 2**63
     return ms if abs(ms) <= (2**63 - 1) // 1000 else None
 

@@ -36,7 +36,7 @@ def rows(spark: "SparkSession", kind: str, server: KafkaServer, **options: str) 
 
 
 def part_of(server: KafkaServer, topic: str) -> KafkaPart:
-    """All of partition 0, as it is now."""
+    """Return the whole of partition 0."""
     log = ClusterLog(server.bootstrap, (), 30)
     try:
         ((start, end),) = log.ranges([TopicPartition(topic, 0)]).values()
@@ -51,7 +51,7 @@ def sends_of_part(part: KafkaPart) -> list[dict[str, Any]]:
 
 
 def transactions(server: KafkaServer, topic: str) -> None:
-    """Committed and aborted ones of two producers, and records of none between them."""
+    """Send committed and aborted transactions, and records without one between them."""
     plain = Producer({"bootstrap.servers": server.bootstrap})
     producers = []
     for name in ("a", "b"):

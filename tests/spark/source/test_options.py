@@ -1,4 +1,4 @@
-"""Options of the source: refused before anything is read, by a text that names what is meant."""
+"""Options of the source: invalid ones are refused before anything is read."""
 
 import pickle
 from collections.abc import Mapping

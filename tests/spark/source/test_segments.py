@@ -1,4 +1,4 @@
-"""A data directory read by its files: sends, damage, torn tails, what is deleted; without Spark."""
+"""A data directory read by files: sends, damage, torn tails, deleted segments; without Spark."""
 
 import os
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def history(random: Random, count: int) -> list[NewBatch]:
 
 
 def fill(logs: Logs, made: list[NewBatch]) -> None:
-    """Append one by one, so that segments are as long as they should."""
+    """Append one by one, so that segments roll at their size."""
     for each in made:
         logs.append("t", 0, [each])
 

@@ -1,4 +1,4 @@
-"""`spark.readStream`: micro-batches, their limits, restarts, and what is lost on the way."""
+"""`spark.readStream`: micro-batches, their limits, restarts, and lost records."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ def fill(logs: Logs, topic: str, partition: int, count: int, first: int = 0) -> 
 def stream(
     spark: "SparkSession", checkpoint: Path, options: dict[str, str], end_at: int = 1000
 ) -> Batches:
-    """Read all that is there from where the checkpoint says."""
+    """Read all records after the checkpoint."""
     found: Batches = []
 
     def take(batch: "DataFrame", _: int) -> None:
@@ -71,7 +71,7 @@ def _rows_of_task(rows: Any) -> Any:
 
 
 def check_batch(batch: list[tuple[int, str, int, int]]) -> None:
-    """One task for each partition, and the offsets of a task one after the other."""
+    """Check that each partition is one task, with its offsets in order."""
     tasks: dict[tuple[str, int], set[int]] = {}
     last: dict[tuple[str, int], int] = {}
     for task, topic, partition, offset in batch:
