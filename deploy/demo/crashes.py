@@ -11,6 +11,7 @@ from deploy.demo import DemoError
 from deploy.demo.clients import Client
 from deploy.demo.upstream import Upstream
 from tests.crash.lives import Retries, get_on
+from tests.servers.process import ServerProcess
 from tests.servers.waiting import WAIT_S, until
 
 
@@ -44,8 +45,6 @@ _CALM_S: Final = 3.0
 _BROKER_DOWN_S: Final = 1.0
 #: Both clients at once is the better moment; one of them will do when it does not come soon.
 _BOTH_S: Final = 3.0
-#: By then a batch that was just sent has reached the server.
-_REACH_S: Final = 0.003
 _LOOK_S: Final = 0.001
 _LOOKS_BEFORE_DEATH: Final = 10
 #: By then a client has read every response that a dead server had still sent.
@@ -128,10 +127,7 @@ class Crasher:
 
     def _crash(self, crash: Crash) -> Kill:
         server = self.lives.server
-        batches = self._fault() if crash.fault else self._moment()
-        given = self._unacknowledged()
-        if not crash.fault:
-            server.kill9()
+        batches, records = self._fault() if crash.fault else self._kill9(server.process)
         began = time.monotonic()
         if (code := server.wait_exit()) != -signal.SIGKILL:
             raise DemoError(f"{crash.name}: the proxy ended with {code}")
@@ -139,8 +135,7 @@ class Crasher:
         if crash.fault and "fault: kill" not in log[self._log_begins :]:
             raise DemoError(f"{crash.name}: it died, but not there")
         self._log_begins = len(log)
-        time.sleep(_SETTLE_S)
-        kill = Kill(crash, len(self.lives.lives), batches, self._still(given))
+        kill = Kill(crash, len(self.lives.lives), batches, records)
         following = self.plan[len(self.kills) + kill.in_flight :]
         self.start(following[0].fault if following else "")
         return replace(kill, down_s=time.monotonic() - began)
@@ -149,12 +144,9 @@ class Crasher:
         """Kill the upstream Kafka; the proxy goes on, and so do the clients."""
         if self.upstream is None:
             raise DemoError("there is no upstream Kafka")
-        batches = self._moment()
-        given = self._unacknowledged()
-        self.upstream.kafka.process.kill9()
+        kill = Kill(crash, len(self.lives.lives), *self._kill9(self.upstream.kafka.process))
         began = time.monotonic()
         time.sleep(_BROKER_DOWN_S)
-        kill = Kill(crash, len(self.lives.lives), batches, self._still(given))
         self.upstream.kafka.start()
         return replace(kill, down_s=time.monotonic() - began)
 
@@ -169,26 +161,32 @@ class Crasher:
     def _in_flight(self) -> list[int]:
         return [client.batches_in_flight() for client in self.clients]
 
-    def _moment(self) -> int:
-        """Wait until the clients have batches in flight; return how many."""
+    def _kill9(self, process: ServerProcess) -> tuple[int, int]:
+        """Kill it with batches in flight; return them, and the records that it left unacknowledged.
+
+        It is stopped first. By the time that the clients have read each response that was still
+        sent, the records without one are known; if there are none, it goes on.
+        """
         get_on(self.clients, within_s=WAIT_S, poll_s=_LOOK_S)
         time.sleep(_CALM_S)
         both_until = time.monotonic() + _BOTH_S
         deadline = time.monotonic() + WAIT_S
-        while True:
+        while time.monotonic() < deadline:
+            if not process.alive:
+                raise DemoError("it ended before it was killed" + process.tail())
             batches = self._in_flight()
             if all(batches) or (any(batches) and time.monotonic() > both_until):
-                time.sleep(_REACH_S)
-                if any(self._in_flight()):
-                    return sum(batches)
-            if not self.lives.server.alive:
-                raise DemoError("the proxy ended before it was killed")
-            if time.monotonic() > deadline:
-                raise DemoError(f"within {WAIT_S:.0f} s the clients never had batches in flight")
+                given = self._unacknowledged()
+                with process.stopped():
+                    time.sleep(_SETTLE_S)
+                    if records := self._still(given):
+                        process.kill9()
+                        return sum(batches), records
             time.sleep(_LOOK_S)
+        raise DemoError(f"within {WAIT_S:.0f} s the clients never had batches in flight")
 
-    def _fault(self) -> int:
-        """Wait until the server has died by itself; return the batches in flight then.
+    def _fault(self) -> tuple[int, int]:
+        """Wait until the server has died by itself; return the same.
 
         The clients notice the death as soon as we do and count anew, so these are the counts just
         before it. At least one was in flight: the batch at the fault point itself.
@@ -200,4 +198,6 @@ class Crasher:
             return not self.lives.server.alive
 
         until(died, "the server to die at its fault point", _LOOK_S)
-        return max(1, *counts)
+        given = self._unacknowledged()
+        time.sleep(_SETTLE_S)
+        return max(1, *counts), self._still(given)

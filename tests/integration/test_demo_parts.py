@@ -2,6 +2,8 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -99,26 +101,34 @@ def test_duplicates_are_counted_over_all_lives() -> None:
 
 
 class _FakeServer:
-    """Dies at once, always by SIGKILL."""
+    """Dies by SIGKILL: when it is killed, or at once where it has a fault plan."""
 
     def __init__(self, client: "_FakeClient", *, answers_before_death: int) -> None:
         self.settings = {"fsync": "batch"}
         self.started: list[str] = []
         self.log = ""
+        self.stops = 0
         self._client = client
         self._answers = answers_before_death
+
+    @property
+    def process(self) -> "_FakeServer":
+        return self
 
     @property
     def alive(self) -> bool:
         return not self.settings.get("faults")
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.stops += 1
+        yield
+        self._client.give()
+
     def kill9(self) -> None:
         pass
 
     def wait_exit(self) -> int:
-        if self._answers:
-            self._answers -= 1
-            self._client.ledger.unacknowledged.clear()
         if not self.alive:
             self.log += "fault: kill after fsync"
         return -9
@@ -131,6 +141,15 @@ class _FakeServer:
 
     def log_text(self) -> str:
         return self.log
+
+    def tail(self) -> str:
+        return ""
+
+    def sleep(self, seconds: float) -> None:
+        """While the clients settle, they read the responses that were still sent."""
+        if seconds == crashes._SETTLE_S and self._answers:
+            self._answers -= 1
+            self._client.ledger.unacknowledged.clear()
 
 
 class _FakeClient:
@@ -148,16 +167,21 @@ class _FakeClient:
 
 
 def _crasher(
-    monkeypatch: pytest.MonkeyPatch, lines: list[str], *, answers_before_death: int
+    monkeypatch: pytest.MonkeyPatch,
+    lines: list[str],
+    *,
+    answers_before_death: int,
+    plan: tuple[crashes.Crash, ...] = (KILL, AFTER_FSYNC, KILL),
 ) -> tuple[Crasher, _FakeServer]:
-    for name in ("_CALM_S", "_SETTLE_S", "_BROKER_DOWN_S"):
-        monkeypatch.setattr(crashes, name, 0.0)
-    monkeypatch.setattr(crashes, "get_on", lambda *_, **__: None)
     client = _FakeClient()
     server = _FakeServer(client, answers_before_death=answers_before_death)
+    if plan[0].fault:
+        server.settings["faults"] = plan[0].fault
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=server.sleep)
+    monkeypatch.setattr(crashes, "time", clock)
+    monkeypatch.setattr(crashes, "get_on", lambda *_, **__: None)
     lives = Retries(cast(PidleaseServer, server))
     lives.new_life()
-    plan = (KILL, AFTER_FSYNC, KILL)
     return Crasher(lives, lines.append, plan, clients=[cast(Client, client)]), server
 
 
@@ -175,17 +199,30 @@ def test_each_life_is_started_with_the_fault_it_is_to_die_of(
     assert not crasher.strays
 
 
-def test_a_kill_whose_batches_were_answered_after_all_is_made_again(
+def test_a_server_whose_batches_were_answered_after_all_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines: list[str] = []
-    crasher, server = _crasher(monkeypatch, lines, answers_before_death=1)
+    crasher, server = _crasher(monkeypatch, [], answers_before_death=1)
 
     crasher.run()
 
-    assert [kill.crash for kill in crasher.kills] == [KILL, AFTER_FSYNC, KILL]
+    assert [kill.life for kill in crasher.kills] == [1, 2, 3]
+    assert server.stops == 3
+    assert not crasher.strays
+
+
+def test_a_crash_whose_batches_were_answered_after_all_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    plan = (AFTER_FSYNC, KILL)
+    crasher, server = _crasher(monkeypatch, lines, answers_before_death=1, plan=plan)
+
+    crasher.run()
+
+    assert [kill.crash for kill in crasher.kills] == [AFTER_FSYNC, KILL]
     assert [kill.life for kill in crasher.strays] == [1]
-    assert server.started == ["", AFTER_FSYNC.fault, "", ""]
+    assert server.started == [AFTER_FSYNC.fault, "", ""]
     assert lines[0].startswith("missed: ")
 
 
@@ -202,8 +239,9 @@ def test_a_server_that_died_elsewhere_is_no_crash_at_its_fault_point(
 def test_a_kill_of_kafka_leaves_the_proxy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     crasher, server = _crasher(monkeypatch, [], answers_before_death=0)
     did: list[str] = []
-    process = SimpleNamespace(kill9=lambda: did.append("killed"))
-    kafka = SimpleNamespace(process=process, start=lambda: did.append("restarted"))
+    broker = _FakeServer(_FakeClient(), answers_before_death=0)
+    monkeypatch.setattr(broker, "kill9", lambda: did.append("killed"))
+    kafka = SimpleNamespace(process=broker, start=lambda: did.append("restarted"))
     crasher.plan = (KILL, BROKER, KILL)
     with pytest.raises(DemoError, match="no upstream Kafka"):
         crasher.run()
@@ -217,7 +255,7 @@ def test_a_kill_of_kafka_leaves_the_proxy_alone(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kills_that_keep_missing_end_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    crasher, _ = _crasher(monkeypatch, [], answers_before_death=99)
+    crasher, _ = _crasher(monkeypatch, [], answers_before_death=99, plan=(AFTER_FSYNC,))
 
     with pytest.raises(DemoError, match="keep missing"):
         crasher.run()

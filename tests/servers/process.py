@@ -115,7 +115,8 @@ class ServerProcess:
             until(lambda: all(map(_stands_still, tasks)), "each thread to stand still", 0.005)
             yield
         finally:
-            os.kill(self.pid, signal.SIGCONT)
+            if self.alive:  # it may have been killed meanwhile
+                os.kill(self.pid, signal.SIGCONT)
 
     def wait_until(self, answers: Callable[[], bool], timeout_s: float) -> None:
         """Wait until `answers()` is true; raise early if the process has ended."""
@@ -153,4 +154,7 @@ def _may_fork(command: Sequence[str]) -> bool:
 
 
 def _stands_still(task: Path) -> bool:
-    return task.read_text().rpartition(")")[2].split()[0] == "T"
+    try:
+        return task.read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has ended
+        return True
