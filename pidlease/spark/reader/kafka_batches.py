@@ -12,8 +12,8 @@ from aiokafka.helpers import create_ssl_context
 from aiokafka.structs import TopicPartition
 
 from pidlease.copier.batch_translator import BatchTranslator
-from pidlease.copier.cluster_pair import Cluster
-from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Chunk
+from pidlease.copier.cluster_pair import ClusterConnection
+from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, FetchedChunk
 from pidlease.copier.errors import CopyError
 from pidlease.spark.reader.errors import ReadError
 from pidlease.spark.reader.log_directory import Span
@@ -55,7 +55,7 @@ class Servers:
     def __init__(self, servers: str, security: Security, seconds: float) -> None:
         self._reached: Final = servers, security, seconds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._cluster: Cluster | None = None
+        self._cluster: ClusterConnection | None = None
 
     def topics(self) -> dict[str, int]:
         """All topics, and how many partitions each has.
@@ -64,7 +64,7 @@ class Servers:
             ReadError: there is no answer.
         """
 
-        async def ask(cluster: Cluster) -> dict[str, int]:
+        async def ask(cluster: ClusterConnection) -> dict[str, int]:
             loop = asyncio.get_running_loop()
             give_up = loop.time() + self._reached[2]
             while True:
@@ -88,12 +88,12 @@ class Servers:
             ReadError: there is no answer.
         """
 
-        async def span(cluster: Cluster, place: tuple[str, int]) -> Span:
+        async def span(cluster: ClusterConnection, place: tuple[str, int]) -> Span:
             where = TopicPartition(*place)
-            start = await cluster.asked.offset(where, EARLIEST)
-            return Span(start, await cluster.asked.offset(where, LATEST, READ_COMMITTED))
+            start = await cluster.reader.offset(where, EARLIEST)
+            return Span(start, await cluster.reader.offset(where, LATEST, READ_COMMITTED))
 
-        async def ask(cluster: Cluster) -> list[Span]:
+        async def ask(cluster: ClusterConnection) -> list[Span]:
             return await asyncio.gather(*(span(cluster, place) for place in places))
 
         return dict(zip(places, self._run(ask), strict=True))
@@ -106,7 +106,7 @@ class Servers:
                 loop.run_until_complete(cluster.close())
             loop.close()
 
-    def _run(self, ask: Callable[[Cluster], Awaitable[Answer]]) -> Answer:
+    def _run(self, ask: Callable[[ClusterConnection], Awaitable[Answer]]) -> Answer:
         async def run() -> Answer:
             if self._cluster is None:
                 self._cluster = await _connected(*self._reached)
@@ -120,7 +120,7 @@ class Servers:
             raise ReadError(str(error)) from None
 
 
-async def _connected(servers: str, security: Security, seconds: float) -> Cluster:
+async def _connected(servers: str, security: Security, seconds: float) -> ClusterConnection:
     """A cluster, connected.
 
     Raises:
@@ -130,7 +130,7 @@ async def _connected(servers: str, security: Security, seconds: float) -> Cluste
     settings = _Patience(int(min(give_up_ms, _REQUEST_MS)), give_up_ms)
     try:
         options = {"client_id": "pidlease-spark", **_aiokafka(security)}
-        cluster = Cluster(servers, servers, settings, options)
+        cluster = ClusterConnection(servers, servers, settings, options)
     except (OSError, ValueError) as error:
         raise CopyError(f"{servers} cannot be reached so: {error}") from None
     try:
@@ -177,13 +177,13 @@ class _Ahead:
     def __init__(self, part: KafkaPart) -> None:
         self._part: Final = part
         #: What came; None: that is all.
-        self._came: Final[queue.Queue[Chunk | None]] = queue.Queue(_AHEAD)
+        self._came: Final[queue.Queue[FetchedChunk | None]] = queue.Queue(_AHEAD)
         self._over: Final = threading.Event()
         self._error: BaseException | None = None
         self._cancel: Callable[[], None] | None = None
         self._thread: Final = threading.Thread(target=self._run, name=f"read {name_of(part)}")
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[FetchedChunk]:
         """The fetches.
 
         Raises:
@@ -224,10 +224,10 @@ class _Ahead:
             place = TopicPartition(part.topic, part.partition)
             span = part.start, part.end
             moved = loop.time()
-            async for chunk in cluster.asked.chunks(place, *span, READ_COMMITTED):
+            async for chunk in cluster.reader.chunks(place, *span, READ_COMMITTED):
                 if not self._put(chunk):
                     return
-                if chunk.behind >= 0:
+                if chunk.next_offset >= 0:
                     moved = loop.time()
                 elif loop.time() - moved > part.seconds:
                     # It was cut since that was planned; what is asked does not wait for ever.
@@ -238,7 +238,7 @@ class _Ahead:
         finally:
             await cluster.close()
 
-    def _put(self, found: Chunk | None) -> bool:
+    def _put(self, found: FetchedChunk | None) -> bool:
         """Hand over; whether anybody takes it."""
         while not self._over.is_set():
             try:

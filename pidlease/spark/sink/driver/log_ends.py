@@ -6,7 +6,7 @@ from typing import Final
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.copier.cluster_pair import Cluster
+from pidlease.copier.cluster_pair import ClusterConnection
 from pidlease.copier.cluster_reader import EARLIEST, LATEST
 from pidlease.copier.resume_position import last_in_log
 from pidlease.spark.errors import SinkError
@@ -30,7 +30,7 @@ class LogEnds:
         cluster: the destination, reached.
     """
 
-    def __init__(self, settings: SinkSettings, cluster: Cluster) -> None:
+    def __init__(self, settings: SinkSettings, cluster: ClusterConnection) -> None:
         self._settings: Final = settings
         self._cluster: Final = cluster
 
@@ -43,8 +43,8 @@ class LogEnds:
         found: dict[Place, tuple[int, int]] = {}
         for place, offset in state.ends.items():
             there = TopicPartition(*place)
-            begin = await self._cluster.asked.offset(there, EARLIEST)
-            end = await self._cluster.asked.offset(there, LATEST)
+            begin = await self._cluster.reader.offset(there, EARLIEST)
+            end = await self._cluster.reader.offset(there, LATEST)
             if end < offset:
                 raise SinkError(
                     f"the checkpoint is ahead of the destination: {place} ends at {end}, and was"
@@ -86,7 +86,7 @@ class LogEnds:
                     " were sent were there"
                 )
             there, span = TopicPartition(*place), (max(begin, offset), end)
-            highs = await last_in_log(self._cluster.asked, there, span)
+            highs = await last_in_log(self._cluster.reader, there, span)
             if not known and (others := {pid for pid in highs if pid > 0} - ours):
                 self._doubt(
                     f"the lease of PID {min(gone)} has ended, and its name was granted to others"

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka.structs import TopicPartition
 
 from pidlease.client.lease_client import LeaseClient
-from pidlease.copier.cluster_pair import Cluster
+from pidlease.copier.cluster_pair import ClusterConnection
 from pidlease.copier.cluster_reader import LATEST
 from pidlease.copier.errors import CopyError
 from pidlease.spark.errors import SinkError
@@ -41,7 +41,9 @@ class Runs:
         leases: its HTTP port.
     """
 
-    def __init__(self, settings: SinkSettings, cluster: Cluster, leases: LeaseClient) -> None:
+    def __init__(
+        self, settings: SinkSettings, cluster: ClusterConnection, leases: LeaseClient
+    ) -> None:
         self._settings: Final = settings
         self._cluster: Final = cluster
         self._leases: Final = leases
@@ -161,7 +163,7 @@ class Runs:
                 place = Place(topic, number)
                 if place in ends:
                     continue
-                end = await self._cluster.asked.offset(TopicPartition(*place), LATEST)
+                end = await self._cluster.reader.offset(TopicPartition(*place), LATEST)
                 if end and not self._settings.append:
                     raise SinkError(
                         f"{place} of the destination has records already, of which this checkpoint"
@@ -259,7 +261,7 @@ async def reached(settings: SinkSettings) -> AsyncIterator[Runs]:
     servers = settings.bootstrap_servers.split(",")
     timeout_s = settings.request_timeout_ms / 1000
     async with LeaseClient(settings.leases, timeout_s=timeout_s) as leases:
-        cluster = Cluster("the destination", servers, patience, security)
+        cluster = ClusterConnection("the destination", servers, patience, security)
         try:
             await cluster.start()
             yield Runs(settings, cluster, leases)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pidlease.client.settings import Codec
-from pidlease.copier.copied_batch import CopiedBatch, Writer
+from pidlease.copier.copied_batch import CopiedBatch, RecordWriter
 from pidlease.spark.errors import SinkError
 from pidlease.spark.sink.query_columns import Columns
 from pidlease.spark.sink.task.row_numbers import Rows
@@ -47,7 +47,7 @@ class Encoder:
             begin = end
 
     def _batch(self, content: "_Content", numbers: np.ndarray, begin: int, end: int) -> CopiedBatch:
-        writer = Writer()
+        writer = RecordWriter()
         keys, values, headers, times = content.part(begin, end)
         for place in range(end - begin):
             writer.add(times[place], keys[place], values[place], headers[place])
