@@ -24,8 +24,8 @@ from pidlease.client.leader_connections import BROKEN, LeaderConnection, LeaderC
 from pidlease.client.partition_queue import Host, PartitionQueue, SenderSession
 from pidlease.client.pending_batch import PendingBatch
 from pidlease.client.produce_messages import (
+    BatchResult,
     PartitionBatch,
-    PartitionResult,
     ProduceRequestV8,
     ProduceResponseV8,
     ResponseAction,
@@ -188,7 +188,7 @@ class Sender:
         partition: PartitionQueue,
         batch: PendingBatch,
         connection: LeaderConnection,
-        result: PartitionResult,
+        result: BatchResult,
     ) -> None:
         after_failed = bool(partition.in_flight.failed)
         action, expected, moved = meaning_of(result, batch.sealed, after_failed=after_failed)
@@ -212,7 +212,7 @@ class Sender:
         partition: PartitionQueue,
         batch: PendingBatch,
         action: ResponseAction,
-        result: PartitionResult,
+        result: BatchResult,
     ) -> None:
         """End the session: the server will never store this batch, and none that follows it."""
         text = f"{partition}: error {result.code}: {result.message or action.value}"

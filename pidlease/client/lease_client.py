@@ -1,4 +1,4 @@
-"""lease_pid over HTTP."""
+"""Leases PIDs over HTTP (lease_pid)."""
 
 import time
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from pidlease.http_api.lease_messages import LEASES_MAX, NO_PID
 
 _TOO_MANY: Final = 429
 _SERVER_ERRORS: Final = range(500, 600)
-#: The Date of an answer says whole seconds.
+#: The Date header of a response has whole seconds.
 _DATE_STEP_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseWanted:
-    """What is asked for.
+    """A lease request.
 
     Attributes:
-        pid: -1: a new one, or the name's; or one that was leased.
-        name: of the producer; None: it has none, or the PID says it.
+        pid: -1: a new one, or the name's; else one that was leased before.
+        name: of the producer; None: it has none, or the PID implies it.
         policy: strict or monotonic.
         renew: the name's lease is about to end: lease a new PID.
-        generation: with name, pid and renew: renew only if they are still what the name was
-            granted last; -1: take the name over from whoever has it.
+        generation: with name, pid and renew: renew only if both are still the name's last grant;
+            -1: take over the name from its current producer.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class LeaseWanted:
     generation: int = -1
 
     def body(self) -> dict[str, Any]:
-        """As it is asked for: what is left out has the meaning of its default."""
+        """Return the JSON fields of the request; fields with default values are left out."""
         body: dict[str, Any] = {"topic": self.topic, "partition": self.partition, "pid": self.pid}
         if self.name is not None:
             body |= {"name": self.name, "policy": self.policy, "renew": self.renew}
@@ -54,12 +54,12 @@ class Lease:
     """A lease on a partition.
 
     Attributes:
-        generation: the one to use.
-        sequence_number: where the range of the first batch begins.
-        resume_at: the number of the first record; beyond sequence_number only where the name has
-            got a new PID since.
-        expire_ms: when it ends, in ms since 1970 by the server's clock; -1: not known.
-        ends_at: the same by this process's monotonic clock, in seconds; infinite: not known.
+        generation: the generation to use.
+        sequence_number: first_sequence of the first batch.
+        resume_at: the sequence number of the first record; above sequence_number only after the
+            name has got a new PID.
+        expire_ms: when the lease ends, in ms since 1970 by the server's clock; -1: unknown.
+        ends_at: the same in seconds of this process's monotonic clock; infinite: unknown.
     """
 
     topic: str
@@ -74,7 +74,7 @@ class Lease:
 
 
 class LeaseClient:
-    """Asks for leases.
+    """Leases PIDs from a server.
 
     Parameters:
         url: of the HTTP port, `http://HOST:PORT`.
@@ -105,16 +105,14 @@ class LeaseClient:
         await self._http.aclose()
 
     async def lease_pid(self, topic: str, partition: int, pid: int = NO_PID) -> Lease:
-        """Lease a PID for a partition, or ask where a known one goes on.
+        """Lease a PID for a partition, or the next sequence number of a known PID.
 
         Parameters:
-            topic: what is to be written to,
-            partition: and its partition.
             pid: one that was leased before; -1: a new one.
 
         Raises:
-            LeaseRefusedError: there is no such lease.
-            LeaseUnavailableError: not now; try again.
+            LeaseRefusedError: the server refuses the lease.
+            LeaseUnavailableError: the server cannot lease now; try again.
         """
         return await self._one(LeaseWanted(topic, partition, pid))
 
@@ -130,15 +128,13 @@ class LeaseClient:
         """Lease a name's PID under its next generation: older ones are fenced from then on.
 
         Parameters:
-            topic: what is to be written to,
-            partition: and its partition.
             name: of the producer, 1 to 256 bytes.
             policy: strict or monotonic.
-            renew: its lease is about to end, and nothing is in flight: lease a new PID.
+            renew: the lease is about to end, and no batch is in flight: lease a new PID.
 
         Raises:
-            LeaseRefusedError: there is no such lease.
-            LeaseUnavailableError: not now; try again.
+            LeaseRefusedError: the server refuses the lease.
+            LeaseUnavailableError: the server cannot lease now; try again.
         """
         return await self._one(LeaseWanted(topic, partition, NO_PID, name, policy, renew))
 
@@ -151,14 +147,14 @@ class LeaseClient:
     async def lease_pids(
         self, wanted: Sequence[LeaseWanted]
     ) -> list[Lease | LeaseRefusedError | LeaseUnavailableError]:
-        """Several leases at once; each is granted or refused for itself.
+        """Request several leases at once; the server grants or refuses each one.
 
         Parameters:
-            wanted: at most 1000. Those of one name get one generation.
+            wanted: at most 1000. Those of one name get the same generation.
 
         Raises:
-            LeaseRefusedError: the request as a whole is refused.
-            LeaseUnavailableError: not now; try again.
+            LeaseRefusedError: the server refuses the whole request.
+            LeaseUnavailableError: the server cannot lease now; try again.
         """
         if not 1 <= len(wanted) <= LEASES_MAX:
             raise ValueError(f"{len(wanted)} leases at once; 1 to {LEASES_MAX}")
@@ -178,22 +174,23 @@ _Answer = Lease | LeaseRefusedError | LeaseUnavailableError
 
 
 class _Moment(NamedTuple):
-    """The same moment, in seconds, by this process's monotonic clock and by the machine's."""
+    """A moment in seconds of this process's monotonic clock, and of the machine's clock."""
 
     monotonic: float
     wall: float
 
 
 def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[_Answer]:
-    """What an answer says, for as many as were asked for.
+    """Decode a response.
 
     Parameters:
-        asked: when. Time counts from here on: an answer that comes late, or is read late, must
-            not make a lease look longer than it is.
+        count: how many leases were requested.
+        asked: when the request was sent. A lease's time counts from then: a response that comes
+            late, or is read late, must not make it look longer than it is.
 
     Raises:
-        LeaseRefusedError, LeaseUnavailableError: of the request as a whole.
-        ValueError, KeyError, TypeError, AttributeError: it is no such answer.
+        LeaseRefusedError, LeaseUnavailableError: of the whole request.
+        ValueError, KeyError, TypeError, AttributeError: it is not a valid response.
     """
     body = response.json()
     if response.status_code != httpx.codes.OK:
@@ -233,10 +230,10 @@ def _lease(row: dict[str, Any], asked: float, server_ms: float) -> _Answer:
 
 
 def _server_ms(response: httpx.Response, asked: _Moment) -> float:
-    """The server's time when it was asked, or a little later, in ms since 1970.
+    """Return the server's time at the request, or a little later, in ms since 1970.
 
-    By this machine's clock where that agrees with the answer's Date, which says whole seconds
-    only; otherwise by the Date, of which the whole second is taken for over.
+    It is by this machine's clock if that agrees with the response's Date header, which has whole
+    seconds; otherwise it is the end of the Date's second.
     """
     try:
         there = parsedate_to_datetime(response.headers["Date"]).timestamp()
