@@ -58,7 +58,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_pid_that_is_replaced_is_not_saved_behind_the_next() -> None:
+async def test_a_replaced_pid_is_not_saved_after_the_next() -> None:
     group = Group()
     under_test = CheckpointCommits(group, CopyMetrics())
     copy = Copy(PLACE, checkpoint(1, 40))
@@ -121,7 +121,7 @@ async def test_many_partitions_take_several_commits() -> None:
     assert len(group.sizes) == 3, "nothing is new"
 
 
-def test_who_goes_on_is_not_fenced_by_what_was_sent_before() -> None:
+def test_a_successor_is_not_fenced_by_earlier_batches() -> None:
     """Where nothing is accepted yet, each lease has a generation of its own."""
     before = checkpoint(1, 0)
     nothing = Lease("t.copy", 0, 1, 777, 0, 0, -1, float("inf"))
