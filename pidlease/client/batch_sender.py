@@ -1,16 +1,19 @@
-"""Sends batches and handles their responses.
+"""Sends batches, handles their responses and keeps their deadlines.
 
 The sender itself never waits. Each event of a partition makes the sender look at it, and write all
 that may be sent to its connection at once. Tasks await responses, connections and leases.
 """
 
 import asyncio
+import time
+from asyncio import TimerHandle
 from collections.abc import Iterator
 from typing import Final
 
 from aiokafka.errors import IncompatibleBrokerVersion
 
 from pidlease.client.errors import (
+    DeliveryTimeoutError,
     FencedError,
     LeaseEndedError,
     OutcomeUnknownError,
@@ -21,8 +24,8 @@ from pidlease.client.leader_connections import BROKEN, LeaderConnection, LeaderC
 from pidlease.client.partition_queue import Host, PartitionQueue, SenderSession
 from pidlease.client.pending_batch import PendingBatch
 from pidlease.client.produce_messages import (
+    BatchResult,
     PartitionBatch,
-    PartitionResult,
     ProduceRequestV8,
     ProduceResponseV8,
     ResponseAction,
@@ -185,7 +188,7 @@ class Sender:
         partition: PartitionQueue,
         batch: PendingBatch,
         connection: LeaderConnection,
-        result: PartitionResult,
+        result: BatchResult,
     ) -> None:
         after_failed = bool(partition.in_flight.failed)
         action, expected, moved = meaning_of(result, batch.sealed, after_failed=after_failed)
@@ -209,7 +212,7 @@ class Sender:
         partition: PartitionQueue,
         batch: PendingBatch,
         action: ResponseAction,
-        result: PartitionResult,
+        result: BatchResult,
     ) -> None:
         """End the session: the server will never store this batch, and none that follows it."""
         text = f"{partition}: error {result.code}: {result.message or action.value}"
@@ -256,3 +259,58 @@ class Sender:
     def _rested(self, partition: PartitionQueue) -> None:
         partition.resting = False
         self.wake(partition)
+
+
+class BatchDeadlines:
+    """Wakes partitions after the linger time, and fails batches after the delivery timeout.
+
+    Each partition with a pending batch has one timer for the delivery timeout.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host: Final = host
+        self._delivery_s: Final = host.settings.delivery_timeout_ms / 1000
+        self._linger_s: Final = host.settings.linger_ms / 1000
+        self._timers: dict[PartitionQueue, TimerHandle] = {}
+
+    def close(self) -> None:
+        """Cancel all timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def began(self, partition: PartitionQueue) -> None:
+        """Watch a batch that was just begun."""
+        if partition not in self._timers:
+            self._watch(partition, self._delivery_s)
+        if self._linger_s:
+            self._host.loop.call_later(self._linger_s, self._host.wake, partition)
+        elif not partition.in_flight.open:  # otherwise the next response does it
+            self._host.wake(partition)
+
+    def _watch(self, partition: PartitionQueue, seconds: float) -> None:
+        self._timers[partition] = self._host.loop.call_later(seconds, self._due, partition)
+
+    def _due(self, partition: PartitionQueue) -> None:
+        del self._timers[partition]
+        while (oldest := partition.oldest) is not None:
+            left = oldest.made_at + self._delivery_s - time.monotonic()
+            if left > 0:
+                self._watch(partition, left)
+                return
+            self._overdue(partition, oldest)
+
+    def _overdue(self, partition: PartitionQueue, batch: PendingBatch) -> None:
+        late = f"not delivered within {self._host.settings.delivery_timeout_ms:g} ms"
+        never = DeliveryTimeoutError(f"{partition}: never sent, {late}")
+        if batch.span is None and not partition.loses_none:
+            partition.fail_unsent(never, 1)
+            return
+        # Its sequence numbers are used, or its ids will not come again: no batch may follow it.
+        if batch.span is None:
+            partition.fail_unsent(never)
+        partition.fail_sent(OutcomeUnknownError(f"{partition}: sent, {late}; never sent again"))
+        ended = SessionEndedError(f"{partition}: a record was {late}")
+        partition.end(ended)
+        self._host.refuse(ended)
+        self._host.resolved(partition)

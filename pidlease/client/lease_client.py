@@ -1,4 +1,4 @@
-"""lease_pid over HTTP."""
+"""Leases PIDs over HTTP (lease_pid)."""
 
 import time
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ class LeaseClient:
         """Request several leases at once; each is granted or refused for itself.
 
         Parameters:
-            wanted: at most 1000. Those of one name get one generation.
+            wanted: at most 1000. Those of one name get the same generation.
 
         Raises:
             LeaseRefusedError: the request as a whole is refused.

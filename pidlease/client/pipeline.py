@@ -8,8 +8,7 @@ from typing import Any, Final
 from aiokafka.errors import KafkaError
 
 from pidlease.client.background_tasks import BackgroundTasks
-from pidlease.client.batch_deadlines import BatchDeadlines
-from pidlease.client.batch_sender import Sender
+from pidlease.client.batch_sender import BatchDeadlines, Sender
 from pidlease.client.errors import (
     OutcomeUnknownError,
     ProducerClosedError,

@@ -49,8 +49,8 @@ class PartitionBatch(NamedTuple):
     data: bytes | bytearray
 
 
-class PartitionResult(NamedTuple):
-    """A partition's part of a Produce response.
+class BatchResult(NamedTuple):
+    """The result of a partition's batch in a Produce response.
 
     Attributes:
         offset: of the batch's first record; -1: not returned.
@@ -70,7 +70,7 @@ class ProduceResponseV8:
     API_KEY: Final = API_PRODUCE
     API_VERSION: Final = API_VERSION
 
-    def __init__(self, parts: list[PartitionResult]) -> None:
+    def __init__(self, parts: list[BatchResult]) -> None:
         self.parts: Final = parts
 
     @classmethod
@@ -86,7 +86,7 @@ class ProduceResponseV8:
             raise ValueError(f"not a Produce response: {error}") from None
 
 
-def _parts(data: memoryview, at: int) -> Iterator[PartitionResult]:
+def _parts(data: memoryview, at: int) -> Iterator[BatchResult]:
     (topics,) = _INT32.unpack_from(data, at)
     at += 4
     for _ in range(topics):
@@ -100,7 +100,7 @@ def _parts(data: memoryview, at: int) -> Iterator[PartitionResult]:
             for _ in range(errors):
                 _, at = _string(data, at + 4)
             message, at = _string(data, at)
-            yield PartitionResult(topic, partition, code, offset, message)
+            yield BatchResult(topic, partition, code, offset, message)
 
 
 def _string(data: memoryview, at: int) -> tuple[str, int]:
@@ -198,9 +198,7 @@ class ResponseMeaning(NamedTuple):
 _STORED: Final = ResponseMeaning(ResponseAction.STORED)
 
 
-def meaning_of(
-    result: PartitionResult, span: SequenceRange, *, after_failed: bool
-) -> ResponseMeaning:
+def meaning_of(result: BatchResult, span: SequenceRange, *, after_failed: bool) -> ResponseMeaning:
     """Classify the result of a batch.
 
     Parameters:
@@ -224,7 +222,7 @@ def meaning_of(
 
 
 def _out_of_order(
-    result: PartitionResult, span: SequenceRange, *, after_failed: bool
+    result: BatchResult, span: SequenceRange, *, after_failed: bool
 ) -> ResponseMeaning:
     if after_failed:
         return ResponseMeaning(ResponseAction.RETRY_IN_ORDER)

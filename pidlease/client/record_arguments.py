@@ -129,7 +129,7 @@ def check_timestamp(timestamp_ms: int | None) -> None:
 
 
 def check_sequence_id(sequence_id: int | None) -> None:
-    """Refuse what is no number of a record.
+    """Validate a sequence_id.
 
     Raises:
         TypeError: it is no int.

@@ -1,4 +1,4 @@
-"""What a fetch of the source brings, made into batches for the destination."""
+"""Translates batches fetched from the source into batches for the destination."""
 
 import time
 from collections.abc import Iterator
@@ -8,8 +8,14 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from pidlease.copier.cluster_reader import Chunk
-from pidlease.copier.copied_batch import CopiedBatch, Records, Writer, unpacked, with_identity
+from pidlease.copier.cluster_reader import FetchedChunk
+from pidlease.copier.copied_batch import (
+    CopiedBatch,
+    CopiedRecords,
+    RecordWriter,
+    unpacked,
+    with_identity,
+)
 from pidlease.copier.errors import CopyError
 from pidlease.kafka.records.record_batch import (
     CODEC_BITS,
@@ -20,25 +26,25 @@ from pidlease.kafka.records.record_batch import (
     check_intact,
 )
 
-#: Batches of at least so many bytes go on as they are; smaller ones are joined.
+#: Batches of at least so many bytes are copied one by one; smaller ones are joined.
 _WHOLE_BYTES: Final = 8 << 10
-#: What joined ones have at most, unpacked.
+#: The most bytes of joined batches, decompressed.
 _JOINED_BYTES: Final = 128 << 10
-#: Attributes that a batch may have which goes on as it is: its codec, and that it was part of a
+#: The attributes that a batch may have to be copied as a whole: a codec, and the membership of a
 #: transaction (which has been committed).
 _PLAIN_BITS: Final = CODEC_BITS | 0x10
 _TRANSACTIONAL_BIT: Final = 0x10
 
 
 class BatchTranslator:
-    """A partition's.
+    """Translates the batches of one partition.
 
     Parameters:
         place: the source's topic and partition, for messages.
-        position: the source's first offset to be copied.
+        position: the first offset to copy.
 
     Attributes:
-        position: everything before it has been given out, or is not to be copied.
+        position: all records below it were returned, or are not copied.
     """
 
     def __init__(self, place: str, position: int) -> None:
@@ -48,11 +54,11 @@ class BatchTranslator:
         self._small_bytes = 0
         self._seen = position
 
-    def batches(self, chunk: Chunk) -> Iterator[CopiedBatch]:
-        """A fetch's records, in their order, in batches; `position` is behind them when they end.
+    def batches(self, chunk: FetchedChunk) -> Iterator[CopiedBatch]:
+        """Yield batches of a fetch's records; at the end, `position` is the offset after them.
 
         Raises:
-            CopyError: something of it cannot be read.
+            CopyError: a batch cannot be read.
         """
         for header, batch in self.committed(chunk):
             if header.last_offset < self.position or not header.records:
@@ -72,16 +78,16 @@ class BatchTranslator:
         self.position = max(self.position, self._seen)
 
     def skip_to(self, position: int) -> None:
-        """Leave out what comes before an offset: the source does not have it any more."""
+        """Skip the records below an offset: the source has deleted them."""
         self.position = self._seen = position
 
-    # ------------------------------------------------------------------ what is to be copied
+    # ------------------------------------------------------------------ reading
 
-    def committed(self, chunk: Chunk) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Batches without markers, and without those of transactions that were aborted.
+    def committed(self, chunk: FetchedChunk) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Yield the batches without control batches and without aborted transactions.
 
-        As Kafka's consumer does it (CompletedFetch): a producer's batches are left out from the
-        first offset of its aborted transaction to its next marker.
+        As Kafka's consumer (CompletedFetch): a producer's batches are skipped from the first offset
+        of its aborted transaction to its next marker.
         """
         waiting = sorted(chunk.aborted, key=lambda each: each[1], reverse=True)
         aborted: set[int] = set()
@@ -96,8 +102,8 @@ class BatchTranslator:
             else:
                 yield header, batch
 
-    def _intact(self, chunk: Chunk) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """The whole batches.
+    def _intact(self, chunk: FetchedChunk) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Yield the whole batches, validated.
 
         Raises:
             CopyError: one is not intact.
@@ -114,15 +120,15 @@ class BatchTranslator:
                 where = f"{self._place}, offset {header.base_offset}"
                 raise CopyError(f"{where}: {error}; look at the source") from None
             if header.attributes & CODEC_BITS >= len(CODECS):
-                raise self._unreadable(header, ValueError("compressed by nothing that is known"))
+                raise self._unreadable(header, ValueError("unknown codec"))
             self._seen = header.last_offset + 1
             yield header, batch
 
     # ------------------------------------------------------------------ writing
 
     def _one(self, header: BatchHeader, batch: memoryview) -> Iterator[CopiedBatch]:
-        """A batch by itself: as it is, or written anew."""
-        records: Records | None = None
+        """Copy one batch as a whole, or encode it again."""
+        records: CopiedRecords | None = None
         if (
             not header.attributes & ~_PLAIN_BITS
             and header.records == header.last_offset_delta + 1
@@ -146,8 +152,8 @@ class BatchTranslator:
             yield from self._rewritten(small)
 
     def _rewritten(self, found: list[tuple[BatchHeader, memoryview]]) -> Iterator[CopiedBatch]:
-        """Batches written anew as one, record by record; their timestamps as consumers see them."""
-        writer = Writer()
+        """Encode batches again as one, record by record, with the timestamps that consumers see."""
+        writer = RecordWriter()
         offsets: list[int] = []
         for header, batch in found:
             try:

@@ -1,7 +1,7 @@
-"""How far a copy is gets saved: one commit at a time, the newer one behind the older one.
+"""Commits the checkpoints of copies, one commit at a time, in order.
 
-A checkpoint that came in behind the next PID's would be taken up after a kill: what stands there
-under the next PID would be copied again.
+If a checkpoint were stored after that of the partition's next PID, a copier that resumes from it
+would copy the records of the next PID again.
 """
 
 import asyncio
@@ -11,49 +11,49 @@ from typing import Final, Protocol
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.copier.copy_checkpoint import Checkpoint
+from pidlease.copier.cluster_reader import RETRY_S
+from pidlease.copier.copy_checkpoint import CopyCheckpoint
 from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.group_membership import Saved, UnavailableError
 
 _log = logging.getLogger(__name__)
 
-_REST_S: Final = 0.2
-#: A commit of more partitions would be too large for one batch of Kafka's offsets.
+#: With more partitions, a commit would be too large for one batch of Kafka's offsets topic.
 _COMMIT_MAX: Final = 500
 
 
 class Commits(Protocol):
-    """Where it is saved; see `membership.GroupMembership`."""
+    """The offsets of the consumer group."""
 
     async def commit(self, saved: Mapping[TopicPartition, Saved]) -> None:
-        """Save."""
+        """Commit offsets with their metadata."""
 
     async def saved(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Saved]:
-        """What is saved."""
+        """Return the committed offsets with their metadata."""
 
 
 class Savable(Protocol):
     """A partition's copy.
 
     Attributes:
-        done: what may be saved; None: nothing now.
-        kept: what was saved last.
+        done: the checkpoint to commit; None: none now.
+        kept: the checkpoint committed last.
     """
 
-    done: Checkpoint | None
-    kept: Checkpoint | None
+    done: CopyCheckpoint | None
+    kept: CopyCheckpoint | None
 
     @property
     def place(self) -> TopicPartition:
-        """Of the source."""
+        """The source's topic and partition."""
 
 
 class CheckpointCommits:
-    """See the module's text.
+    """Commits checkpoints, one commit at a time.
 
     Parameters:
-        commits: where it is saved.
-        metrics: counts it.
+        commits: the offsets of the group.
+        metrics: counts the commits.
     """
 
     def __init__(self, commits: Commits, metrics: CopyMetrics) -> None:
@@ -62,17 +62,17 @@ class CheckpointCommits:
         self._lock: Final = asyncio.Lock()
 
     async def save_all(self, copies: Iterable[Savable]) -> None:
-        """Save how far they are.
+        """Commit the checkpoints of copies that have a new one.
 
         Raises:
-            UnavailableError: it is not known to be saved.
-            ReplacedError: it is not saved: they are somebody else's by now.
-            CopyError: it will never be saved.
+            UnavailableError: the outcome of the commit is unknown.
+            ReplacedError: they are not committed: another copier has the partitions.
+            CopyError: they can never be committed.
         """
         new = [each for each in copies if each.done is not None and each.done != each.kept]
         for first in range(0, len(new), _COMMIT_MAX):
             async with self._lock:
-                # As they are now: while it waited, a PID may have been replaced.
+                # Read them under the lock: while this call waited, a PID may have been replaced.
                 due = {
                     each: each.done
                     for each in new[first : first + _COMMIT_MAX]
@@ -83,12 +83,12 @@ class CheckpointCommits:
                 if each.done is not None and each.done.pid == done.pid:
                     each.kept = done
 
-    async def save(self, place: TopicPartition, checkpoint: Checkpoint) -> None:
-        """Save this one now; it is tried again until it is.
+    async def save(self, place: TopicPartition, checkpoint: CopyCheckpoint) -> None:
+        """Commit one checkpoint now, with retries.
 
         Raises:
-            ReplacedError: it is not saved: the partition is somebody else's by now.
-            CopyError: it will never be saved.
+            ReplacedError: it is not committed: another copier has the partition.
+            CopyError: it can never be committed.
         """
         while True:
             try:
@@ -101,19 +101,19 @@ class CheckpointCommits:
                 return
 
     async def saved(self, place: TopicPartition) -> Saved | None:
-        """What is saved; it is asked for until it is told.
+        """Return a partition's committed offset with its metadata, with retries.
 
         Raises:
-            CopyError: the source does not tell.
+            CopyError: the source does not return it.
         """
         while True:
             try:
                 return (await self._commits.saved([place])).get(place)
             except UnavailableError as error:
                 _log.info("%s", error)
-                await asyncio.sleep(_REST_S)
+                await asyncio.sleep(RETRY_S)
 
-    async def _commit(self, checkpoints: Mapping[TopicPartition, Checkpoint]) -> None:
+    async def _commit(self, checkpoints: Mapping[TopicPartition, CopyCheckpoint]) -> None:
         if not checkpoints:
             return
         try:
@@ -121,7 +121,7 @@ class CheckpointCommits:
                 {place: (each.offset, each.metadata()) for place, each in checkpoints.items()}
             )
         except UnavailableError:
-            # What was not answered may still be worked on, and is not to come behind the next one.
-            await asyncio.sleep(_REST_S)
+            # The group may still store a commit without a response; the next one must follow it.
+            await asyncio.sleep(RETRY_S)
             raise
         self._metrics.commits += 1

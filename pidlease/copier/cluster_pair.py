@@ -1,4 +1,4 @@
-"""The two clusters: which topics there are, and that one is not the other."""
+"""The two clusters of a copy: their topics, and that they are not the same."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from aiokafka.protocol.admin import CreateTopicsRequest_v3, CreateTopicsResponse
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from typing_extensions import override
 
-from pidlease.copier.cluster_reader import Asked
+from pidlease.copier.cluster_reader import ClusterReader
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
 from pidlease.kafka.api import API_CREATE_TOPICS
@@ -22,11 +22,12 @@ from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
 
 _log = logging.getLogger(__name__)
 
-#: How long until a topic that was made is seen.
+#: How long it may take until a created topic is visible, and how often to look.
 _SEEN_S: Final = 30.0
 _LOOK_S: Final = 0.1
-_REST_S: Final = 0.5
-#: Kafka's own, which no consumer takes by a pattern.
+#: Back-off before a request to a cluster is sent again.
+_RETRY_S: Final = 0.5
+#: Kafka's own topics, which a pattern does not match.
 _INTERNAL: Final = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 _DEDUPLICATION: Final = "pidlease.deduplication"
 _OFF: Final = "off"
@@ -73,25 +74,25 @@ class _CreateTopic(Request[_CreateTopicsStruct]):  # type: ignore[misc]  # aioka
 
 
 class Patience(Protocol):
-    """How long a cluster is waited for; of a copy's settings, or another client's."""
+    """How long to wait for a cluster: settings of a copy, or of another client."""
 
     @property
     def request_timeout_ms(self) -> int:
-        """How long an answer may take; then it is asked again."""
+        """How long a response may take; then the request is sent again."""
 
     @property
     def give_up_ms(self) -> float:
-        """How long a cluster that does not answer is asked again."""
+        """How long requests are sent again to a cluster that does not respond."""
 
 
-class Cluster:
-    """One of them.
+class ClusterConnection:
+    """The connections to one cluster.
 
     Parameters:
         name: "the source" or "the destination", for messages.
         servers: HOST:PORT, or several.
-        settings: how long it is waited for.
-        security: how it is reached, in aiokafka's words.
+        settings: how long to wait for it.
+        security: aiokafka's options for TLS and SASL.
     """
 
     def __init__(self, name: str, servers: Any, settings: Patience, security: Any) -> None:  # noqa: ANN401 - aiokafka's
@@ -105,16 +106,16 @@ class Cluster:
         }
         self.client: Final = AIOKafkaClient(**options)
         self._admin: Final = AIOKafkaAdminClient(**options)
-        self.asked: Final = Asked(self.client, name, settings.give_up_ms / 1000)
+        self.reader: Final = ClusterReader(self.client, name, settings.give_up_ms / 1000)
         self.cluster_id = ""
         self._give_up_s: Final = settings.give_up_ms / 1000
         self._making: Final = asyncio.Lock()
 
     async def start(self) -> None:
-        """Connect; it is tried again for a while.
+        """Connect, with retries.
 
         Raises:
-            CopyError: nobody answers.
+            CopyError: no server responds.
         """
         described = await self._again("cannot be reached", self._reach)
         self.cluster_id = str(described.get("cluster_id") or "")
@@ -126,10 +127,10 @@ class Cluster:
         return found
 
     async def _again(self, problem: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Ask until it answers, for a while: brokers come and go.
+        """Send a request, with retries: brokers come and go.
 
         Raises:
-            CopyError: it does not.
+            CopyError: there was no response in time.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._give_up_s
@@ -140,7 +141,7 @@ class Cluster:
                 if loop.time() > give_up:
                     raise CopyError(f"{self.name} {problem}: {error!r}") from None
                 _log.info("%s %s yet: %r", self.name, problem, error)
-                await asyncio.sleep(_REST_S)
+                await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -148,31 +149,31 @@ class Cluster:
         await self.client.close()
 
     async def topics(self) -> set[str]:
-        """The names of all topics.
+        """Return the names of all topics.
 
         Raises:
-            CopyError: it cannot be asked.
+            CopyError: the cluster does not respond.
         """
         found = await self._again("does not list its topics", self._admin.list_topics)
         return set(found) - _INTERNAL
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0: there is none of that name.
+        """Return how many partitions a topic has; 0: there is no such topic.
 
         Raises:
-            CopyError: it cannot be asked.
+            CopyError: the cluster does not respond.
         """
         if topic not in await self.topics():
-            return 0  # asked for by its name it might be made, with any number of them
+            return 0  # a request with its name might create it
         describe = partial(self._admin.describe_topics, [topic])
-        (found,) = await self._again(f"does not tell about topic {topic}", describe)
+        (found,) = await self._again(f"does not describe topic {topic}", describe)
         return len(found["partitions"])
 
     async def provide(self, topic: str, partitions: int) -> None:
-        """See to it that a topic has so many partitions, or more.
+        """Make sure that a topic has at least so many partitions.
 
         Raises:
-            CopyError: it cannot be made, or extended; or nothing is judged there.
+            CopyError: it cannot be created or extended, or its deduplication is off.
         """
         async with self._making:
             there = await self.partitions(topic)
@@ -181,10 +182,10 @@ class Cluster:
             await self.check_judged(topic)
 
     async def check_judged(self, topic: str) -> None:
-        """See that what is sent again to a topic is not stored again.
+        """Make sure that a topic's deduplication is on.
 
         Raises:
-            CopyError: it would be.
+            CopyError: it is off: records that are sent again would be stored again.
         """
         if await self._setting(topic, _DEDUPLICATION) == _OFF:
             raise CopyError(
@@ -193,10 +194,10 @@ class Cluster:
             )
 
     async def _setting(self, topic: str, name: str) -> str | None:
-        """What is set for a topic; None: there is no such setting."""
+        """Return a setting of a topic; None: there is no such setting."""
         wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {name: ""})
         describe = partial(self._admin.describe_configs, [wanted])
-        for response in await self._again(f"does not tell the settings of {topic}", describe):
+        for response in await self._again(f"does not return the settings of {topic}", describe):
             for _, _, _, _, entries in response.resources:
                 for entry in entries:
                     if entry[0] == name:
@@ -204,13 +205,13 @@ class Cluster:
         return None
 
     async def _create(self, topic: str, partitions: int) -> None:
-        """Make a topic, unless somebody else does."""
+        """Create a topic; it is no error if another client does."""
         request = _CreateTopic(topic, partitions, int(_SEEN_S * 1000))
         node = self.client.get_random_node()
         response = await self.client.send(node, request)
         for _, code, message in response.topic_errors:
             if code == TOPIC_ALREADY_EXISTS:
-                _log.info("%s: topic %s was made by somebody else", self.name, topic)
+                _log.info("%s: topic %s was created by another client", self.name, topic)
             elif code:
                 raise for_code(code)(message or "")
 
@@ -231,22 +232,24 @@ class Cluster:
             await asyncio.sleep(_LOOK_S)
 
 
-def both_sides(settings: CopySettings) -> tuple[Cluster, Cluster]:
-    """Source and destination of a copy, not connected yet."""
+def both_sides(settings: CopySettings) -> tuple[ClusterConnection, ClusterConnection]:
+    """Return source and destination of a copy, not connected yet."""
     security = {
         "security_protocol": settings.security_protocol, "ssl_context": settings.ssl_context,
     }  # fmt: skip
     return (
-        Cluster("the source", settings.source, settings, settings.source_security),
-        Cluster("the destination", settings.destination, settings, security),
+        ClusterConnection("the source", settings.source, settings, settings.source_security),
+        ClusterConnection("the destination", settings.destination, settings, security),
     )
 
 
-async def connect(settings: CopySettings, source: Cluster, target: Cluster) -> set[str]:
-    """Reach both sides, and look whether they fit; the source's topics.
+async def connect(
+    settings: CopySettings, source: ClusterConnection, target: ClusterConnection
+) -> set[str]:
+    """Connect both sides, check that they fit, and return the source's topics.
 
     Raises:
-        CopyError: nobody answers, a topic is missing, or the copy would feed on itself.
+        CopyError: no server responds, a topic is missing, or the copy would copy itself.
     """
     await source.start()
     await target.start()
@@ -257,11 +260,13 @@ async def connect(settings: CopySettings, source: Cluster, target: Cluster) -> s
     return topics
 
 
-def check_apart(settings: CopySettings, source: Cluster, target: Cluster, topics: set[str]) -> None:
-    """See that a copy does not feed on itself.
+def check_apart(
+    settings: CopySettings, source: ClusterConnection, target: ClusterConnection, topics: set[str]
+) -> None:
+    """Make sure that a copy does not copy itself.
 
     Parameters:
-        topics: those of the source.
+        topics: of the source.
 
     Raises:
         CopyError: it would.

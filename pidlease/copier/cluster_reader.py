@@ -23,25 +23,26 @@ LATEST: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
-_NOBODY: Final = -1
-_REST_S: Final = 0.2
+#: Back-off before a request of the copier is sent again.
+RETRY_S: Final = 0.2
+_NO_LEADER: Final = -1
 _READ_BYTES: Final = 4 << 20
 _PART_BYTES: Final = 1 << 20
 
 
 def known_leader(client: AIOKafkaClient, place: TopicPartition) -> int | None:
-    """Who leads a partition, as far as a client knows; None: nobody is known to."""
+    """Return a partition's leader by the client's metadata; None: it has none."""
     leader = client.cluster.leader_for_partition(place)
-    return None if leader is None or leader == _NOBODY else int(leader)
+    return None if leader is None or leader == _NO_LEADER else int(leader)
 
 
-class Chunk(NamedTuple):
+class FetchedChunk(NamedTuple):
     """A fetch's records of one partition.
 
     Attributes:
-        data: batches; the first may begin before what was asked for, the last may be cut off.
-        aborted: transactions that were aborted: (producer id, first offset), in any order.
-        end_offset: where reading goes up to now.
+        data: batches; the first may begin before the requested offset, the last may be cut off.
+        aborted: aborted transactions: (producer id, first offset), in any order.
+        end_offset: the high watermark, or the last stable offset.
     """
 
     data: Buffer
@@ -49,49 +50,48 @@ class Chunk(NamedTuple):
     end_offset: int
 
     def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """The whole batches; nothing of them is checked."""
+        """Yield the whole batches, not validated."""
         view = memoryview(self.data)
         at = 0
         while len(view) - at >= HEADER_BYTES:
             header = read_header(view, at)
             if at + header.size > len(view):
                 return
-            if header.size < HEADER_BYTES:  # of an old format, or none: for who checks it
+            if header.size < HEADER_BYTES:  # an old format, or no batch: the caller validates it
                 yield header, view[at:]
                 return
             yield header, view[at : at + header.size]
             at += header.size
 
     @property
-    def behind(self) -> int:
-        """The first offset behind its last whole batch; -1: it has none."""
+    def next_offset(self) -> int:
+        """The offset after its last whole batch; -1: it has none."""
         last = -1
         for header, _ in self.batches():
             last = header.last_offset
         return last + 1 if last >= 0 else -1
 
 
-def chunk_of(part: tuple[Any, ...], *, committed: bool) -> Chunk:
-    """What stands in aiokafka's Fetch answer of version 4 or newer.
+def chunk_of(part: tuple[Any, ...], *, committed: bool) -> FetchedChunk:
+    """Convert a partition's part of aiokafka's Fetch response, version 4 or newer.
 
     Parameters:
-        part: the partition's part of it.
-        committed: only what is committed was asked for: that ends at the last stable offset.
+        committed: the request was for committed records: they end at the last stable offset.
     """
     _, _, end, stable, *rest = part
-    # More comes between the last stable offset and the records from version to version.
+    # Newer versions have more fields between the last stable offset and the records.
     aborted = next((each for each in rest if isinstance(each, list)), [])
-    return Chunk(rest[-1] or b"", [(each[0], each[1]) for each in aborted],
+    return FetchedChunk(rest[-1] or b"", [(each[0], each[1]) for each in aborted],
                  stable if committed else end)  # fmt: skip
 
 
-class Asked:
-    """One cluster.
+class ClusterReader:
+    """Reads from one cluster.
 
     Parameters:
         client: connected.
         name: of the cluster, for messages.
-        seconds: how long it is asked again before that is given up.
+        seconds: how long a request is sent again until it fails.
     """
 
     def __init__(self, client: AIOKafkaClient, name: str, seconds: float) -> None:
@@ -102,30 +102,30 @@ class Asked:
     async def offset(
         self, place: TopicPartition, timestamp: int, isolation: int = READ_UNCOMMITTED
     ) -> int:
-        """A partition's offset: the first, the end, or the first record's at or behind a time.
+        """Return an offset: the first one, the end, or that of the first record from a time on.
 
         Parameters:
             timestamp: EARLIEST, LATEST, or ms since 1970.
             isolation: READ_COMMITTED: the end is the last stable offset.
 
         Raises:
-            CopyError: it cannot be asked.
+            CopyError: the cluster does not return it.
         """
         request = OffsetRequest(-1, isolation, [(place.topic, [(place.partition, timestamp)])])
         response = await self._ask(place, request)
         offset: int = response.topics[0][1][0][3]
-        if offset < 0:  # nothing is so young
+        if offset < 0:  # no record is so young
             return await self.offset(place, LATEST, isolation)
         return offset
 
     async def chunks(
         self, place: TopicPartition, start: int, end: int, isolation: int = READ_UNCOMMITTED
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncIterator[FetchedChunk]:
         """Read a part of a partition; batches may begin before it.
 
         Parameters:
-            start: the first offset,
-            end: and the first behind it.
+            start: the first offset.
+            end: the offset after the last.
 
         Raises:
             CopyError: it cannot be read.
@@ -136,19 +136,19 @@ class Asked:
             response = await self._ask(place, request)
             chunk = chunk_of(response.topics[0][1][0], committed=isolation == READ_COMMITTED)
             yield chunk
-            behind = chunk.behind
-            if behind <= start:
+            next_offset = chunk.next_offset
+            if next_offset <= start:
                 if chunk.end_offset < end:
-                    await asyncio.sleep(_REST_S)  # a new leader does not know its end yet
+                    await asyncio.sleep(RETRY_S)  # a new leader does not have its end yet
                     continue
                 return  # nothing is left there: compaction
-            start = behind
+            start = next_offset
 
     async def leader(self, place: TopicPartition) -> int:
-        """Who leads a partition.
+        """Return a partition's leader; without one, load the metadata again.
 
         Raises:
-            KafkaError: nobody is known to.
+            KafkaError: the partition has no leader.
         """
         leader = known_leader(self.client, place)
         if leader is None:
@@ -184,5 +184,5 @@ class Asked:
                 raise CopyError(f"{self.name} does not answer for {place.topic}-{place.partition}:"
                                 f" {reason}")  # fmt: skip
             _log.info("%s: %s: %s", self.name, place, reason)
-            await asyncio.sleep(_REST_S)
+            await asyncio.sleep(RETRY_S)
             await self.client.force_metadata_update()

@@ -1,7 +1,7 @@
 """Compares a copy with its source, record by record.
 
-Each send at the destination says in its header up to which offset of the source it goes. So what
-belongs to it is what the source has from the send before it up to there: no more, and no less.
+The header of each send at the destination has the last offset of its records at the source. The
+send must be equal to the source's records between that of the preceding send and this offset.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -13,8 +13,14 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.structs import TopicPartition
 
 from pidlease.copier.batch_translator import BatchTranslator
-from pidlease.copier.cluster_pair import Cluster, both_sides, connect
-from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Asked, Chunk
+from pidlease.copier.cluster_pair import ClusterConnection, both_sides, connect
+from pidlease.copier.cluster_reader import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    ClusterReader,
+    FetchedChunk,
+)
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CopySettings
 from pidlease.kafka.records.identity_header import (
@@ -24,12 +30,12 @@ from pidlease.kafka.records.identity_header import (
     decode_identity,
 )
 
-#: So many findings of a partition are told in words.
+#: The most findings of a partition that are described.
 _FINDINGS_MAX: Final = 5
 
 
-class Row(NamedTuple):
-    """A record, without what a copy does not keep."""
+class RecordContent(NamedTuple):
+    """The parts of a record that a copy keeps."""
 
     timestamp: int
     key: bytes | None
@@ -37,34 +43,34 @@ class Row(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-class Placed(NamedTuple):
-    """A record, and where it stands.
+class PlacedRecord(NamedTuple):
+    """A record and its place in the log.
 
     Attributes:
-        sent: at the first record of a send: who sent it.
-        begins: whether it is a batch's first; no send goes over several.
+        sent: the identity of the send that begins with this record; else None.
+        begins: whether it is a batch's first record; a send is in one batch.
     """
 
     offset: int
-    row: Row
+    row: RecordContent
     sent: Identity | None
     begins: bool
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What was found of a partition.
+    """The result of comparing a partition.
 
     Attributes:
-        records: that the source has.
-        equal: of these, those that stand at the destination once, as they should.
-        lost: those that do not, although later ones do.
-        behind: those behind the last that does: not copied yet.
-        doubled: records at the destination that had been there.
-        different: records that are not what the source has there.
+        records: records of the source.
+        equal: of these, those that are at the destination once, and equal.
+        lost: of these, those missing at the destination before its last copied one.
+        behind: of these, those after the last copied one: not copied yet.
+        doubled: records at the destination that were copied before.
+        different: records at the destination that differ from the source's.
         foreign: records at the destination that no copier wrote.
-        deleted: records at the destination whose source is deleted.
-        findings: the first of what is wrong, in words.
+        deleted: records at the destination that are deleted at the source.
+        findings: texts about the first errors.
     """
 
     topic: str
@@ -81,12 +87,12 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Whether the copy is whole, and nothing but a copy."""
+        """Whether the copy is complete, and has no other records."""
         wrong = self.lost, self.behind, self.doubled, self.different, self.foreign
         return not any(wrong)
 
     def find(self, text: str) -> None:
-        """Tell something that is wrong."""
+        """Add a text about an error."""
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(text)
 
@@ -114,7 +120,7 @@ async def compare_all(settings: CopySettings) -> list[Comparison]:
 
 
 async def _compare_topic(
-    settings: CopySettings, source: Cluster, target: Cluster, topic: str
+    settings: CopySettings, source: ClusterConnection, target: ClusterConnection, topic: str
 ) -> list[Comparison]:
     renamed = settings.renamed(topic)
     partitions = await source.partitions(topic)
@@ -125,15 +131,19 @@ async def _compare_topic(
         )
     return [
         await compare(
-            source.asked, TopicPartition(topic, number),
-            target.asked, TopicPartition(renamed, number), settings.start,
+            source.reader, TopicPartition(topic, number),
+            target.reader, TopicPartition(renamed, number), settings.start,
         )
         for number in range(partitions)
     ]  # fmt: skip
 
 
 async def compare(
-    source: Asked, place: TopicPartition, target: Asked, there: TopicPartition, start: int
+    source: ClusterReader,
+    place: TopicPartition,
+    target: ClusterReader,
+    there: TopicPartition,
+    start: int,
 ) -> Comparison:
     """Compare a partition with its copy, as both are now.
 
@@ -145,13 +155,13 @@ async def compare(
     """
     result = Comparison(place.topic, place.partition)
     begin = await target.offset(there, EARLIEST)
-    behind = await target.offset(there, LATEST, READ_COMMITTED)
-    # In this order: whatever is copied up to there is at the source by then.
+    target_end = await target.offset(there, LATEST, READ_COMMITTED)
+    # In this order: the source has all that is copied up to there.
     first = await source.offset(place, start, READ_COMMITTED)
     end = await source.offset(place, LATEST, READ_COMMITTED)
-    rows = _Source(placed(source, place, first, end), result)
-    send: list[Placed] = []
-    async for record in placed(target, there, begin, behind):
+    rows = _SourceRecords(placed(source, place, first, end), result)
+    send: list[PlacedRecord] = []
+    async for record in placed(target, there, begin, target_end):
         if record.begins or record.sent is not None:
             await _compare_send(rows, send, first, result)
             send = []
@@ -165,9 +175,9 @@ async def compare(
 
 
 async def _compare_send(
-    rows: "_Source", send: Sequence[Placed], first: int, result: Comparison
+    rows: "_SourceRecords", send: Sequence[PlacedRecord], first: int, result: Comparison
 ) -> None:
-    """What was sent at once, with what the source has there."""
+    """Compare one send with the source's records."""
     if not send:
         return
     where, sent = send[0].offset, send[0].sent
@@ -192,7 +202,7 @@ async def _compare_send(
 
 
 def _compare_rows(
-    expected: Sequence[Placed], found: Sequence[Row], where: int, result: Comparison
+    expected: Sequence[PlacedRecord], found: Sequence[RecordContent], where: int, result: Comparison
 ) -> None:
     result.lost += max(len(expected) - len(found), 0)
     result.doubled += max(len(found) - len(expected), 0)
@@ -208,19 +218,19 @@ def _compare_rows(
             result.find(f"offset {where} of the copy: not what the source has at {one.offset}")
 
 
-class _Source:
-    """The source's records, taken one behind the other."""
+class _SourceRecords:
+    """The source's records, read one after the other."""
 
-    def __init__(self, rows: AsyncIterator[Placed], result: Comparison) -> None:
+    def __init__(self, rows: AsyncIterator[PlacedRecord], result: Comparison) -> None:
         self._rows: Final = rows
         self._result: Final = result
-        self._next: Placed | None = None
-        #: Whether any was taken.
+        self._next: PlacedRecord | None = None
+        #: Whether any record was returned.
         self.begun = False
 
-    async def up_to(self, offset: int) -> list[Placed]:
-        """Those before an offset that were not taken yet."""
-        found: list[Placed] = []
+    async def up_to(self, offset: int) -> list[PlacedRecord]:
+        """Return the records below an offset that were not returned yet."""
+        found: list[PlacedRecord] = []
         while True:
             if self._next is None:
                 self._next = await anext(self._rows, None)
@@ -233,21 +243,21 @@ class _Source:
 
 
 async def placed(
-    asked: Asked, place: TopicPartition, start: int, end: int
-) -> AsyncIterator[Placed]:
-    """The committed records of a part of a partition.
+    reader: ClusterReader, place: TopicPartition, start: int, end: int
+) -> AsyncIterator[PlacedRecord]:
+    """Yield the committed records of a part of a partition.
 
     Raises:
         CopyError: it cannot be read.
     """
-    name = f"{place.topic}-{place.partition} of {asked.name}"
-    async for chunk in asked.chunks(place, start, end, READ_COMMITTED):
+    name = f"{place.topic}-{place.partition} of {reader.name}"
+    async for chunk in reader.chunks(place, start, end, READ_COMMITTED):
         for record in _records(name, chunk):
             if start <= record.offset < end:
                 yield record
 
 
-def _records(name: str, chunk: Chunk) -> Iterator[Placed]:
+def _records(name: str, chunk: FetchedChunk) -> Iterator[PlacedRecord]:
     for header, batch in BatchTranslator(name, 0).committed(chunk):
         try:
             for place, record in enumerate(DefaultRecordBatch(bytes(batch))):
@@ -257,7 +267,7 @@ def _records(name: str, chunk: Chunk) -> Iterator[Placed]:
                         sent = decode_identity(value or b"")
                     else:
                         kept.append((key, value))
-                row = Row(record.timestamp, record.key, record.value, tuple(kept))
-                yield Placed(record.offset, row, sent, not place)
+                row = RecordContent(record.timestamp, record.key, record.value, tuple(kept))
+                yield PlacedRecord(record.offset, row, sent, not place)
         except (CorruptRecordException, IdentityError, ValueError, RuntimeError) as error:
             raise CopyError(f"{name}: offset {header.base_offset}: {error!r}") from None

@@ -1,8 +1,8 @@
-"""Batches for the destination, out of the source's.
+"""Batches for the destination, made of the source's batches.
 
-A batch of the source goes on as it is, with a header before the others of its first record: nothing
-is done for each record. Only small ones are joined, and those with gaps, or with what is not to be
-copied, are written anew.
+A batch of the source is copied as a whole, with one more header in its first record: there is no
+work per record. Only small batches are joined; batches with offset gaps, or with records that are
+not copied, are encoded again.
 """
 
 import struct
@@ -42,17 +42,17 @@ _DECODERS: Final = {
 _NO_IDENTITY: Final = encode_identity(Identity(1, "", 0, 0, 0))
 _KEY: Final = encode_varint(len(HEADER_KEY)) + HEADER_KEY
 _HEADER_FRONT: Final = _KEY + encode_varint(len(_NO_IDENTITY))
-#: Beyond any batch.
+#: No limit of a batch's size.
 _ANY_SIZE: Final = 2**31 - 1
 
 
-class Records(NamedTuple):
+class CopiedRecords(NamedTuple):
     """The records of a batch for the destination.
 
     Attributes:
         payload: not compressed; the first record's first header is `pidlease`.
-        identity_at: where its value stands; what stands there now means nothing.
-        number: how many there are.
+        identity_at: the position of that header's value, which is a placeholder.
+        number: how many records.
     """
 
     payload: bytearray
@@ -63,38 +63,37 @@ class Records(NamedTuple):
 
 
 class CopiedBatch(PendingBatch):
-    """Records of the source on their way.
+    """A pending batch of records of the source.
 
     Parameters:
-        records: what it holds.
-        offsets: each one's at the source; they rise.
-        codec: what they are compressed by; None: nothing.
-        source_bytes: how much of the source it stands for.
-        made_at: when, by the monotonic clock.
+        offsets: each record's offset at the source; they rise.
+        codec: of the batch; None: no compression.
+        source_bytes: bytes of the source's batches that it copies.
+        made_at: seconds of the monotonic clock.
 
     Attributes:
-        records: how many there were at first.
+        records: how many records it had at first.
         cut_off: how many of those the destination had already.
-        weight: how much memory it takes until it is there, in bytes.
+        weight: its memory in bytes until it is acknowledged.
     """
 
     __slots__ = ("_codec", "_records", "cut_off", "records", "source_bytes", "weight")
 
     def __init__(
         self,
-        records: Records,
+        records: CopiedRecords,
         offsets: Sequence[int],
         codec: str | None,
         source_bytes: int,
         made_at: float,
     ) -> None:
-        self._records: Records | None = records
+        self._records: CopiedRecords | None = records
         self._codec: Final = codec
         self.source_bytes: Final = source_bytes
         self.records: Final = len(offsets)
         self.cut_off = 0
         self.futures: Futures = []
-        self.ids = cast(list[int], offsets)  # only read: nobody adds to a copy
+        self.ids = cast(list[int], offsets)  # only read: no record is added to a copied batch
         self.cost = len(records.payload)
         self.weight: Final = max(self.cost, source_bytes)
         self.made_at = made_at
@@ -134,7 +133,7 @@ class CopiedBatch(PendingBatch):
         # The one future of the batch completes with its rest.
         span = self.sealed
         gone = sum(offset < expected for offset in self.ids)
-        writer = Writer()
+        writer = RecordWriter()
         for place, record in enumerate(DefaultRecordBatch(bytes(self.data))):
             if place >= gone:
                 writer.add(record.timestamp, record.key, record.value, record.headers)
@@ -145,8 +144,8 @@ class CopiedBatch(PendingBatch):
         return []
 
 
-class Writer:
-    """Writes records anew, one by one, without what a copy leaves out."""
+class RecordWriter:
+    """Encodes records one by one, without their header `pidlease`."""
 
     def __init__(self) -> None:
         self._builder: Final = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, _ANY_SIZE)
@@ -159,15 +158,15 @@ class Writer:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
     ) -> None:
-        """Write a record."""
+        """Encode a record."""
         kept = [each for each in headers if each[0] != HEADER_NAME] if headers else []
         if not self.count:
             kept.insert(0, (HEADER_NAME, _NO_IDENTITY))
         self._builder.append(self.count, timestamp, key, value, kept)
         self.count += 1
 
-    def records(self) -> Records:
-        """What was written."""
+    def records(self) -> CopiedRecords:
+        """Return the encoded records."""
         data = self._builder.build()
         header = read_header(data)
         payload = bytearray(memoryview(data)[HEADER_BYTES:])
@@ -175,26 +174,26 @@ class Writer:
         to_headers(reader)
         reader.varint()
         identity_at = reader.at + len(_HEADER_FRONT)
-        return Records(
+        return CopiedRecords(
             payload, identity_at, self.count, header.base_timestamp, header.max_timestamp
         )
 
 
 def unpacked(header: BatchHeader, batch: Buffer) -> Buffer:
-    """A batch's records, not compressed."""
+    """Return a batch's records, decompressed."""
     records = memoryview(batch)[HEADER_BYTES:]
     return _DECODERS[header.codec](bytes(records)) if header.is_compressed else records
 
 
-def with_identity(header: BatchHeader, records: Buffer) -> Records | None:
-    """A batch's records with room for who sends them, and without a header `pidlease` they had.
+def with_identity(header: BatchHeader, records: Buffer) -> CopiedRecords | None:
+    """Give a batch's records a new header `pidlease`, in place of one that they may have.
 
     Parameters:
-        header: the batch's, whose records have no gaps.
+        header: of a batch without offset gaps.
         records: not compressed.
 
     Returns:
-        None: it seems that other records than the first have such a header, too.
+        None: other records than the first seem to have such a header, too.
 
     Raises:
         ValueError: they are no records.
@@ -224,4 +223,4 @@ def with_identity(header: BatchHeader, records: Buffer) -> Records | None:
     identity_at = len(payload)
     payload += b"".join((_NO_IDENTITY, *kept, rest))
     times = header.base_timestamp, header.max_timestamp
-    return Records(payload, identity_at, header.records, *times)
+    return CopiedRecords(payload, identity_at, header.records, *times)

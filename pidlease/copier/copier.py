@@ -21,9 +21,9 @@ from pidlease.client.errors import (
 from pidlease.client.lease_requests import GONE
 from pidlease.client.producer_memory import Memory
 from pidlease.copier.checkpoint_commits import CheckpointCommits
-from pidlease.copier.cluster_pair import Cluster, both_sides, check_apart, connect
-from pidlease.copier.cluster_reader import Asked
-from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
+from pidlease.copier.cluster_pair import ClusterConnection, both_sides, check_apart, connect
+from pidlease.copier.cluster_reader import RETRY_S, ClusterReader
+from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.destination import Destination, destination_settings
 from pidlease.copier.errors import CheckpointError, CopierFencedError, CopyError
@@ -40,16 +40,15 @@ from pidlease.core.lease import Lease
 
 _log = logging.getLogger(__name__)
 
-_REST_S: Final = 0.2
-#: How long it is looked for who goes on; the end waits for that.
-_WHO_S: Final = 10.0
-#: How often it is looked whether a copy of all that was there is done.
+#: How long the end of a fenced copier may wait for the id of its successor.
+_SUCCESSOR_S: Final = 10.0
+#: How often a copy with `once` checks whether it is finished.
 _LOOK_S: Final = 0.05
-#: How long what is done last may take: stopping, saving, leaving the group.
+#: How long the last commit, and leaving the group, may take.
 _LAST_S: Final = 15.0
-#: How often it is looked at the clock.
+#: How often the copier checks the clock.
 _CLOCK_S: Final = 1.0
-#: What comes of having been silent comes soon.
+#: After silence, the group revokes partitions within this time.
 _SOON_S: Final = 60.0
 
 
@@ -67,24 +66,24 @@ class Copier:
     def __init__(self, settings: CopySettings) -> None:
         self.settings: Final = settings
         self.metrics: Final = CopyMetrics()
-        self.who: Final = settings.who or _myself()
+        self.copier_id: Final = settings.who or _new_id()
         self.cluster = ""
         self.destination: Destination
         self.memory: Final = Memory(settings.memory_bytes)
         self._copies: Final[dict[TopicPartition, PartitionCopy]] = {}
-        #: The destination's topics, by the source's, that were seen to since the last assignment.
+        #: The destination's topics by the source's, checked since the last assignment.
         self._prepared: Final[dict[str, str]] = {}
         self._preparing: Final = asyncio.Lock()
-        #: When it was last seen to be at work, by the monotonic clock, in seconds.
+        #: The last check of the clock, in seconds of the monotonic clock.
         self._seen_s = 0.0
-        #: And when it was last found to have been stopped for longer than its session.
+        #: The last check that found this process stopped for longer than its session.
         self._silent_s = float("-inf")
-        #: Partitions that somebody else may have taken, and what this copier knew of them.
+        #: Partitions that the group revoked after such a stop: another copier may have them.
         self._lost: Final[set[TopicPartition]] = set()
         self._stopping: asyncio.Event
         self._failed: asyncio.Future[None]
-        self._source: Cluster
-        self._target: Cluster
+        self._source: ClusterConnection
+        self._target: ClusterConnection
         self._fetcher: SourceFetcher
         self._membership: GroupMembership
         self._saving: CheckpointCommits
@@ -93,11 +92,11 @@ class Copier:
     # ------------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Copy until it is stopped, or, with `once`, until all is copied that was there.
+        """Copy until it is stopped, or, with `once`, until it is finished.
 
         Raises:
             CopierFencedError: another copier has taken over.
-            CopyError: somebody has to look at it.
+            CopyError: the copy cannot continue without an operator.
         """
         settings = self.settings
         self._stopping = asyncio.Event()
@@ -119,11 +118,11 @@ class Copier:
             await self._close()
 
     def stop(self) -> None:
-        """End `run` when what is under way has its answers, and is saved."""
+        """End `run` after the responses to in-flight batches and a last commit."""
         self._stopping.set()
 
     async def _connect(self) -> None:
-        """Reach both sides, and look whether they fit."""
+        """Connect both sides, and check that they fit."""
         await connect(self.settings, self._source, self._target)
         self.cluster = self._target.cluster_id
         try:
@@ -132,7 +131,7 @@ class Copier:
             raise CopyError(f"the destination cannot be reached: {error}") from None
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do it, or be stopped meanwhile; whether it was done."""
+        """Run a coroutine until it is done or the copier is stopped; return whether it was done."""
         task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -167,7 +166,7 @@ class Copier:
             await asyncio.gather(*works, return_exceptions=True)
 
     async def _until_done(self) -> None:
-        """Until it is stopped; or all is copied."""
+        """Wait until the copier is stopped, or has finished."""
         while not self._stopping.is_set():
             copies = self._copies.values()
             if self.settings.once and copies and all(each.finished for each in copies):
@@ -186,7 +185,7 @@ class Copier:
         await self._source.close()
         await self._target.close()
         if not self._failed.cancel():
-            self._failed.exception()  # it may have failed again since `run` was told
+            self._failed.exception()  # it may have failed again since `run` got an error
 
     # ------------------------------------------------------------------ the group
 
@@ -197,7 +196,7 @@ class Copier:
             copy = self._copies[place] = PartitionCopy(self, place, gate)
             self.metrics.assigned += 1
             copy.start()
-        _log.info("%s partitions are this copier's (%s)", len(places), self.who)
+        _log.info("%s partitions are this copier's (%s)", len(places), self.copier_id)
         self._show()
 
     async def _revoked(self, places: set[TopicPartition], *, lost: bool) -> None:
@@ -220,10 +219,10 @@ class Copier:
             self._look_at_clock()
 
     def _look_at_clock(self) -> None:
-        """Whether this process was stopped for so long that others may have taken over.
+        """Note whether this process was stopped for so long that others may have taken over.
 
-        A group also loses its members when its coordinator is away, or forgets them; then they
-        are given partitions again, and nobody has to leave.
+        A group also loses its members if its coordinator is away, or forgets them. Then they get
+        partitions again, and no copier has to end.
         """
         now = time.monotonic()
         if now - self._seen_s > self.settings.session_timeout_ms / 1000:
@@ -231,7 +230,7 @@ class Copier:
         self._seen_s = now
 
     async def _leave(self, copies: list[PartitionCopy]) -> None:
-        """Stop, and save once more: who goes on would otherwise send again what is there."""
+        """Stop copies, and commit them once more: the next copier would else send records again."""
         await asyncio.gather(*(copy.stop(lost=False) for copy in copies))
         try:
             await asyncio.wait_for(self._saving.save_all(copies), _LAST_S)
@@ -255,7 +254,7 @@ class Copier:
                 _log.info("not saved now: %s", error)
 
     async def _look_for_successors(self) -> None:
-        """Whether somebody has taken what this copier lost while it was silent."""
+        """Check whether another copier has partitions that this one lost while silent."""
         lost = sorted(self._lost - self._copies.keys())
         if not lost:
             return
@@ -267,37 +266,37 @@ class Copier:
             self._check_mine(place, saved.get(place))
 
     def _check_mine(self, place: TopicPartition, saved: Saved | None) -> None:
-        """Whether a partition that was lost is still as this copier left it.
+        """Check that a lost partition has this copier's checkpoint.
 
         Raises:
-            CopierFencedError: somebody else has had it since.
+            CopierFencedError: another copier has taken it over.
         """
         if place not in self._lost or saved is None:
             return
         try:
-            who = read_checkpoint(*saved).who
+            successor = read_checkpoint(*saved).who
         except CheckpointError:
-            return  # said where it is taken up
-        if who != self.who:
+            return  # `PartitionCopy` raises it
+        if successor != self.copier_id:
             raise CopierFencedError(
-                f"this copier ({self.who}) was silent for too long, and {who} has taken over"
-                f" {place.topic}-{place.partition}"
+                f"this copier ({self.copier_id}) was silent for too long, and {successor} has taken"
+                f" over {place.topic}-{place.partition}"
             )
 
-    # ------------------------------------------------------------------ asked by partitions
+    # ------------------------------------------------------------------ called by partitions
 
     @property
-    def source(self) -> Asked:
-        """See `partition.Hub`."""
-        return self._source.asked
+    def source(self) -> ClusterReader:
+        """The reader of the source."""
+        return self._source.reader
 
     @property
-    def target(self) -> Asked:
-        """See `partition.Hub`."""
-        return self._target.asked
+    def target(self) -> ClusterReader:
+        """The reader of the destination."""
+        return self._target.reader
 
     async def prepare(self, topic: str, partition: int) -> str:
-        """See `partition.Hub`."""
+        """Make sure that the destination has a partition, and return its topic there."""
         async with self._preparing:
             if topic not in self._prepared:
                 check_apart(self.settings, self._source, self._target, {topic})
@@ -308,65 +307,65 @@ class Copier:
             return self._prepared[topic]
 
     async def saved(self, place: TopicPartition) -> Saved | None:
-        """See `partition.Hub`."""
+        """Return the committed offset with its metadata."""
         found = await self._saving.saved(place)
         self._check_mine(place, found)
         self._lost.discard(place)
         return found
 
-    async def save(self, place: TopicPartition, checkpoint: Checkpoint) -> None:
-        """See `partition.Hub`."""
+    async def save(self, place: TopicPartition, checkpoint: CopyCheckpoint) -> None:
+        """Commit a checkpoint now."""
         await self._saving.save(place, checkpoint)
 
     async def lease(self, topic: str, partition: int, pid: int) -> Lease | None:
-        """See `partition.Hub`."""
+        """Lease a new PID (-1), or renew one; None: its lease has ended."""
         while True:
             try:
                 return await self.destination.leases.lease_pid(topic, partition, pid)
             except LeaseUnavailableError as error:
                 _log.warning("%s", error)
-                await asyncio.sleep(_REST_S)
+                await asyncio.sleep(RETRY_S)
             except LeaseRefusedError as error:
                 if error.status == GONE:
                     return None
                 raise CopyError(f"the destination, {topic}-{partition}: {error}") from None
 
     def read(self, reader: PartitionCopy) -> None:
-        """See `partition.Hub`."""
+        """Fetch a partition from now on."""
         self._fetcher.add(reader)
 
     def leave(self, reader: PartitionCopy) -> None:
-        """See `partition.Hub`."""
+        """Stop fetching a partition."""
         self._fetcher.remove(reader)
 
     def more(self) -> None:
-        """See `partition.Hub`."""
+        """Look again: a partition may accept more."""
         self._fetcher.wake()
 
     def fail(self, error: Exception) -> None:
-        """See `partition.Hub`."""
+        """End the copy with an error."""
         if not self._failed.done():
             self._failed.set_exception(error)
 
     def fenced(self, place: TopicPartition, error: FencedError) -> None:
-        """See `partition.Hub`."""
-        self.destination.spawn(self._tell_who(place, error))
+        """End the copy: another copier writes under a partition's PID."""
+        self.destination.spawn(self._end_fenced(place, error))
 
-    async def _tell_who(self, place: TopicPartition, error: FencedError) -> None:
-        """End, and say who goes on."""
-        who = "somebody"
+    async def _end_fenced(self, place: TopicPartition, error: FencedError) -> None:
+        """End the copy with an error that names the successor."""
+        successor = "another copier"
         with suppress(TimeoutError):
-            async with asyncio.timeout(_WHO_S):
+            async with asyncio.timeout(_SUCCESSOR_S):
                 try:
                     saved = await self._saving.saved(place)
-                    who = who if saved is None else read_checkpoint(*saved).who
+                    successor = successor if saved is None else read_checkpoint(*saved).who
                 except CopyError as unknown:
-                    _log.info("who goes on is not known: %s", unknown)
+                    _log.info("the successor is unknown: %s", unknown)
         self.fail(CopierFencedError(
-            f"{place.topic}-{place.partition} is copied by {who}, and not by this one"
-            f" ({self.who}) any more: {error}"
+            f"{place.topic}-{place.partition} is copied by {successor}, and not by this one"
+            f" ({self.copier_id}) any more: {error}"
         ))  # fmt: skip
 
 
-def _myself() -> str:
+def _new_id() -> str:
     return f"{socket.gethostname()[:80]}:{os.getpid()}:{secrets.token_hex(4)}"

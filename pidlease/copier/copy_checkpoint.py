@@ -1,10 +1,10 @@
-"""Where a copy of a partition stands: saved with its input offset, in the metadata of the commit.
+"""The checkpoint of a partition's copy, in the metadata of its offset commit.
 
     {"pidlease": 1, "pid": ..., "generation": ..., "sequence": ..., "first": ..., "at": ...,
      "topic": ..., "cluster": ..., "who": ..., "crc": ...}
 
-So the group's offset and what was written up to it are one durable write, and only the partition's
-owner makes it: Kafka refuses commits of members that were replaced.
+The group's offset and the checkpoint are one durable write, and only the partition's owner makes
+it: Kafka refuses commits of members that were replaced.
 """
 
 import json
@@ -23,19 +23,19 @@ METADATA_BYTES_MAX: Final = 4096
 _Number = Annotated[int, Field(ge=0, strict=True)]
 
 
-class Checkpoint(NamedTuple):
-    """What is saved.
+class CopyCheckpoint(NamedTuple):
+    """The progress of a partition's copy.
 
     Attributes:
         offset: of the source's next record.
-        pid: the PID that this partition is written under.
-        generation: the one under which an append was last accepted; before the first, the leased.
-        sequence: the last source offset that stands at the destination under this PID; -1: none.
+        pid: the PID of this partition's batches.
+        generation: that of the last accepted append; before the first, that of the lease.
+        sequence: the last source offset that is at the destination under this PID; -1: none.
         first: the source offset that this PID began with.
-        at: no record of this PID above `sequence` lies before this offset of the destination.
+        at: records of this PID above `sequence` are at this offset of the destination or after.
         topic: the destination's topic.
         cluster: the destination's cluster id.
-        who: the copier, for the messages of others.
+        who: the id of the copier, for messages of other copiers.
     """
 
     offset: _Number
@@ -49,7 +49,7 @@ class Checkpoint(NamedTuple):
     who: str
 
     def metadata(self) -> str:
-        """All but the offset, as it is saved.
+        """Encode all but the offset.
 
         Raises:
             CheckpointError: it is too long for Kafka.
@@ -63,18 +63,18 @@ class Checkpoint(NamedTuple):
         return text
 
 
-_SHAPE: Final = TypeAdapter(Checkpoint)
+_SHAPE: Final = TypeAdapter(CopyCheckpoint)
 
 
-def read_checkpoint(offset: int, metadata: str) -> Checkpoint:
-    """Read what was saved.
+def read_checkpoint(offset: int, metadata: str) -> CopyCheckpoint:
+    """Decode a checkpoint.
 
     Parameters:
-        offset: the commit's,
-        metadata: and its metadata.
+        offset: of the commit.
+        metadata: of the commit.
 
     Raises:
-        CheckpointError: no copier wrote that, or not so.
+        CheckpointError: no copier wrote it, or it is damaged or invalid.
     """
     try:
         fields = json.loads(metadata)
@@ -92,7 +92,7 @@ def read_checkpoint(offset: int, metadata: str) -> Checkpoint:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        text = f"the checkpoint at offset {offset} makes no sense: {where}: {first['msg']}"
+        text = f"the checkpoint at offset {offset} is invalid: {where}: {first['msg']}"
         raise CheckpointError(text) from None
 
 

@@ -1,21 +1,22 @@
-"""What a copier counts, and how Prometheus gets to see it."""
+"""The counters of a copier, and their Prometheus collector."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from pidlease.observability.metric_catalogue import COPY, COPY_LAG, COPY_OFFSET
 
 
 @dataclass(slots=True)
 class PartitionProgress:
-    """How far the copy of a partition is.
+    """The progress of a partition's copy.
 
     Attributes:
-        offset: of the source's next record that is not known to be at the destination.
-        end_offset: where the source ends, as far as it is known.
+        offset: the source's first offset that is not acknowledged at the destination.
+        end_offset: the source's end by the last fetch.
         pid: the PID; -1: none yet.
     """
 
@@ -27,7 +28,7 @@ class PartitionProgress:
 
     @property
     def lag(self) -> int:
-        """Records of the source that are not copied yet, as far as it is known; holes count."""
+        """Offsets of the source that are not copied yet, by the last fetch; offset gaps count."""
         return max(self.end_offset - self.offset, 0) if self.offset >= 0 else 0
 
 
@@ -36,15 +37,15 @@ class CopyMetrics:
     """Counters since the copier was made.
 
     Attributes:
-        records: that stand at the destination by this copier's doing, or did before.
-        bytes: of the source that they took there.
+        records: acknowledged, duplicates included.
+        bytes: of those records at the source.
         batches: acknowledged.
-        duplicates: of those records: what had been there before.
-        commits: checkpoints saved, of any number of partitions at once.
-        commit_failures: those that could not be.
+        duplicates: of those records, those that were at the destination before.
+        commits: commits of checkpoints, each of any number of partitions.
+        commit_failures: commits that failed.
         carried: PIDs replaced after their lease had ended.
-        assigned: partitions that came to this copier.
-        partitions: those that it has now.
+        assigned: partitions that the group has assigned to this copier.
+        partitions: the partitions assigned now.
     """
 
     records: int = 0
@@ -59,22 +60,22 @@ class CopyMetrics:
 
     @property
     def lag(self) -> int:
-        """Of all its partitions."""
+        """The sum over all partitions."""
         return sum(each.lag for each in self.partitions)
 
 
 class CopyCollector(Collector):
-    """Tells a copier's metrics when it is scraped.
+    """Exports a copier's counters to Prometheus.
 
     Parameters:
-        read: the numbers as they are: `lambda: copier.metrics`.
+        read: returns the counters: `lambda: copier.metrics`.
     """
 
     def __init__(self, read: Callable[[], CopyMetrics]) -> None:
         self._read = read
 
+    @override
     def collect(self) -> Iterable[Metric]:
-        """See prometheus_client."""
         numbers = self._read()
         for name, definition in COPY.items():
             yield definition.of(getattr(numbers, name))

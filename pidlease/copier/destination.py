@@ -1,7 +1,7 @@
-"""The way of one partition's batches to the destination: numbered, in order, again after errors.
+"""Sends the batches of copied partitions to the destination, by the parts of the producer.
 
-All of that is the producer's; here is what it sees of a copier (`host.Host`). One PID is for one
-partition, so each has a sender of its own; connections are shared.
+A `Channel` is the producer's `Host` and session for one partition: each partition has its own PID,
+so it has its own sender. All partitions share the connections.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from pidlease.copier.settings import CLIENT_ID, CopySettings
 
 _log = logging.getLogger(__name__)
 _FOREVER_MS: Final = float(2**53)
-#: A partition's bytes are bounded by whoever reads for it.
+#: The copier bounds the bytes of a partition when it reads.
 _ANY_BYTES: Final = 2**63
 
 
 class Destination:
-    """What all partitions share.
+    """The connections and counters that all partitions share.
 
     Parameters:
-        settings: a producer's. How long a delivery may take is for whoever waits for it.
+        settings: those of a producer, without a delivery timeout.
     """
 
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings: Final = settings
         self.metrics: Final = ProducerMetrics()
         self.leases: Final = LeaseClient(settings.leases)
-        self.links: Final = LeaderConnections(self)
+        self.connections: Final = LeaderConnections(self)
         self._tasks: Final = BackgroundTasks(self._note)
         self._channels: dict[PartitionQueue, Channel] = {}
         self._broken: BaseException | None = None
@@ -49,40 +49,40 @@ class Destination:
         """Connect.
 
         Raises:
-            ProducerError: nobody answers.
+            ProducerError: no server responds.
         """
-        await self.links.start()
+        await self.connections.start()
 
     async def close(self) -> None:
         """Close all connections."""
         await self._tasks.cancel()
-        await self.links.close()
+        await self.connections.close()
         await self.leases.close()
 
     def channel(
         self, topic: str, partition: int, ended: Callable[[ProducerError], None]
     ) -> "Channel":
-        """A way to a partition; see `Channel`."""
+        """Open a channel to a partition."""
         channel = Channel(self, topic, partition, ended)
         self._channels[channel.queue] = channel
         return channel
 
     def forget(self, channel: "Channel") -> None:
-        """A channel is over."""
+        """Remove a channel that is closed."""
         self._channels.pop(channel.queue, None)
 
     def wake(self, partition: PartitionQueue) -> None:
-        """See `Host`: a connection may be there."""
+        """Wake a partition's channel: there may be a connection."""
         channel = self._channels.get(partition)
         if channel is not None:
             channel.wake(partition)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """See `Host`."""
+        """Run a background task; an error in it ends the copier."""
         return self._tasks.spawn(work)
 
     def check(self) -> None:
-        """Raise what broke, if anything did."""
+        """Raise the error of a background task, if one has failed."""
         if self._broken is not None:
             raise self._broken
 
@@ -92,7 +92,7 @@ class Destination:
 
 
 def destination_settings(settings: CopySettings) -> ProducerSettings:
-    """What a copier is as a producer."""
+    """Return a copier's settings as a producer."""
     return ProducerSettings(
         bootstrap_servers=settings.destination,
         leases=settings.leases,
@@ -106,17 +106,15 @@ def destination_settings(settings: CopySettings) -> ProducerSettings:
 
 
 class Channel:
-    """See the module's text.
+    """Sends the batches of one partition.
 
     Parameters:
-        shared: connections.
-        topic: the destination's,
-        partition: and the partition.
-        ended: told why nothing more is sent; what was sent and not answered is given up.
+        topic: the destination's topic.
+        ended: called with the error that ended the channel; in-flight batches are given up.
 
     Attributes:
-        queue: the batches.
-        unresolved: batches that were sent and have no answer for good.
+        queue: the pending batches.
+        unresolved: how many batches are in flight.
     """
 
     draining = False
@@ -137,25 +135,25 @@ class Channel:
         self.partitions: Final = {(topic, partition): self.queue}
         self._shared: Final = shared
         self._ended: Final = ended
-        self._sender: Final = Sender(self, self, shared.links)
+        self._sender: Final = Sender(self, self, shared.connections)
         self._over = False
 
-    # ------------------------------------------------------------------ asked by the copier
+    # ------------------------------------------------------------------ called by the copier
 
     def begin(self, pid: int, generation: int, first: int) -> None:
-        """Number what comes from now on.
+        """Use a lease from now on.
 
         Parameters:
-            first: where the range of the first batch begins.
+            first: first_sequence of the first batch.
         """
         self.queue.leased(LeasedSequence(pid, generation, first, first))
 
     def send(self, batch: CopiedBatch) -> "asyncio.Future[Any]":
-        """Send a batch behind those before it; its answer, of which the offset is its first's."""
+        """Send a batch after the preceding ones; return a future of its first record's place."""
         return self.queue.add_batch(batch)
 
     def close(self) -> None:
-        """Send nothing more, and tell nobody."""
+        """Stop sending; `ended` is not called."""
         self._over = True
         self._sender.close()
         self._shared.forget(self)
@@ -163,51 +161,51 @@ class Channel:
         self.queue.fail_sent(error)
         self.queue.end(error)
 
-    # ------------------------------------------------------------------ asked by the sender
+    # ------------------------------------------------------------------ called by the sender
 
     @property
     def alive(self) -> bool:
-        """Whether anything may be sent: the server judges whether the lease lasts."""
+        """Whether batches may be sent; the server checks the lease."""
         return not self._over
 
     def want(self, partition: PartitionQueue) -> None:
-        """A lease is wanted: `begin` comes first, so this cannot be."""
-        raise AssertionError(f"{partition} has no numbers")
+        """Fail: `begin` comes first, so no lease can be missing."""
+        raise AssertionError(f"{partition} has no lease")
 
-    # ------------------------------------------------------------------ asked by the queue
+    # ------------------------------------------------------------------ called by the queue
 
     def began(self, partition: PartitionQueue) -> None:
-        """See `Host`: a copier has no deadline."""
+        """Do nothing: a copier has no delivery timeout."""
 
     def filled(self, partition: PartitionQueue) -> None:
-        """See `Host`."""
+        """Send a full batch."""
         self._sender.push(partition)
 
     def resolved(self, partition: PartitionQueue) -> None:
-        """See `Host`."""
+        """Send the next batch: one that was sent has its outcome."""
         if partition.closed:
             self._sender.push(partition)
 
     def failed(self, error: ProducerError, futures: Futures) -> None:
-        """See `Host`: the copier hears of it by `ended`, whatever its futures say."""
+        """Count failed records; the copier gets the error by `ended`."""
         self.metrics.failed(error, len(futures))
         for future in futures:
             future.exception()
 
     def wake(self, partition: PartitionQueue) -> None:
-        """See `Host`."""
+        """Look at the partition: it may have a batch to send."""
         self._sender.wake(partition)
 
     def backoff(self, failures: int) -> float:
-        """See `Host`."""
-        return self._shared.links.backoff(failures)
+        """Return how many seconds to wait after so many failures in a row."""
+        return self._shared.connections.backoff(failures)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """See `Host`."""
+        """Run a background task; an error in it ends the copier."""
         return self._shared.spawn(work)
 
     def end(self, sent: ProducerError, unsent: ProducerError) -> None:
-        """See `Host`: fenced, refused, or the lease has ended."""
+        """End the channel: fenced, refused, or the lease has ended."""
         if self._over:
             return
         self._over = True
@@ -217,5 +215,5 @@ class Channel:
         self._ended(unsent)
 
     def refuse(self, error: ProducerError) -> None:
-        """See `Host`."""
+        """End the channel."""
         self.end(error, SessionEndedError(str(error)))

@@ -1,13 +1,18 @@
-"""Why a copy ends before it is done. Each text says what to do."""
+"""The errors that end a copy. Each text says what to do.
+
+CopyError
+CheckpointError
+CopierFencedError
+"""
 
 
 class CopyError(Exception):
-    """The copy cannot go on: somebody has to look at it. Nothing is lost, and nothing doubled."""
+    """The copy cannot continue without an operator. No record is lost or doubled."""
 
 
 class CheckpointError(CopyError):
-    """What is saved with the group's offsets is not a copier's, is damaged, or does not fit."""
+    """A checkpoint in the group's offsets is not a copier's, is damaged, or does not fit."""
 
 
 class CopierFencedError(CopyError):
-    """Another copier goes on with the same work. Final for this one."""
+    """Another copier has taken over the same work. Final for this one."""

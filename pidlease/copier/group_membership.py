@@ -1,9 +1,9 @@
-"""The copier's place in its consumer group: which partitions are its own, and what is saved.
+"""The copier's membership in its consumer group: assigned partitions and offset commits.
 
-Joining, heartbeats and assignment are done by aiokafka's coordinator, without its consumer: that
-would look for leaders without a rest while there are none. Commits are made here, for each must say
-which membership it was made under. One that says none is taken by Kafka where a group is empty: a
-copier that was replaced long ago would put its old checkpoint in the place of its successors'.
+aiokafka's coordinator joins, sends heartbeats and assigns. Its consumer is not used: without a
+leader it would look for one without a back-off. Commits are sent here, because each must name the
+membership that it is made under. Kafka accepts a commit without one if the group is empty: a copier
+that was replaced long ago would overwrite its successors' checkpoint.
 """
 
 import logging
@@ -18,6 +18,7 @@ from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.structs import TopicPartition
+from typing_extensions import override
 
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
@@ -32,35 +33,34 @@ _log = logging.getLogger(__name__)
 
 _NO_GENERATION: Final = -1
 _DEFAULT_RETENTION: Final = -1
-#: No record is ever taken by aiokafka, so it would seem idle for good.
+#: aiokafka's consumer is not polled, so the group must not wait for polls.
 _NEVER_MS: Final = 2**31 - 1
-#: What was saved: an offset, and its metadata.
+#: A committed offset and its metadata.
 Saved = tuple[int, str]
 
 
 class OnRevoked(Protocol):
-    """Told what is not this copier's any more."""
+    """Called with the partitions that this copier has no more."""
 
     async def __call__(self, places: set[TopicPartition], *, lost: bool) -> None:
-        """`lost`: somebody else may have it already."""
+        """`lost`: another copier may have them already."""
 
 
 class UnavailableError(Exception):
-    """The group cannot be asked now; it may be tried again."""
+    """The group is not available now; try again."""
 
 
 class ReplacedError(Exception):
-    """This copier's membership is over: what it had may be somebody else's."""
+    """This copier is no member any more: another one may have its partitions."""
 
 
 class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
-    """See the module's text.
+    """A copier's membership in its group.
 
     Parameters:
-        settings: the copy's.
-        on_assigned: told which partitions are this copier's from now on.
-        on_revoked: told which are not any more, and whether they are lost: somebody else may have
-            them already. Awaited before the group goes on, unless they are lost.
+        on_assigned: called with the partitions that this copier has from now on.
+        on_revoked: called with the partitions that it has no more. The group waits for it, unless
+            they are lost: then another copier may have them already.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
         self._client: Final = AIOKafkaClient(
             bootstrap_servers=settings.source,
             client_id=CLIENT_ID,
-            # Joining takes as long as a session of somebody who is gone.
+            # Joining may take as long as the session of a member that has gone.
             request_timeout_ms=settings.request_timeout_ms + settings.session_timeout_ms,
             metadata_max_age_ms=METADATA_MS,
             **settings.source_security,
@@ -85,10 +85,10 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
         self._member = ""
 
     async def start(self) -> None:
-        """Join.
+        """Join the group.
 
         Raises:
-            CopyError: the source cannot be reached, or does not let this copier in.
+            CopyError: the source cannot be reached, or refuses this copier.
         """
         settings = self._settings
         try:
@@ -114,16 +114,16 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
             self._client.set_topics([])
 
     async def stop(self) -> None:
-        """Leave."""
+        """Leave the group."""
         if self._coordinator is not None:
             await self._coordinator.close()
         await self._client.close()
 
     def check(self) -> None:
-        """Raise what aiokafka would tell whoever takes records.
+        """Raise the error that aiokafka would raise from a poll.
 
         Raises:
-            CopyError: the group does not take this copier.
+            CopyError: the group refuses this copier.
         """
         try:
             if self._coordinator is not None:
@@ -131,15 +131,15 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
         except KafkaError as error:
             raise CopyError(f"group {self._settings.group}: {error!r}") from None
 
-    # ------------------------------------------------------------------ aiokafka's side
+    # ------------------------------------------------------------------ called by aiokafka
 
+    @override
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """See aiokafka."""
         self._generation, self._member = self._now()
         self._on_assigned(assigned)
 
+    @override
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """See aiokafka."""
         if revoked:
             lost = self._now() != (self._generation, self._member)
             await self._on_revoked(revoked, lost=lost)
@@ -150,15 +150,15 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
             return _NO_GENERATION, ""
         return self._coordinator.generation, self._coordinator.member_id
 
-    # ------------------------------------------------------------------ what is saved
+    # ------------------------------------------------------------------ offsets
 
     async def commit(self, saved: Mapping[TopicPartition, Saved]) -> None:
-        """Save, durably, for partitions that are this copier's.
+        """Commit offsets and metadata of partitions that this copier has.
 
         Raises:
-            UnavailableError: it is not known to be saved; it may be tried again.
-            ReplacedError: it is not saved: they are not this copier's any more.
-            CopyError: it will never be saved.
+            UnavailableError: the outcome is unknown; try again.
+            ReplacedError: they are not committed: this copier does not have them any more.
+            CopyError: they can never be committed.
         """
         generation, member = self._generation, self._member
         if generation == _NO_GENERATION:
@@ -179,11 +179,11 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
                     self._check(code, f"{topic}-{partition}")
 
     async def saved(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Saved]:
-        """What is saved for partitions; nothing for those that were never committed.
+        """Return the committed offsets and metadata, of partitions that have some.
 
         Raises:
-            UnavailableError: it cannot be asked now.
-            CopyError: the source does not tell.
+            UnavailableError: the group is not available now.
+            CopyError: the source does not return them.
         """
         topics: dict[str, list[int]] = {}
         for place in places:

@@ -1,8 +1,8 @@
-"""The copy of one partition: where it goes on, under which PID, and how far it is.
+"""The copy of one partition: its PID, its position and its checkpoint.
 
-What is saved says where it goes on. It reads and sends, and how far it is gets saved from time to
-time. When its PID's lease is over, the destination's log says how far it is, and the next PID is
-saved before anything is written under it.
+A copy resumes from its checkpoint, reads and sends, and the copier commits its new checkpoints.
+When the lease of its PID has ended, it resumes from the destination's log, under the next PID,
+which is committed before any batch is sent under it.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.pending_batch import Sent
 from pidlease.client.producer_memory import Memory
 from pidlease.copier.batch_translator import BatchTranslator
-from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, Asked, Chunk
+from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, ClusterReader, FetchedChunk
 from pidlease.copier.copied_batch import CopiedBatch
-from pidlease.copier.copy_checkpoint import Checkpoint
+from pidlease.copier.copy_checkpoint import CopyCheckpoint
 from pidlease.copier.copy_metrics import CopyMetrics, PartitionProgress
 from pidlease.copier.destination import Channel, Destination
 from pidlease.copier.errors import CopyError
@@ -31,97 +31,97 @@ from pidlease.core.lease import Lease
 
 _log = logging.getLogger(__name__)
 
-#: A lease is over at the server a little later than it said.
-_LEASE_REST_S: Final = 0.5
-_LEASE_REST_S_MAX: Final = 10.0
-#: How long, at a rebalance, for answers of what is under way.
-_LAST_ANSWERS_S: Final = 5.0
+#: The server ends a lease a little later than it said: the back-off before the copy asks again.
+_LEASE_RETRY_S: Final = 0.5
+_LEASE_RETRY_S_MAX: Final = 10.0
+#: How long a rebalance waits for the responses to in-flight batches.
+_LAST_RESPONSES_S: Final = 5.0
 
 
 class Hub(Protocol):
-    """What a partition sees of its copier."""
+    """The copier, as its partitions use it."""
 
     @property
     def settings(self) -> CopySettings:
-        """The copy's."""
+        """The settings of the copy."""
 
     @property
     def metrics(self) -> CopyMetrics:
-        """Its counters."""
+        """The copier's counters."""
 
     @property
     def destination(self) -> Destination:
-        """The connections there."""
+        """The connections to the destination."""
 
     @property
-    def who(self) -> str:
-        """What others are told of this copier."""
+    def copier_id(self) -> str:
+        """The id of this copier, for messages of other copiers."""
 
     @property
     def cluster(self) -> str:
-        """Cluster id of the destination."""
+        """The cluster id of the destination."""
 
     @property
     def memory(self) -> Memory:
-        """What all partitions have read, and is not at the destination yet."""
+        """The memory of records that were read and are not acknowledged, of all partitions."""
 
     @property
-    def source(self) -> Asked:
-        """The source, to be asked."""
+    def source(self) -> ClusterReader:
+        """The reader of the source."""
 
     @property
-    def target(self) -> Asked:
-        """The destination, to be asked."""
+    def target(self) -> ClusterReader:
+        """The reader of the destination."""
 
     async def prepare(self, topic: str, partition: int) -> str:
-        """See to it that the destination has a partition; its topic there."""
+        """Make sure that the destination has a partition, and return its topic there."""
 
     async def saved(self, place: TopicPartition) -> Saved | None:
-        """What is saved."""
+        """Return the committed offset with its metadata."""
 
-    async def save(self, place: TopicPartition, checkpoint: Checkpoint) -> None:
-        """Save a checkpoint now."""
+    async def save(self, place: TopicPartition, checkpoint: CopyCheckpoint) -> None:
+        """Commit a checkpoint now."""
 
     async def lease(self, topic: str, partition: int, pid: int) -> Lease | None:
-        """Lease a PID (-1), or ask for one; None: it is known no more."""
+        """Lease a new PID (-1), or renew one; None: its lease has ended."""
 
     def read(self, reader: "PartitionCopy") -> None:
-        """Read for it from now on."""
+        """Fetch a partition from now on."""
 
     def leave(self, reader: "PartitionCopy") -> None:
-        """Read for it no more."""
+        """Stop fetching a partition."""
 
     def more(self) -> None:
-        """Somebody takes more."""
+        """Look again: a partition may accept more."""
 
     def fail(self, error: Exception) -> None:
-        """The copy cannot go on."""
+        """End the copy with an error."""
 
     def fenced(self, place: TopicPartition, error: FencedError) -> None:
-        """Another copier writes under a partition's PID."""
+        """End the copy: another copier writes under a partition's PID."""
 
 
 class PartitionCopy:
-    """See the module's text.
+    """The copy of one partition.
 
     Parameters:
         hub: the copier.
         place: the source's topic and partition.
-        gate: passed by all partitions that came together, when each is found to fit.
+        gate: passed by all partitions that were assigned together, once each has been checked.
 
     Attributes:
-        progress: for whoever looks.
-        done: what may be saved; None: nothing yet.
-        kept: what was saved last.
-        stop_at: the source's end when this began; -1: not known yet.
+        progress: for the copier's metrics.
+        done: the checkpoint to commit; None: none yet.
+        kept: the checkpoint committed last.
+        stop_at: the source's end when the copy began; -1: not known yet.
     """
 
     def __init__(self, hub: Hub, place: TopicPartition, gate: asyncio.Barrier) -> None:
         self._hub: Final = hub
         self.place: Final = place
         self.progress: Final = PartitionProgress(place.topic, place.partition)
-        self.done: Checkpoint | None = None
-        self.kept: Checkpoint | None = None
+        self.done: CopyCheckpoint | None = None
+        self.kept: CopyCheckpoint | None = None
         self.stop_at = -1
         self._topic = ""
         self._resuming: ResumeCheck
@@ -137,19 +137,20 @@ class PartitionCopy:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the copy."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self, *, lost: bool) -> None:
-        """Copy no more of it.
+        """Stop the copy.
 
         Parameters:
-            lost: it is somebody else's already; otherwise answers of what is under way are awaited.
+            lost: another copier may have the partition already; otherwise the responses to
+                in-flight batches are awaited.
         """
         self._hub.leave(self)
         if not lost and self._channel is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), _LAST_ANSWERS_S)
+                await asyncio.wait_for(self._idle.wait(), _LAST_RESPONSES_S)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -157,7 +158,7 @@ class PartitionCopy:
 
     @property
     def finished(self) -> bool:
-        """Whether all is copied that was there when it began."""
+        """Whether all records that the source had when the copy began are copied."""
         return self.done is not None and 0 <= self.stop_at <= self.done.offset
 
     # ------------------------------------------------------------------ the task
@@ -176,19 +177,19 @@ class PartitionCopy:
                 await self._until_over()
                 await self._go_on()
         except ReplacedError as error:
-            _log.info("%s-%s: %s", *self.place, error)  # it will be revoked
+            _log.info("%s-%s: %s", *self.place, error)  # the group will revoke it
         except CopyError as error:
             self._hub.fail(error)
-        except Exception as error:  # noqa: BLE001 - told to whoever waits for the copy
+        except Exception as error:  # noqa: BLE001 - `Copier.run` raises it
             _log.exception("the copy of %s-%s broke", *self.place)
             self._hub.fail(error)
 
     async def _take_up(self, saved: Saved | None) -> None:
-        """Begin where the copy is, or at the beginning."""
+        """Resume from the checkpoint, or begin a new copy."""
         if saved is None:
             await self._begin_anew(*await self._resuming.beginning())
             return
-        checkpoint = self._resuming.fitting(saved)._replace(who=self._hub.who)
+        checkpoint = self._resuming.fitting(saved)._replace(who=self._hub.copier_id)
         checkpoint = await self._resuming.within_source(checkpoint)
         lease = await self._hub.lease(self._topic, self.place.partition, checkpoint.pid)
         if lease is None:
@@ -200,27 +201,27 @@ class PartitionCopy:
         self._begin(checkpoint, lease, generation_of(checkpoint, lease))
 
     async def _begin_anew(self, offset: int, at: int) -> None:
-        """Go on under a new PID, which is saved before anything is written under it."""
-        self.done = None  # from now on nobody is to save the PID before
+        """Continue under a new PID, which is committed before any batch is sent under it."""
+        self.done = None  # from now on the previous PID must not be committed
         await self._all_fit()
         lease = await self._hub.lease(self._topic, self.place.partition, -1)
         if lease is None:
             raise CopyError(f"no PID for {self._topic}-{self.place.partition}")
-        checkpoint = Checkpoint(
+        checkpoint = CopyCheckpoint(
             offset, lease.pid, lease.generation, -1, offset, at, self._topic, self._hub.cluster,
-            self._hub.who,
+            self._hub.copier_id,
         )  # fmt: skip
         await self._hub.save(self.place, checkpoint)
         self._begin(checkpoint, lease, lease.generation)
 
     async def _all_fit(self) -> None:
-        """Wait for the partitions that came together: one that does not fit ends the copier."""
+        """Wait until all partitions assigned together are checked: if one fails, none is copied."""
         gate, self._gate = self._gate, None
         if gate is not None:
             await gate.wait()
 
-    async def _carry(self, checkpoint: Checkpoint) -> None:
-        """Go on under the next PID, behind what the destination's log has of this one."""
+    async def _carry(self, checkpoint: CopyCheckpoint) -> None:
+        """Continue under the next PID, after the records that the destination's log has."""
         found = await carry_over(
             self._hub.target, self._there, checkpoint, trusted=self._hub.settings.trust_checkpoint
         )
@@ -229,8 +230,8 @@ class PartitionCopy:
                   *self.place, checkpoint.pid, found.offset)  # fmt: skip
         await self._begin_anew(found.offset, found.end)
 
-    def _begin(self, checkpoint: Checkpoint, lease: Lease, generation: int) -> None:
-        """Read and send."""
+    def _begin(self, checkpoint: CopyCheckpoint, lease: Lease, generation: int) -> None:
+        """Start to read and send."""
         self.done = self.kept = checkpoint
         self._lease = lease
         self._over.clear()
@@ -241,12 +242,12 @@ class PartitionCopy:
             self._topic, self.place.partition, self._channel_ended
         )
         self._channel.begin(lease.pid, generation, lease.sequence_number)
-        self._tell()
+        self._update_progress()
         self._hub.read(self)
 
     async def _until_over(self) -> None:
-        """Wait until the server knows the PID no more, or takes nothing more under it."""
-        rest = _LEASE_REST_S
+        """Wait until the PID's lease has ended, or the server refuses its batches."""
+        rest = _LEASE_RETRY_S
         while not self._over.is_set():
             lease = self._lease
             left = lease.ends_at - time.monotonic() if lease is not None else rest
@@ -255,14 +256,14 @@ class PartitionCopy:
                 await asyncio.wait_for(self._over.wait(), timeout)
             if self._over.is_set() or self.done is None:
                 return
-            if left <= 0:  # with batches under way a PID stays longer than its lease
-                rest = min(rest * 2, _LEASE_REST_S_MAX)
+            if left <= 0:  # in-flight batches keep a PID longer than its lease
+                rest = _longer(rest)
             self._lease = await self._hub.lease(self._topic, self.place.partition, self.done.pid)
             if self._lease is None:
                 return
 
     async def _go_on(self) -> None:
-        """Behind the end of a lease."""
+        """Continue after the end of a lease."""
         ended_by, checkpoint = self._ended_by, self.done
         if checkpoint is None:
             raise CopyError("a copy ended that never began")
@@ -273,32 +274,32 @@ class PartitionCopy:
         self._drop()
         if ended_by is not None and not isinstance(ended_by, LeaseEndedError):
             raise CopyError(f"the destination refuses a batch: {ended_by}")
-        place, rest = (self._topic, self.place.partition), _LEASE_REST_S
+        place, rest = (self._topic, self.place.partition), _LEASE_RETRY_S
         while await self._hub.lease(*place, checkpoint.pid) is not None:
             await asyncio.sleep(rest)
-            rest = min(rest * 2, _LEASE_REST_S_MAX)
+            rest = _longer(rest)
         await self._carry(checkpoint)
 
     @property
     def _there(self) -> TopicPartition:
         return TopicPartition(self._topic, self.place.partition)
 
-    # ------------------------------------------------------------------ asked by the fetcher
+    # ------------------------------------------------------------------ called by the fetcher
 
     @property
     def wants(self) -> int:
-        """See `fetching.Reading`."""
+        """The offset to fetch from; -1: no fetch now."""
         if self._translator is None or self._channel is None or not self._channel.alive:
             return -1
         if self._pending_bytes >= self._hub.settings.buffer_bytes or self._hub.memory.full:
             return -1
         return self._translator.position
 
-    def came(self, offset: int, chunk: Chunk) -> None:
-        """See `fetching.Reading`."""
+    def came(self, offset: int, chunk: FetchedChunk) -> None:
+        """Send the records that a fetch from an offset returned."""
         translator, channel = self._translator, self._channel
         if translator is None or channel is None or offset != translator.position:
-            return  # it was asked for before the copy went on elsewhere
+            return  # the copy has moved since this fetch began
         try:
             for batch in translator.batches(chunk):
                 self._weigh(batch.weight)
@@ -308,17 +309,17 @@ class PartitionCopy:
             self._hub.fail(error)
             return
         except ProducerError:
-            return  # it has ended meanwhile, and is told so
+            return  # the channel has ended, and has called `_channel_ended`
         self.progress.end_offset = chunk.end_offset
-        self._tell()
+        self._update_progress()
 
     def out_of_range(self) -> None:
-        """See `fetching.Reading`."""
+        """Find out why the source does not have the next offset."""
         self._hub.leave(self)
         self._hub.destination.spawn(self._look_for_range())
 
     async def _look_for_range(self) -> None:
-        """The source lacks what comes next: say why, or go on behind it."""
+        """Skip deleted records if the options allow that; else end the copy."""
         done, translator = self.done, self._translator
         if done is None or translator is None:
             return
@@ -332,16 +333,16 @@ class PartitionCopy:
             self._hub.read(self)
 
     def failed(self, error: CopyError) -> None:
-        """See `fetching.Reading`."""
+        """End the copy: the source refuses the fetch."""
         self._hub.fail(error)
 
-    # ------------------------------------------------------------------ answers
+    # ------------------------------------------------------------------ responses
 
     def _answered(
         self, channel: Channel, batch: CopiedBatch, future: "asyncio.Future[Sent]"
     ) -> None:
         if channel is not self._channel or future.cancelled() or future.exception() is not None:
-            return  # the channel tells why
+            return  # `_channel_ended` gets the reason
         sent, done, metrics = future.result(), self.done, self._hub.metrics
         self._weigh(-batch.weight)
         metrics.records += batch.records
@@ -356,11 +357,11 @@ class PartitionCopy:
             )  # fmt: skip
         if not self._pending_bytes:
             self._idle.set()
-        self._tell()
+        self._update_progress()
         self._hub.more()
 
-    def _tell(self) -> None:
-        """What is done, holes behind the last record included."""
+    def _update_progress(self) -> None:
+        """Update checkpoint and progress; offset gaps after the last record count as copied."""
         if self.done is None or self._translator is None:
             return
         if not self._pending_bytes and self._translator.position > self.done.offset:
@@ -376,9 +377,13 @@ class PartitionCopy:
         self._over.set()
 
     def _drop(self) -> None:
-        """Give up what is under way: it is read again."""
+        """Give up in-flight batches: their records will be read again."""
         channel, self._channel, self._translator = self._channel, None, None
         self._weigh(-self._pending_bytes)
         self._idle.set()
         if channel is not None:
             channel.close()
+
+
+def _longer(rest: float) -> float:
+    return min(rest * 2, _LEASE_RETRY_S_MAX)

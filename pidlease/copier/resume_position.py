@@ -12,8 +12,8 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.structs import TopicPartition
 
-from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Asked
-from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
+from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, ClusterReader
+from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
 from pidlease.copier.errors import CheckpointError, CopyError
 from pidlease.copier.group_membership import Saved
 from pidlease.copier.settings import CopySettings
@@ -30,23 +30,20 @@ _log = logging.getLogger(__name__)
 
 
 class ResumeCheck:
-    """One partition's.
+    """Checks whether the copy of one partition can resume from its checkpoint.
 
     Parameters:
-        settings: the copy's.
-        source: the source,
-        place: and its topic and partition.
-        target: the destination,
-        there: and its topic and partition,
-        cluster: and the id of its cluster.
+        place: topic and partition of the source.
+        there: topic and partition of the destination.
+        cluster: cluster id of the destination.
     """
 
     def __init__(
         self,
         settings: CopySettings,
-        source: Asked,
+        source: ClusterReader,
         place: TopicPartition,
-        target: Asked,
+        target: ClusterReader,
         there: TopicPartition,
         cluster: str,
     ) -> None:
@@ -58,11 +55,11 @@ class ResumeCheck:
         self._cluster: Final = cluster
 
     async def beginning(self) -> tuple[int, int]:
-        """Where a copy begins of which nothing is saved: at the source, and at the destination.
+        """Return the offsets at source and destination where a copy without a checkpoint begins.
 
         Raises:
-            CopyError: there are records already. Either they are somebody else's; or they are this
-                copy's, whose offsets were deleted, or kept for no longer (Kafka's
+            CopyError: the destination has records already. Another copy has written them, or this
+                one did, and its offsets were deleted or have expired (Kafka's
                 offsets.retention.minutes): it would begin a second time.
         """
         at = await self._target.offset(self._there, LATEST)
@@ -70,17 +67,17 @@ class ResumeCheck:
             topic, partition = self._there
             raise CopyError(
                 f"group {self._settings.group} has saved nothing for {_named(self._place)}, and"
-                f" {topic}-{partition} of the destination has records already: they are another"
-                " copy's, or this one's, whose offsets have expired or were deleted. Copy to"
-                " another topic (--rename), or say --append to copy everything behind them"
+                f" {topic}-{partition} of the destination has records already: of another copy, or"
+                " of this one, if its offsets have expired or were deleted. Copy to another topic"
+                " (--rename), or say --append to copy everything after them"
             )
         return await self._source.offset(self._place, self._settings.start, READ_COMMITTED), at
 
-    def fitting(self, saved: Saved) -> Checkpoint:
-        """What was saved.
+    def fitting(self, saved: Saved) -> CopyCheckpoint:
+        """Decode a checkpoint of this copy.
 
         Raises:
-            CheckpointError: it is no copier's, or of another copy.
+            CheckpointError: no copier wrote it, or it is of another copy.
         """
         where = f"group {self._settings.group}, {_named(self._place)}"
         try:
@@ -95,11 +92,11 @@ class ResumeCheck:
             )
         return checkpoint
 
-    async def within_source(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint, if the source goes on there.
+    async def within_source(self, checkpoint: CopyCheckpoint) -> CopyCheckpoint:
+        """Return the checkpoint if the source has its offset, or adjusted by the options.
 
         Raises:
-            CopyError: it does not.
+            CopyError: the source does not have it.
         """
         offset, source = checkpoint.offset, self._source
         where = f"{_named(self._place)} of the source"
@@ -121,11 +118,11 @@ class ResumeCheck:
                      where, offset, start)  # fmt: skip
         return checkpoint._replace(offset=start)
 
-    async def within_destination(self, checkpoint: Checkpoint, lease: Lease) -> Checkpoint:
-        """The checkpoint, if the destination has all that it speaks of.
+    async def within_destination(self, checkpoint: CopyCheckpoint, lease: Lease) -> CopyCheckpoint:
+        """Return the checkpoint if the destination has its records, or adjusted by the options.
 
         Raises:
-            CopyError: it has lost some.
+            CopyError: the destination has lost some.
         """
         if lease.sequence_number > checkpoint.sequence:
             return checkpoint
@@ -143,11 +140,12 @@ class ResumeCheck:
         )
 
 
-def generation_of(checkpoint: Checkpoint, lease: Lease) -> int:
-    """Under which generation to go on, so that whoever wrote before is fenced.
+def generation_of(checkpoint: CopyCheckpoint, lease: Lease) -> int:
+    """Return the generation to resume with, which fences the previous copier.
 
-    The log's and one more; that is the lease's, but where nothing stands in the log yet: then each
-    lease has a generation of its own, and what was sent under the one before may still arrive.
+    It is one above the generation in the log. The lease has that one, unless the log has no record
+    of the PID yet: then each lease has its own generation, and batches of the previous one may
+    still arrive.
     """
     return lease.generation if lease.sequence_number else checkpoint.generation + 1
 
@@ -156,12 +154,12 @@ def _named(place: TopicPartition) -> str:
     return f"{place.topic}-{place.partition}"
 
 
-class Carried(NamedTuple):
-    """Where a copy goes on.
+class ResumePosition(NamedTuple):
+    """Where a copy resumes.
 
     Attributes:
         offset: of the source's next record.
-        end: of the destination, when it was looked at.
+        end: the destination's log end offset.
     """
 
     offset: int
@@ -169,51 +167,53 @@ class Carried(NamedTuple):
 
 
 async def carry_over(
-    asked: Asked, place: TopicPartition, checkpoint: Checkpoint, *, trusted: bool
-) -> Carried:
-    """Find out how far a copy is whose PID is not known any more.
+    reader: ClusterReader, place: TopicPartition, checkpoint: CopyCheckpoint, *, trusted: bool
+) -> ResumePosition:
+    """Find where a copy resumes after the lease of its PID has ended.
 
     Parameters:
-        asked: the destination.
-        place: its topic and partition.
-        checkpoint: the last that is known.
-        trusted: go by the checkpoint where the log does not tell.
+        reader: of the destination.
+        place: topic and partition of the destination.
+        checkpoint: the last one.
+        trusted: resume from the checkpoint if the log does not reach back far enough.
 
     Raises:
-        CopyError: nothing tells.
+        CopyError: the log does not reach back far enough.
     """
-    end = await asked.offset(place, LATEST)
-    start = await asked.offset(place, EARLIEST)
+    end = await reader.offset(place, LATEST)
+    start = await reader.offset(place, EARLIEST)
     where = f"{place.topic}-{place.partition} of the destination"
     problem = ""
     if end < checkpoint.at:
         problem = f"ends at {end}, and went up to {checkpoint.at}: it was cut, or made anew"
     elif start > checkpoint.at:
-        problem = f"begins at {start}, behind {checkpoint.at}: what came between has been deleted"
+        problem = f"begins at {start}, after {checkpoint.at}: the records between have been deleted"
     if problem and not trusted:
         raise CopyError(
-            f"the lease of PID {checkpoint.pid} has ended, and {where} {problem}; so nothing tells"
-            f" whether records from offset {checkpoint.offset} on are there. Compare both sides"
-            " (pidlease copy --verify), and say --trust-checkpoint to go on from that offset"
+            f"the lease of PID {checkpoint.pid} has ended, and {where} {problem}; so it is"
+            f" unknown whether records from offset {checkpoint.offset} on are there. Compare both"
+            " sides (pidlease copy --verify), and say --trust-checkpoint to go on from that offset"
         )
     highest = checkpoint.sequence
     if not problem:
-        found = await last_in_log(asked, place, (checkpoint.at, end))
+        found = await last_in_log(reader, place, (checkpoint.at, end))
         highest = max(highest, found.get(checkpoint.pid, -1))
-    return Carried(max(checkpoint.offset, highest + 1), end)
+    return ResumePosition(max(checkpoint.offset, highest + 1), end)
 
 
-async def last_in_log(asked: Asked, place: TopicPartition, span: tuple[int, int]) -> dict[int, int]:
-    """The highest sequence of each PID that has a send in a part of the log.
+async def last_in_log(
+    reader: ClusterReader, place: TopicPartition, span: tuple[int, int]
+) -> dict[int, int]:
+    """Return the last_sequence of each PID that has a send in a part of the log.
 
     Parameters:
-        span: the first offset, and the first behind it.
+        span: the first offset, and the offset after the last.
 
     Raises:
         CopyError: it cannot be read.
     """
     highest: dict[int, int] = {}
-    async for chunk in asked.chunks(place, *span):
+    async for chunk in reader.chunks(place, *span):
         for header, batch in chunk.batches():
             if header.is_control or header.last_offset < span[0]:
                 continue
@@ -223,7 +223,7 @@ async def last_in_log(asked: Asked, place: TopicPartition, span: tuple[int, int]
 
 
 def _identities(place: TopicPartition, header: BatchHeader, batch: memoryview) -> list[Identity]:
-    """Who sent what of a batch; several sends may stand in one.
+    """Return the identities of the sends in a batch; it may have several.
 
     Raises:
         CopyError: it cannot be read.

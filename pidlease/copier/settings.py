@@ -1,4 +1,4 @@
-"""The options of a copy, checked."""
+"""The options of a copy, validated."""
 
 import re
 import ssl
@@ -10,13 +10,13 @@ from typing import Any, Final, Literal
 from pidlease.client.settings import IN_FLIGHT_MAX
 from pidlease.copier.cluster_reader import EARLIEST, LATEST
 
-#: Where in `rename` the source's name stands.
+#: The placeholder of the source's topic name in `rename`.
 NAME: Final = "{topic}"
-#: What the clusters' logs call a copier.
+#: The name of a copier in the clusters' logs.
 CLIENT_ID: Final = "pidlease-copier"
-#: How often it is looked for new topics and partitions.
+#: How often the metadata is loaded again, for new topics and partitions.
 METADATA_MS: Final = 30_000
-#: How a cluster is reached, in aiokafka's words.
+#: aiokafka's options for TLS and SASL.
 _SECURITY: Final = frozenset((
     "security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username",
     "sasl_plain_password",
@@ -31,31 +31,32 @@ class CopySettings:
         source: HOST:PORT, or several of them, of the cluster that is copied.
         destination: HOST:PORT, or several, of the Kafka port of a pidlease.
         leases: the URL of its HTTP port, `http://HOST:PORT`.
-        group: the consumer group, at the source: its copiers share the work, and its offsets say
-            how far that is.
-        topics: which topics,
-        topics_regex: or those that this matches as a whole.
-        rename: what a topic is called at the destination; `{topic}` stands for its name.
-        start: where a partition begins that was never copied: EARLIEST, LATEST, or ms since 1970.
-        once: end when all is copied that was there at the beginning.
-        skip_lost: go on where the source's records begin that are not deleted yet, although some
-            before them were never copied.
-        append: begin a copy of which nothing is saved although its topic has records already.
-        rewind: copy again what the destination has lost since it was acknowledged.
-        trust_checkpoint: go on from what is saved where the lease has ended and the destination's
-            log does not reach back far enough to tell.
-        commit_interval_ms: how often it is saved how far the copy is.
-        buffer_bytes: of records that are read, and not at the destination yet; of a partition,
-        memory_bytes: and of all together.
+        group: the consumer group at the source: its copiers share the partitions, and its offsets
+            hold the checkpoints.
+        topics: the topics to copy.
+        topics_regex: instead of `topics`: copy all topics that this matches as a whole.
+        rename: the topic at the destination; `{topic}` stands for the source's name.
+        start: where a new copy of a partition begins: EARLIEST, LATEST, or ms since 1970.
+        once: end when all records that the source has at the start are copied.
+        skip_lost: continue with the source's first record even if records before it were deleted
+            and never copied.
+        append: begin a copy without a checkpoint even if its topic has records already.
+        rewind: copy records again that the destination has lost after it acknowledged them.
+        trust_checkpoint: resume from the checkpoint even if the lease has ended and the
+            destination's log does not reach back far enough to check it.
+        commit_interval_ms: how often checkpoints are committed.
+        buffer_bytes: of records that were read and are not acknowledged, of one partition.
+        memory_bytes: of records that were read and are not acknowledged, of all partitions.
         fetch_wait_ms: how long a fetch waits at the source for records.
         session_timeout_ms: a copier that is silent for so long is replaced.
-        request_timeout_ms: how long an answer may take; then it is asked again.
-        give_up_ms: how long a cluster that does not answer is asked again, at a start or a change.
-        who: what other copiers are told of this one; empty: host and process.
-        source_security: how the source is reached: aiokafka's security_protocol, ssl_context,
+        request_timeout_ms: how long a response may take; then the request is sent again.
+        give_up_ms: how long requests to a cluster are sent again, at a start or a rebalance.
+        max_in_flight: the most in-flight batches of a partition.
+        who: the id of this copier for other copiers; empty: host and process.
+        source_security: aiokafka's options for the source: security_protocol, ssl_context,
             sasl_mechanism, sasl_plain_username, sasl_plain_password.
-        security_protocol: towards the destination: PLAINTEXT or SSL,
-        ssl_context: and by what.
+        security_protocol: towards the destination: PLAINTEXT or SSL.
+        ssl_context: of SSL connections to the destination.
     """
 
     source: str | Sequence[str]
@@ -85,26 +86,26 @@ class CopySettings:
     ssl_context: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Validate the options.
 
         Raises:
-            ValueError: names the option.
+            ValueError: one is invalid; the text names it.
         """
         for problem in (self._what_problem(), self._number_problem()):
             if problem:
                 raise ValueError(problem)
 
     def renamed(self, topic: str) -> str:
-        """What a topic of the source is called at the destination."""
+        """Return the name of a source's topic at the destination."""
         return self.rename.replace(NAME, topic)
 
     @property
     def pattern(self) -> str:
-        """What matches the names of the topics, as a whole."""
+        """The pattern that matches the whole name of a topic."""
         return rf"(?:{self.topics_regex})\Z"
 
     def selects(self, topic: str) -> bool:
-        """Whether a topic of the source is to be copied."""
+        """Whether to copy a topic of the source."""
         if self.topics_regex is not None:
             return re.match(self.pattern, topic) is not None
         return topic in self.topics

@@ -1,4 +1,4 @@
-"""Reads many partitions of the source: one request for each leader, which waits there for more."""
+"""Fetches many partitions of the source: one long poll for each leader."""
 
 import asyncio
 import logging
@@ -12,7 +12,8 @@ from aiokafka.structs import TopicPartition
 from pidlease.client.background_tasks import BackgroundTasks
 from pidlease.copier.cluster_reader import (
     READ_COMMITTED,
-    Chunk,
+    RETRY_S,
+    FetchedChunk,
     chunk_of,
     known_leader,
 )
@@ -21,15 +22,13 @@ from pidlease.kafka.error_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE,
 
 _log = logging.getLogger(__name__)
 
-#: What a fetch brings at most: of all partitions, and of one.
+#: The most bytes of a fetch: of all partitions, and of one.
 _FETCH_BYTES: Final = 8 << 20
 _PART_BYTES: Final = 1 << 20
-#: Who has no leader, or one that does not answer, is tried again after this time.
-_REST_S: Final = 0.2
 
 
-class Reading(Protocol):
-    """Who reads a partition."""
+class PartitionReader(Protocol):
+    """A partition to be fetched."""
 
     @property
     def place(self) -> TopicPartition:
@@ -37,58 +36,58 @@ class Reading(Protocol):
 
     @property
     def wants(self) -> int:
-        """The offset to be read from; -1: it takes nothing now."""
+        """The offset to fetch from; -1: no fetch now."""
 
-    def came(self, offset: int, chunk: Chunk) -> None:
-        """A fetch from an offset brought something, or nothing."""
+    def came(self, offset: int, chunk: FetchedChunk) -> None:
+        """Accept what a fetch from an offset returned; it may be empty."""
 
     def out_of_range(self) -> None:
-        """The source does not have what was asked for."""
+        """Handle that the source does not have the requested offset."""
 
     def failed(self, error: CopyError) -> None:
-        """The source will not let it be read."""
+        """Handle that the source refuses the fetch."""
 
 
 class SourceFetcher:
-    """See the module's text.
+    """Fetches partitions of the source for their readers.
 
     Parameters:
         client: of the source, connected.
         wait_ms: how long a fetch waits for records.
-        give_up_s: how long a partition that cannot be read by its broker is tried again.
+        give_up_s: how long to retry a partition that its broker cannot read.
     """
 
     def __init__(self, client: AIOKafkaClient, wait_ms: int, give_up_s: float) -> None:
         self._client: Final = client
         self._wait_ms: Final = wait_ms
         self._give_up_s: Final = give_up_s
-        #: Since when brokers cannot read partitions, by the loop's clock.
+        #: Partitions that their brokers cannot read: since when, by the loop's clock.
         self._unread: Final[dict[TopicPartition, float]] = {}
-        self._readers: dict[TopicPartition, Reading] = {}
+        self._readers: dict[TopicPartition, PartitionReader] = {}
         self._busy: set[int] = set()
         self._resting: set[TopicPartition] = set()
         self._tasks: Final = BackgroundTasks(self._broken)
         self._wake: Final = asyncio.Event()
         self._failed: asyncio.Future[None] | None = None
 
-    def add(self, reader: Reading) -> None:
-        """Read a partition from now on."""
+    def add(self, reader: PartitionReader) -> None:
+        """Fetch a partition from now on."""
         self._readers[reader.place] = reader
         self._client.add_topic(reader.place.topic)
         self._wake.set()
 
-    def remove(self, reader: Reading) -> None:
-        """Read it no more; what is under way is not told any more."""
+    def remove(self, reader: PartitionReader) -> None:
+        """Stop fetching a partition; the result of a running fetch is dropped."""
         if self._readers.get(reader.place) is reader:
             del self._readers[reader.place]
             self._unread.pop(reader.place, None)
 
     def wake(self) -> None:
-        """Somebody takes more."""
+        """Look again: a reader may accept more."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Read until it is cancelled."""
+        """Fetch until it is cancelled."""
         self._failed = asyncio.get_running_loop().create_future()
         try:
             while True:
@@ -103,8 +102,8 @@ class SourceFetcher:
             await self._tasks.cancel()
 
     def _look(self) -> None:
-        """Ask each leader that is not being asked for what is wanted of it."""
-        wanted: dict[int, list[tuple[Reading, int]]] = {}
+        """Send a fetch to each leader that has none, for the readers that want records."""
+        wanted: dict[int, list[tuple[PartitionReader, int]]] = {}
         homeless = False
         for place, reader in self._readers.items():
             if place in self._resting or (offset := reader.wants) < 0:
@@ -122,7 +121,7 @@ class SourceFetcher:
             self._busy.add(node)
             self._tasks.spawn(self._fetch(node, readers))
 
-    async def _fetch(self, node: int, readers: list[tuple[Reading, int]]) -> None:
+    async def _fetch(self, node: int, readers: list[tuple[PartitionReader, int]]) -> None:
         topics: dict[str, list[tuple[int, int, int]]] = {}
         for reader, offset in readers:
             part = reader.place.partition, offset, _PART_BYTES
@@ -141,19 +140,21 @@ class SourceFetcher:
             self._busy.discard(node)
             self._wake.set()
 
-    def _take(self, readers: list[tuple[Reading, int]], response: Any) -> None:  # noqa: ANN401
-        asked = {reader.place: (reader, offset) for reader, offset in readers}
+    def _take(self, readers: list[tuple[PartitionReader, int]], response: Any) -> None:  # noqa: ANN401
+        requested = {reader.place: (reader, offset) for reader, offset in readers}
         moved = False
         for topic, parts in response.topics:
             for part in parts:
                 place, code = TopicPartition(topic, part[0]), part[1]
-                reader, offset = asked.get(place, (None, 0))
+                reader, offset = requested.get(place, (None, 0))
                 if reader is None or self._readers.get(place) is not reader:
-                    continue  # it is somebody else's by now
+                    continue  # it was removed, or added anew
                 if code != KAFKA_STORAGE_ERROR:
                     self._unread.pop(place, None)
                 if not code:
-                    self._readers[place] = self._readers.pop(place)  # others have their turn
+                    self._readers[place] = self._readers.pop(
+                        place
+                    )  # the next fetch begins with the others
                     reader.came(offset, chunk_of(part, committed=True))
                 elif code == OFFSET_OUT_OF_RANGE:
                     reader.out_of_range()
@@ -167,29 +168,29 @@ class SourceFetcher:
             self._tasks.spawn(self._refresh())
 
     def _is_over(self, place: TopicPartition) -> bool:
-        """Whether a partition has not been read by its broker for too long."""
+        """Whether a partition's broker could not read it for too long."""
         now = asyncio.get_running_loop().time()
         if place not in self._unread:
             _log.warning("%s of the source: its broker cannot read it; trying again", place)
         return now - self._unread.setdefault(place, now) > self._give_up_s
 
     async def _refresh(self) -> None:
-        """Ask for the cluster again."""
+        """Load the metadata again."""
         try:
             await self._client.force_metadata_update()
         except (KafkaError, OSError, TimeoutError) as error:
             _log.info("no metadata of the source: %r", error)
 
     def _rest(self, place: TopicPartition) -> None:
-        """Leave a partition alone for a moment."""
+        """Back off from a partition."""
         self._resting.add(place)
-        asyncio.get_running_loop().call_later(_REST_S, self._rested, place)
+        asyncio.get_running_loop().call_later(RETRY_S, self._rested, place)
 
     def _rested(self, place: TopicPartition) -> None:
         self._resting.discard(place)
         self._wake.set()
 
     def _broken(self, error: BaseException) -> None:
-        """What broke here breaks the copy: nobody would read any more."""
+        """End the copy with an error of a task: without it, no partition would be fetched."""
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)

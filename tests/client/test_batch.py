@@ -45,7 +45,7 @@ def identity_of(records: list[Any]) -> Identity:
 
 @pytest.mark.parametrize("codec", ALL_CODECS)
 @pytest.mark.parametrize("user_headers", [0, 1, 62, 63, 64, 200])
-def test_the_first_record_says_who_and_which(codec: str | None, user_headers: int) -> None:
+def test_the_first_record_has_the_identity(codec: str | None, user_headers: int) -> None:
     # A value that looks like the header does not lead it astray.
     fake = b"\x10pidlease\x44" + b"x" * 34
     headers: Headers = [(f"h{n}", fake if n % 2 else None) for n in range(user_headers)]
@@ -83,7 +83,7 @@ def test_a_cut_leaves_the_rest_as_it_was(codec: str | None, gaps: bool) -> None:
     assert reader.compression_type == (0 if codec is None else CODECS[codec][0])
 
 
-def test_a_cut_by_ids_with_holes() -> None:
+def test_a_cut_by_ids_with_gaps() -> None:
     batch = made([b"3", b"7", b"8", b"20"], ids=[3, 7, 8, 20], first=3)
     assert len(batch.cut(10, None, gaps=True)) == 3
     assert batch.sealed == SequenceRange(PID, 2**40 + 5, 20, 20, 20)
@@ -114,7 +114,7 @@ def test_it_is_full_at_its_size_but_one_record_always_fits() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, ["x"]])
-def test_a_record_of_another_type_leaves_nothing_behind(wrong: Any) -> None:
+def test_a_record_of_another_type_changes_nothing(wrong: Any) -> None:
     batch = PendingBatch(1000, 0.0)
     loop = asyncio.new_event_loop()
     for _ in range(2):

@@ -82,7 +82,7 @@ def test_several_threads() -> None:
         producer.flush()
         stored = [tuple(map(int, each.split())) for each in all_.broker.values() if each]
         for name in range(4):
-            assert [n for who, n in stored if who == name] == list(range(1000))
+            assert [n for sender, n in stored if sender == name] == list(range(1000))
 
 
 def test_a_partition_is_leased_before_its_first_record() -> None:

@@ -80,36 +80,36 @@ async def test_one_fault(fault: Fault, policy: Any, request_number: int) -> None
         assert producer.metrics.retries > 0
 
 
-def _note(told: list[int], number: int, _: object) -> None:
-    told.append(number)
+def _note(completed: list[int], number: int, _: object) -> None:
+    completed.append(number)
 
 
 @pytest.mark.parametrize("policy", ["strict", "monotonic"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind} {fault.code}")
-async def test_records_are_told_in_their_order(fault: Fault, policy: Any) -> None:
-    """As Kafka's clients do it: who keeps account of what is done may go by the last one."""
+async def test_futures_complete_in_sequence_order(fault: Fault, policy: Any) -> None:
+    """As in Kafka's clients: an application may take the last one for the end of what is stored."""
     async with world() as all_:
         all_.broker.fault = once(2, fault)
-        told: list[int] = []
+        completed: list[int] = []
         async with all_.producer(name="n", policy=policy, max_batch_size=300) as producer:
             for number in range(400):
                 future = await producer.send("t", b"%d" % number)
-                future.add_done_callback(partial(_note, told, number))
+                future.add_done_callback(partial(_note, completed, number))
             await producer.flush()
         assert all_.broker.done[fault.kind] == 1
-        assert told == list(range(400))
+        assert completed == list(range(400))
 
 
-async def test_duplicates_whose_offset_is_forgotten_are_successes() -> None:
+async def test_duplicates_without_an_offset_are_successes() -> None:
     async with world() as all_:
         all_.broker.forgets_offsets = True
         all_.broker.fault = once(2, Fault("cut after"))
         async with all_.producer(max_batch_size=300) as producer:
             sent = await send_all(producer, 100)
         check_exactly_once(all_.broker, sent)
-        told = [each for each in sent if each.duplicate]
-        assert told
-        assert {each.offset for each in told} == {-1}
+        completed = [each for each in sent if each.duplicate]
+        assert completed
+        assert {each.offset for each in completed} == {-1}
 
 
 async def test_an_answer_that_never_comes() -> None:

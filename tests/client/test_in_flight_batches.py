@@ -18,7 +18,7 @@ def number_of(each: PendingBatch) -> int:
     return each.sealed.last
 
 
-def test_what_failed_comes_again_before_anything_behind_it() -> None:
+def test_failed_batches_are_sent_again_in_order() -> None:
     random = new_random("client-in-in_flight")
     for _ in range(200):
         _play(Random(random.random()))

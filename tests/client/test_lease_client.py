@@ -101,7 +101,7 @@ async def test_fewer_answers_than_asked() -> None:
         await leases.lease_pids([LeaseWanted("t", 0)] * 2)
 
 
-async def test_nobody_there() -> None:
+async def test_no_server() -> None:
     async with LeaseClient("http://127.0.0.1:1") as leases:
         with pytest.raises(LeaseUnavailableError, match=":1"):
             await leases.lease_pid("t", 0)

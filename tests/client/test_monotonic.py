@@ -18,7 +18,7 @@ FAULTS = [
 ]
 
 
-async def test_ids_with_holes() -> None:
+async def test_ids_with_gaps() -> None:
     async with world() as all_, all_.producer(**MONOTONIC, max_batch_size=300) as producer:
         ids = [3, 4, 9, 2**40, 2**62, 2**63 - 1]
         futures = [await producer.send("t", b"", sequence_id=each) for each in ids]
@@ -52,7 +52,7 @@ async def test_a_partition_without_ids_takes_none() -> None:
         await producer.send_and_wait("t", b"", partition=1, sequence_id=77)
 
 
-async def test_numbers_go_on_behind_the_last_one() -> None:
+async def test_numbers_continue_after_the_last_one() -> None:
     async with world() as all_:
         async with all_.producer(**MONOTONIC) as producer:
             await producer.lease("t", 0)
@@ -64,7 +64,7 @@ async def test_numbers_go_on_behind_the_last_one() -> None:
             assert (await producer.send_and_wait("t", b"")).sequence == 42
 
 
-async def test_numbers_begin_behind_the_one_that_is_given() -> None:
+async def test_numbers_begin_after_the_given_one() -> None:
     async with world() as all_:
         async with all_.producer(**MONOTONIC, initial_sequence_id=99) as producer:
             assert (await producer.send_and_wait("t", b"")).sequence == 100
@@ -96,15 +96,17 @@ async def test_an_error_ends_the_session_on_the_connection() -> None:
             await producer.send("t", b"%d" % number)
         await producer.flush()
         failed = next(each for each in all_.broker.came if each.code == 19)
-        behind = [each for each in all_.broker.came if each.identity.first > failed.identity.last]
-        # What was behind it on that connection was not judged, and came again on another.
-        assert {each.code for each in behind if each.connection == failed.connection} <= {13}
+        following = [
+            each for each in all_.broker.came if each.identity.first > failed.identity.last
+        ]
+        # What followed it on that connection was not judged, and came again on another.
+        assert {each.code for each in following if each.connection == failed.connection} <= {13}
         assert all_.broker.values() == [b"%d" % number for number in range(200)]
         assert producer.metrics.reconnects == 1
 
 
 @pytest.mark.parametrize("run", range(40 if SOAK else 4))
-async def test_random_holes_and_faults(run: int) -> None:
+async def test_random_gaps_and_faults(run: int) -> None:
     random = new_random(f"client-monotonic-{run}")
     async with world(t=2) as all_:
         given: list[list[int]] = [[], []]

@@ -9,8 +9,8 @@ from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.produce import ProduceRequest_v8, ProduceResponse_v8
 
 from pidlease.client.produce_messages import (
+    BatchResult,
     PartitionBatch,
-    PartitionResult,
     ProduceRequestV8,
     ProduceResponseV8,
 )
@@ -49,9 +49,9 @@ def test_an_answer_is_what_aiokafka_would_read() -> None:
     stream = BytesIO(b"head" + _answer())
     stream.read(4)
     assert ProduceResponseV8.decode(stream).parts == [
-        PartitionResult("a", 0, 0, 55, ""),
-        PartitionResult("a", 1, 45, -1, "expected"),
-        PartitionResult("b\u00e4", 9, 0, 2**40, "duplicate"),
+        BatchResult("a", 0, 0, 55, ""),
+        BatchResult("a", 1, 45, -1, "expected"),
+        BatchResult("b\u00e4", 9, 0, 2**40, "duplicate"),
     ]
 
 

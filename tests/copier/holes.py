@@ -10,14 +10,14 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.waiting import until
 
 
-def topic_with_holes(source: KafkaServer, topic: str, random: Random) -> None:
+def topic_with_gaps(source: KafkaServer, topic: str, random: Random) -> None:
     """Make it, and wait until something is compacted; that goes on."""
     make_topic(
         source.bootstrap, topic, cleanup_policy="compact", segment_ms="300",
         min_cleanable_dirty_ratio="0.01", delete_retention_ms="100", max_compaction_lag_ms="300",
     )  # fmt: skip
     _transactions(source, topic, random)
-    until(lambda: _has_holes(source, topic), "compaction")
+    until(lambda: _has_gaps(source, topic), "compaction")
 
 
 def _transactions(source: KafkaServer, topic: str, random: Random) -> None:
@@ -39,7 +39,7 @@ def _transactions(source: KafkaServer, topic: str, random: Random) -> None:
         time.sleep(0.02)  # a segment is rolled by the time
 
 
-def _has_holes(source: KafkaServer, topic: str) -> bool:
+def _has_gaps(source: KafkaServer, topic: str) -> bool:
     """Whether compaction has removed something, which is beyond what markers take."""
     rolled = Producer({"bootstrap.servers": source.bootstrap})
     for number in range(PARTITIONS):

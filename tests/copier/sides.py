@@ -113,14 +113,14 @@ class Filler:
                 producer.produce(
                     self.topic, value if number % 50 else None, b"key-%d" % (number % 997),
                     partition, headers=[("n", b"%d" % number), ("empty", None)] * (number % 3),
-                    on_delivery=self._told,
+                    on_delivery=self._delivered,
                 )  # fmt: skip
             except BufferError:
                 producer.poll(0.05)
             else:
                 return
 
-    def _told(self, error: KafkaError | None, _: object) -> None:
+    def _delivered(self, error: KafkaError | None, _: object) -> None:
         if error is not None:
             self.failed.append(str(error))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pidlease.client.pending_batch import CODECS, SequenceRange
 from pidlease.copier.batch_translator import BatchTranslator
-from pidlease.copier.cluster_reader import Chunk
+from pidlease.copier.cluster_reader import FetchedChunk
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.errors import CopyError
 from pidlease.kafka.records.identity_header import Identity, decode_identity
@@ -125,7 +125,7 @@ def test_the_same_records_come_out(log: Log, skip: int) -> None:
     translator = BatchTranslator("t-0", skip)
     first = 0
     found: list[Record] = []
-    for batch in translator.batches(Chunk(log.data, log.aborted, log.end)):
+    for batch in translator.batches(FetchedChunk(log.data, log.aborted, log.end)):
         found += records_of(sealed(batch, first), first)
         first = batch.ids[-1] + 1
     assert found == [each for each in log.records if each.offset >= skip]
@@ -134,7 +134,7 @@ def test_the_same_records_come_out(log: Log, skip: int) -> None:
 
 @given(logs(), st.data())
 def test_what_the_destination_has_is_cut_off(log: Log, data: st.DataObject) -> None:
-    for batch in BatchTranslator("t-0", 0).batches(Chunk(log.data, log.aborted, log.end)):
+    for batch in BatchTranslator("t-0", 0).batches(FetchedChunk(log.data, log.aborted, log.end)):
         before = list(records_of(sealed(batch, batch.ids[0]), batch.ids[0]))
         if len(batch.ids) < 2:
             continue
@@ -151,7 +151,7 @@ def test_a_batch_goes_on_as_it_is(codec: str | None) -> None:
     value = b"".join(b"%d" % number for number in range(40_000))
     records = [Record(9 + place, 5, b"k", value, [("h", b"1")]) for place in range(3)]
     source = batch_of(9, 11, records, codec=codec, producer=5, transactional=True)
-    (batch,) = BatchTranslator("t-0", 0).batches(Chunk(source, [], 12))
+    (batch,) = BatchTranslator("t-0", 0).batches(FetchedChunk(source, [], 12))
     assert list(batch.ids) == [9, 10, 11]
     assert list(records_of(sealed(batch, 0), 0)) == records
     header = read_header(batch.data)
@@ -164,7 +164,7 @@ def test_small_batches_are_joined() -> None:
     source = b"".join(
         batch_of(number, number, [Record(number, number, None, b"v", [])]) for number in range(500)
     )
-    (batch,) = BatchTranslator("t-0", 0).batches(Chunk(source, [], 500))
+    (batch,) = BatchTranslator("t-0", 0).batches(FetchedChunk(source, [], 500))
     assert batch.ids == list(range(500))
     assert batch.source_bytes == len(source)
 
@@ -173,9 +173,9 @@ def test_a_batch_that_is_cut_off_comes_again() -> None:
     source = batch_of(0, 0, [Record(0, 0, None, b"v", [])])
     other = batch_of(1, 1, [Record(1, 0, None, b"w", [])])
     translator = BatchTranslator("t-0", 0)
-    (batch,) = translator.batches(Chunk(source + other[:-1], [], 2))
+    (batch,) = translator.batches(FetchedChunk(source + other[:-1], [], 2))
     assert (list(batch.ids), translator.position) == ([0], 1)
-    assert list(translator.batches(Chunk(b"", [], 2))) == []
+    assert list(translator.batches(FetchedChunk(b"", [], 2))) == []
     assert translator.position == 1
 
 
@@ -192,9 +192,9 @@ def test_what_is_not_intact_ends_the_copy(spoil: Callable[[bytes], bytes], said:
     translator = BatchTranslator("orders-3 of the source", 0)
     if said:
         with pytest.raises(CopyError, match=f"orders-3 of the source, offset 0: .*{said}"):
-            list(translator.batches(Chunk(source, [], 1)))
+            list(translator.batches(FetchedChunk(source, [], 1)))
     else:
-        assert list(translator.batches(Chunk(source, [], 1))) == []
+        assert list(translator.batches(FetchedChunk(source, [], 1))) == []
 
 
 def test_a_first_record_that_is_none_ends_the_copy() -> None:
@@ -202,4 +202,4 @@ def test_a_first_record_that_is_none_ends_the_copy() -> None:
     source = bytearray(batch_of(0, 0, [Record(0, 0, None, b"v" * 9000, [])]))
     source[61] = 3
     with pytest.raises(CopyError, match="its records cannot be read"):
-        list(BatchTranslator("t-0", 0).batches(Chunk(with_crc(source), [], 1)))
+        list(BatchTranslator("t-0", 0).batches(FetchedChunk(with_crc(source), [], 1)))

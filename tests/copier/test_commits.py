@@ -115,7 +115,7 @@ def copier(folder: Path, source: str, server: PidleaseServer, *options: str) -> 
     )  # fmt: skip
 
 
-def test_commits_that_fail_behind_appends(
+def test_commits_that_fail_after_appends(
     eater: tuple[KafkaServer, Eater], server: PidleaseServer, tmp_path: Path
 ) -> None:
     """It copies on; and who comes after it begins where the last one that was heard of says."""

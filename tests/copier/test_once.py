@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.copier.holes import topic_with_holes
+from tests.copier.holes import topic_with_gaps
 from tests.copier.sides import (
     PARTITIONS,
     CopyProcess,
@@ -85,7 +85,7 @@ def test_what_compaction_and_transactions_leave(
     """Holes, markers, and what was aborted: a copy has what a consumer sees."""
     server.start()
     topic = "holes"
-    topic_with_holes(source, topic, new_random("holes"))
+    topic_with_gaps(source, topic, new_random("holes"))
     copying = copier(tmp_path / "1", source, server, topic, "--once")
     assert copying.run() == 0, copying.text
     assert check_same(source, topic, server, f"{topic}.copy") > 0
@@ -137,7 +137,7 @@ def test_leases_of_seconds(source: KafkaServer, server: PidleaseServer, tmp_path
 # ------------------------------------------------------------------ what does not fit
 
 
-def test_a_lease_that_is_over_and_a_log_that_does_not_tell(
+def test_a_lease_that_is_over_and_a_log_too_short(
     source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
     server.settings |= {"lease_seconds": "2"}
@@ -148,7 +148,7 @@ def test_a_lease_that_is_over_and_a_log_that_does_not_tell(
     time.sleep(5)
     refused = copier(tmp_path / "2", source, server, "untold", "--once")
     assert refused.run() == CANNOT
-    assert "so nothing tells whether records from offset" in refused.text
+    assert "so it is unknown whether records from offset" in refused.text
     trusting = copier(tmp_path / "3", source, server, "untold", "--once", "--trust-checkpoint")
     assert trusting.run() == 0, trusting.text
 

@@ -9,7 +9,7 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.copier import checkpoint_commits as saving
 from pidlease.copier.checkpoint_commits import CheckpointCommits
-from pidlease.copier.copy_checkpoint import Checkpoint, read_checkpoint
+from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.group_membership import Saved, UnavailableError
 from pidlease.copier.resume_position import generation_of
@@ -18,8 +18,8 @@ from pidlease.core.lease import Lease
 PLACE = TopicPartition("t", 0)
 
 
-def checkpoint(pid: int, offset: int) -> Checkpoint:
-    return Checkpoint(offset, pid, 5, offset - 1, 0, 0, "t.copy", "cluster", "me")
+def checkpoint(pid: int, offset: int) -> CopyCheckpoint:
+    return CopyCheckpoint(offset, pid, 5, offset - 1, 0, 0, "t.copy", "cluster", "me")
 
 
 @dataclass(eq=False)
@@ -27,8 +27,8 @@ class Copy:
     """A partition's."""
 
     place: TopicPartition
-    done: Checkpoint | None
-    kept: Checkpoint | None = None
+    done: CopyCheckpoint | None
+    kept: CopyCheckpoint | None = None
 
 
 class Group:
@@ -58,7 +58,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_pid_that_is_replaced_is_not_saved_behind_the_next() -> None:
+async def test_a_replaced_pid_is_not_saved_after_the_next() -> None:
     group = Group()
     under_test = CheckpointCommits(group, CopyMetrics())
     copy = Copy(PLACE, checkpoint(1, 40))
@@ -94,7 +94,7 @@ async def test_what_waits_is_saved_as_it_is_then() -> None:
 
 async def test_one_that_was_not_heard_of_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker may still work on it: the next one comes a moment later."""
-    monkeypatch.setattr(saving, "_REST_S", 0.01)
+    monkeypatch.setattr(saving, "RETRY_S", 0.01)
     metrics = CopyMetrics()
     group = Group()
     group.passing.set()
@@ -121,7 +121,7 @@ async def test_many_partitions_take_several_commits() -> None:
     assert len(group.sizes) == 3, "nothing is new"
 
 
-def test_who_goes_on_is_not_fenced_by_what_was_sent_before() -> None:
+def test_a_successor_is_not_fenced_by_earlier_batches() -> None:
     """Where nothing is accepted yet, each lease has a generation of its own."""
     before = checkpoint(1, 0)
     nothing = Lease("t.copy", 0, 1, 777, 0, 0, -1, float("inf"))

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from aiokafka.structs import TopicPartition
 
-from pidlease.copier.cluster_reader import EARLIEST, Asked, Chunk
+from pidlease.copier.cluster_reader import EARLIEST, ClusterReader, FetchedChunk
 from pidlease.copier.comparison import Comparison, compare
 from pidlease.core.pid import Policy, make_pid
 from pidlease.kafka.records.identity_header import Identity, encode_identity
@@ -24,8 +24,8 @@ class Log:
     async def offset(self, _place: object, timestamp: int, _isolation: int = 0) -> int:
         return self._start if timestamp == EARLIEST else self._end
 
-    async def chunks(self, *_: Any) -> AsyncIterator[Chunk]:
-        yield Chunk(self._data, [], self._end)
+    async def chunks(self, *_: Any) -> AsyncIterator[FetchedChunk]:
+        yield FetchedChunk(self._data, [], self._end)
 
 
 def source(first: int, end: int) -> Log:
@@ -49,7 +49,9 @@ def copy(*sends: tuple[int, int, list[int]]) -> Log:
 
 
 async def compared(one: Log, other: Log) -> Comparison:
-    return await compare(cast(Asked, one), PLACE, cast(Asked, other), THERE, EARLIEST)
+    return await compare(
+        cast(ClusterReader, one), PLACE, cast(ClusterReader, other), THERE, EARLIEST
+    )
 
 
 async def test_a_source_that_begins_late() -> None:

@@ -9,7 +9,7 @@ from aiokafka import structs
 from aiokafka.client import AIOKafkaClient
 from typer.testing import CliRunner
 
-from pidlease.copier.cluster_reader import Chunk
+from pidlease.copier.cluster_reader import FetchedChunk
 from pidlease.copier.errors import CopyError
 from pidlease.copier.source_fetcher import SourceFetcher
 from pidlease.core.topic_partition import TopicPartition
@@ -63,8 +63,8 @@ class Reader:
         self.errors: list[CopyError] = []
         self.ended = asyncio.Event()
 
-    def came(self, offset: int, chunk: Chunk) -> None:
-        self.wants = max(chunk.behind, offset)
+    def came(self, offset: int, chunk: FetchedChunk) -> None:
+        self.wants = max(chunk.next_offset, offset)
 
     def out_of_range(self) -> None:
         raise AssertionError("it was told that the log ends before")

@@ -36,7 +36,7 @@ COPIER: Final = (
         "what waits is saved as it was",
         _SAVING,
         """            async with self._lock:
-                # As they are now: while it waited, a PID may have been replaced.
+                # Read them under the lock: while this call waited, a PID may have been replaced.
                 due = {
                     each: each.done
                     for each in new[first : first + _COMMIT_MAX]

@@ -12,8 +12,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
 
 from pidlease.copier.batch_translator import BatchTranslator
-from pidlease.copier.cluster_pair import Cluster
-from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, Chunk
+from pidlease.copier.cluster_pair import ClusterConnection
+from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, FetchedChunk
 from pidlease.copier.errors import CopyError
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import ReadError
@@ -54,7 +54,7 @@ class ClusterLog:
     def __init__(self, servers: str, security: Security, seconds: float) -> None:
         self._connection: Final = servers, security, seconds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._cluster: Cluster | None = None
+        self._cluster: ClusterConnection | None = None
 
     def topics(self) -> dict[str, int]:
         """Return all topics, with their number of partitions.
@@ -63,7 +63,7 @@ class ClusterLog:
             ReadError: the cluster does not respond.
         """
 
-        async def ask(cluster: Cluster) -> dict[str, int]:
+        async def ask(cluster: ClusterConnection) -> dict[str, int]:
             loop = asyncio.get_running_loop()
             give_up = loop.time() + self._connection[2]
             while True:
@@ -87,12 +87,12 @@ class ClusterLog:
             ReadError: the cluster does not respond.
         """
 
-        async def of_one(cluster: Cluster, partition: TopicPartition) -> OffsetRange:
+        async def of_one(cluster: ClusterConnection, partition: TopicPartition) -> OffsetRange:
             there = structs.TopicPartition(*partition)
-            start = await cluster.asked.offset(there, EARLIEST)
-            return OffsetRange(start, await cluster.asked.offset(there, LATEST, READ_COMMITTED))
+            start = await cluster.reader.offset(there, EARLIEST)
+            return OffsetRange(start, await cluster.reader.offset(there, LATEST, READ_COMMITTED))
 
-        async def ask(cluster: Cluster) -> list[OffsetRange]:
+        async def ask(cluster: ClusterConnection) -> list[OffsetRange]:
             return await asyncio.gather(*(of_one(cluster, each) for each in partitions))
 
         return dict(zip(partitions, self._run(ask), strict=True))
@@ -114,7 +114,7 @@ class ClusterLog:
                 loop.run_until_complete(cluster.close())
             loop.close()
 
-    def _run(self, ask: Callable[[Cluster], Awaitable[Answer]]) -> Answer:
+    def _run(self, ask: Callable[[ClusterConnection], Awaitable[Answer]]) -> Answer:
         async def run() -> Answer:
             if self._cluster is None:
                 self._cluster = await _connected(*self._connection)
@@ -128,7 +128,7 @@ class ClusterLog:
             raise ReadError(str(error)) from None
 
 
-async def _connected(servers: str, security: Security, seconds: float) -> Cluster:
+async def _connected(servers: str, security: Security, seconds: float) -> ClusterConnection:
     """Connect to a cluster.
 
     Raises:
@@ -138,7 +138,7 @@ async def _connected(servers: str, security: Security, seconds: float) -> Cluste
     settings = _Patience(int(min(give_up_ms, _REQUEST_MS)), give_up_ms)
     try:
         options = {"client_id": "pidlease-spark", **_aiokafka(security)}
-        cluster = Cluster(servers, servers, settings, options)
+        cluster = ClusterConnection(servers, servers, settings, options)
     except (OSError, ValueError) as error:
         raise CopyError(f"{servers} cannot be reached so: {error}") from None
     try:
@@ -181,13 +181,13 @@ class _Ahead:
     def __init__(self, part: KafkaPart) -> None:
         self._part: Final = part
         #: Fetched chunks; None: the end.
-        self._came: Final[queue.Queue[Chunk | None]] = queue.Queue(_AHEAD)
+        self._came: Final[queue.Queue[FetchedChunk | None]] = queue.Queue(_AHEAD)
         self._over: Final = threading.Event()
         self._error: BaseException | None = None
         self._cancel: Callable[[], None] | None = None
         self._thread: Final = threading.Thread(target=self._run, name=f"read {name_of(part)}")
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[FetchedChunk]:
         """Return the chunks in order.
 
         Raises:
@@ -227,12 +227,12 @@ class _Ahead:
         try:
             partition = structs.TopicPartition(part.topic, part.partition)
             moved = loop.time()
-            async for chunk in cluster.asked.chunks(
+            async for chunk in cluster.reader.chunks(
                 partition, part.start, part.end, READ_COMMITTED
             ):
                 if not self._put(chunk):
                     return
-                if chunk.behind >= 0:
+                if chunk.next_offset >= 0:
                     moved = loop.time()
                 elif loop.time() - moved > part.seconds:
                     # The log was cut after the part was planned; do not wait for ever.
@@ -243,7 +243,7 @@ class _Ahead:
         finally:
             await cluster.close()
 
-    def _put(self, found: Chunk | None) -> bool:
+    def _put(self, found: FetchedChunk | None) -> bool:
         """Hand a chunk to the reader; return whether it still reads."""
         while not self._over.is_set():
             try:

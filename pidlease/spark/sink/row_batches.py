@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pidlease.client.settings import Codec
-from pidlease.copier.copied_batch import CopiedBatch, Writer
+from pidlease.copier.copied_batch import CopiedBatch, RecordWriter
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import SinkError
 from pidlease.spark.partition_offsets import OffsetRange
@@ -192,7 +192,7 @@ class RecordEncoder:
     def _batch(
         self, content: "_WrittenColumns", numbers: np.ndarray, begin: int, end: int
     ) -> CopiedBatch:
-        writer = Writer()
+        writer = RecordWriter()
         keys, values, headers, times = content.part(begin, end)
         for index in range(end - begin):
             writer.add(times[index], keys[index], values[index], headers[index])

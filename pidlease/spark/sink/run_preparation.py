@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiokafka import structs
 
 from pidlease.client.lease_client import LeaseClient
-from pidlease.copier.cluster_pair import Cluster
+from pidlease.copier.cluster_pair import ClusterConnection
 from pidlease.copier.cluster_reader import EARLIEST, LATEST
 from pidlease.copier.errors import CopyError
 from pidlease.copier.resume_position import last_in_log
@@ -46,7 +46,9 @@ class RunPreparation:
         leases: its HTTP listener.
     """
 
-    def __init__(self, settings: SinkSettings, cluster: Cluster, leases: LeaseClient) -> None:
+    def __init__(
+        self, settings: SinkSettings, cluster: ClusterConnection, leases: LeaseClient
+    ) -> None:
         self._settings: Final = settings
         self._cluster: Final = cluster
         self._leases: Final = leases
@@ -166,7 +168,7 @@ class RunPreparation:
                 there = TopicPartition(topic, number)
                 if there in ends:
                     continue
-                end = await self._cluster.asked.offset(structs.TopicPartition(*there), LATEST)
+                end = await self._cluster.reader.offset(structs.TopicPartition(*there), LATEST)
                 if end and not self._settings.append:
                     raise SinkError(
                         f"{there} of the destination has records already, of which this checkpoint"
@@ -264,7 +266,7 @@ class _DestinationLogs:
         cluster: the destination, connected.
     """
 
-    def __init__(self, settings: SinkSettings, cluster: Cluster) -> None:
+    def __init__(self, settings: SinkSettings, cluster: ClusterConnection) -> None:
         self._settings: Final = settings
         self._cluster: Final = cluster
 
@@ -277,8 +279,8 @@ class _DestinationLogs:
         found: dict[TopicPartition, OffsetRange] = {}
         for there, offset in state.ends.items():
             partition = structs.TopicPartition(*there)
-            start = await self._cluster.asked.offset(partition, EARLIEST)
-            end = await self._cluster.asked.offset(partition, LATEST)
+            start = await self._cluster.reader.offset(partition, EARLIEST)
+            end = await self._cluster.reader.offset(partition, LATEST)
             if end < offset:
                 raise SinkError(
                     f"the checkpoint is ahead of the destination: {there} ends at {end}, and was"
@@ -329,7 +331,7 @@ class _DestinationLogs:
                 )
             searched = max(start, offset), end
             partition = structs.TopicPartition(*there)
-            highs = await last_in_log(self._cluster.asked, partition, searched)
+            highs = await last_in_log(self._cluster.reader, partition, searched)
             if not complete and (others := {pid for pid in highs if pid > 0} - ours):
                 self._doubt(
                     f"the lease of PID {min(old)} has ended, and its name was granted to others"
@@ -368,7 +370,7 @@ async def connect(settings: SinkSettings) -> AsyncIterator[RunPreparation]:
     servers = settings.bootstrap_servers.split(",")
     timeout_s = settings.request_timeout_ms / 1000
     async with LeaseClient(settings.leases, timeout_s=timeout_s) as leases:
-        cluster = Cluster("the destination", servers, settings, security)
+        cluster = ClusterConnection("the destination", servers, settings, security)
         try:
             await cluster.start()
             yield RunPreparation(settings, cluster, leases)

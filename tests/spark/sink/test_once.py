@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs ex
     ResourceType,
 )
 
-from tests.copier.holes import topic_with_holes
+from tests.copier.holes import topic_with_gaps
 from tests.copier.sides import check_same, make_topic, read_all
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
@@ -66,7 +66,7 @@ def test_what_compaction_and_transactions_leave(
 ) -> None:
     """Missing offsets, in several micro-batches."""
     topic = "spark-holes"
-    topic_with_holes(kafka_source, topic, new_random("holes"))
+    topic_with_gaps(kafka_source, topic, new_random("holes"))
     compact_no_more(kafka_source, topic)
     server.start()
     limit = {"maxOffsetsPerTrigger": "700"}

@@ -5,7 +5,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.client.pending_batch import SequenceRange
 from pidlease.client.produce_messages import (
-    PartitionResult,
+    BatchResult,
     ResponseAction,
     ResponseMeaning,
     meaning_of,
@@ -54,5 +54,5 @@ def test_the_client_refreshes_metadata_where_java_s_does(
     code: int, meaning: ResponseMeaning
 ) -> None:
     """UnknownTopicIdException is an InvalidMetadataException there; a codec's error is final."""
-    answer = PartitionResult("t", 0, code, -1, "")
+    answer = BatchResult("t", 0, code, -1, "")
     assert meaning_of(answer, SequenceRange(1, 0, 0, 9, 0), after_failed=False) == meaning
