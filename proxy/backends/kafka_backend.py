@@ -12,7 +12,7 @@ from typing_extensions import override
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.coordination.zookeeper.zookeeper_ownership import OwnershipError, ZooKeeperOwnership
-from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, Appending
+from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, AppendTarget
 from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.kafka.client.cluster import View
@@ -74,7 +74,7 @@ class KafkaBackend(Backend):
     _kafka: KafkaStore
 
     def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
-        self.appends: AppenderFactory = _appender
+        self.appends: AppenderFactory = _kafka_appender
         self._settings: Final = settings
         self._files: Final = files
         self._pool: Final = pool
@@ -273,5 +273,5 @@ class KafkaBackend(Backend):
             self._folder.release()
 
 
-def _appender(log: PartitionLog, partition: Appending) -> Appender:
+def _kafka_appender(log: PartitionLog, partition: AppendTarget) -> Appender:
     return KafkaAppender(log, partition, wall_clock_ms)
