@@ -168,7 +168,7 @@ class KafkaBackend:
         while True:
             try:
                 await self._upstream.start()
-                link = await self._upstream.cluster.any_link()
+                link = await self._upstream.cluster.any_connection()
             except UpstreamAwayError as error:
                 lost = isinstance(error, UpstreamLostError) and not self._settings.upstream_username
                 hint = "; does it want SASL?" if lost else ""

@@ -85,7 +85,13 @@ class MetadataApi:
         if len(topics) > _LARGE_ANSWER_BYTES:
             slot.count(len(topics))
         slot.fill(
-            write_head(header.version, header.correlation_id, self._config),
+            write_head(
+                header.version,
+                header.correlation_id,
+                cluster_id=self._config.cluster_id,
+                host=self._config.host,
+                port=self._config.port,
+            ),
             topics,
             write_tail(header.version),
         )

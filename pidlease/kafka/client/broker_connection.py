@@ -265,18 +265,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.close(UpstreamLostError(f"{self}: no answer in time"))
 
 
-def version_for(link: BrokerConnection, api_key: int) -> int:
+def version_for(connection: BrokerConnection, api_key: int) -> int:
     """The highest version that both sides know (see `SENT_VERSIONS`).
 
     Raises:
         UpstreamRefusedError: there is none.
     """
-    lowest, highest = link.versions.get(api_key, (0, -1))
+    lowest, highest = connection.versions.get(api_key, (0, -1))
     own_lowest, own_highest = SENT_VERSIONS[api_key]
     version = min(highest, own_highest)
     if version < max(lowest, own_lowest):
         raise UpstreamRefusedError(
-            f"{link} serves versions {lowest} to {highest} of API {api_key}, of which"
+            f"{connection} serves versions {lowest} to {highest} of API {api_key}, of which"
             f" {own_lowest} to {own_highest} are understood here"
         )
     return version

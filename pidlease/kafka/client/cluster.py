@@ -127,7 +127,7 @@ class Cluster:
         self.view = View()
         #: Called, on the event loop, when something has changed: the view before, and the new one.
         self.on_change: Final[list[Callable[[View, View], None]]] = []
-        self._links: dict[Address, BrokerConnection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._stale = asyncio.Event()
         self._looked = asyncio.Condition()
@@ -159,12 +159,12 @@ class Cluster:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        for link in self._links.values():
-            link.close()
+        for connection in self._connections.values():
+            connection.close()
 
     # ------------------------------------------------------------------ links
 
-    async def any_link(self) -> BrokerConnection:
+    async def any_connection(self) -> BrokerConnection:
         """A connection to some broker, for short requests of our own.
 
         Raises:
@@ -173,18 +173,18 @@ class Cluster:
         error: UpstreamError = UpstreamAwayError("no broker of Kafka is known")
         for address in self._addresses():
             try:
-                return await self._link(address)
+                return await self._connection(address)
             except UpstreamError as failure:
                 error = failure
         raise error
 
-    async def link_to(self, broker: int) -> BrokerConnection:
+    async def connection_to(self, broker: int) -> BrokerConnection:
         """A connection to a broker, for short requests of our own.
 
         Raises:
             UpstreamError: it does not answer, or is not known.
         """
-        return await self._link(self.address(broker))
+        return await self._connection(self.address(broker))
 
     def address(self, broker: int) -> Address:
         """Where a broker is.
@@ -204,14 +204,14 @@ class Cluster:
         return list(dict.fromkeys(sorted(known, key=lambda each: not self._is_open(each))))
 
     def _is_open(self, address: Address) -> bool:
-        link = self._links.get(address)
-        return link is not None and link.open
+        connection = self._connections.get(address)
+        return connection is not None and connection.open
 
-    async def _link(self, address: Address) -> BrokerConnection:
+    async def _connection(self, address: Address) -> BrokerConnection:
         async with self._connecting.setdefault(address, asyncio.Lock()):
             if not self._is_open(address):
-                self._links[address] = await connect(self.config, address)
-            return self._links[address]
+                self._connections[address] = await connect(self.config, address)
+            return self._connections[address]
 
     async def ask(self, api_key: int, broker: int | None = None, **values: object) -> Any:  # noqa: ANN401 - one of kio's classes
         """Ask a broker something short.
@@ -224,9 +224,9 @@ class Cluster:
         Raises:
             UpstreamError: there is no answer.
         """
-        link = await (self.any_link() if broker is None else self.link_to(broker))
-        request = Request(api_key, version_for(link, api_key))
-        return await ask(link, request, request.encode(**values))
+        connection = await (self.any_connection() if broker is None else self.connection_to(broker))
+        request = Request(api_key, version_for(connection, api_key))
+        return await ask(connection, request, request.encode(**values))
 
     async def ask_for_topic(self, name: str) -> None:
         """Ask for a topic, which makes Kafka make it if it is set to (auto.create.topics.enable).
@@ -234,13 +234,13 @@ class Cluster:
         Raises:
             UpstreamError: there is no answer.
         """
-        link = await self.any_link()
-        request, body = _metadata(link, [name], create=True)
-        await ask(link, request, body)
+        connection = await self.any_connection()
+        request, body = _metadata(connection, [name], create=True)
+        await ask(connection, request, body)
 
     async def kept_ms(self) -> Kept:
         """See `configs.kept_ms`."""
-        return await kept_ms(self.view.brokers, self.link_to)
+        return await kept_ms(self.view.brokers, self.connection_to)
 
     # ------------------------------------------------------------------ looking
 
@@ -284,18 +284,18 @@ class Cluster:
     async def _look(self) -> None:
         started = time.monotonic()
         async with self._viewing:
-            link = await self.any_link()
-            found = await self._seen_by(link)
+            connection = await self.any_connection()
+            found = await self._seen_by(connection)
             if missing := self.view.topics.keys() - found.topics.keys():
-                found = await self._confirmed(link, found, missing)
+                found = await self._confirmed(connection, found, missing)
             self._show(await self._with_cleanup(found), started)
 
     def _show(self, found: View, started: float) -> None:
         """From now on the cluster looks so."""
         before, self.view = self.view, found
-        for address in self._links.keys() - self.view.brokers.values():
+        for address in self._connections.keys() - self.view.brokers.values():
             if address not in self.config.bootstrap:
-                self._links.pop(address).close()
+                self._connections.pop(address).close()
         if self.view != before:
             _log.debug("Kafka looks another way", brokers=len(self.view.brokers),
                        topics=len(self.view.topics),
@@ -303,35 +303,36 @@ class Cluster:
             for told in self.on_change:
                 told(before, self.view)
 
-    async def _seen_by(self, link: BrokerConnection, topics: Set[str] | None = None) -> View:
+    async def _seen_by(self, connection: BrokerConnection, topics: Set[str] | None = None) -> View:
         """What the cluster looks like to a broker.
 
         Parameters:
-            link: to it.
+            connection: to it.
             topics: that are asked for; None: all.
 
         Raises:
             UpstreamError: it does not tell.
         """
-        return (await self._asked(link, topics))[0]
+        return (await self._asked(connection, topics))[0]
 
     async def _asked(
-        self, link: BrokerConnection, topics: Set[str] | None
+        self, connection: BrokerConnection, topics: Set[str] | None
     ) -> tuple[View, Set[str]]:
         """The same, with those of the topics that are asked for that there are not."""
-        request, body = _metadata(link, topics, create=False)
-        answer = await ask_slowly(link, request, body)
-        found = read(link, answer, _view)
+        request, body = _metadata(connection, topics, create=False)
+        answer = await ask_slowly(connection, request, body)
+        found = read(connection, answer, _view)
         if self.view.cluster_id not in ("", found.cluster_id):
             # What is known of producers, and what is on its way, belongs to the one that it was.
-            link.close()
+            connection.close()
             raise UpstreamRefusedError(
-                f"{link} is of another cluster: {found.cluster_id}, not {self.view.cluster_id}"
+                f"{connection} is of another cluster: {found.cluster_id},"
+                f" not {self.view.cluster_id}"
             )
         if not found.brokers:
             # It has just started, and was not told anything yet (under ZooKeeper).
-            link.close()
-            raise UpstreamAwayError(f"{link} does not know of any broker yet")
+            connection.close()
+            raise UpstreamAwayError(f"{connection} does not know of any broker yet")
         there = {
             str(each.name) for each in answer.topics if each.error_code.value not in TOPIC_ABSENT
         }
@@ -350,7 +351,7 @@ class Cluster:
                 for address in others:
                     try:
                         other = await self._seen_by(
-                            await self._link(address), missing - still.keys()
+                            await self._connection(address), missing - still.keys()
                         )
                     except UpstreamError as error:
                         LINES.write(_log, "info", "a broker does not tell what topics there are",
@@ -448,15 +449,17 @@ class Cluster:
         """
         started = time.monotonic()
         async with self._viewing:
-            link = await self.any_link()
-            found, absent = await self._asked(link, names)
+            connection = await self.any_connection()
+            found, absent = await self._asked(connection, names)
             topics = dict(found.topics)
-            others = [each for each in self._addresses() if each != link.address]
+            others = [each for each in self._addresses() if each != connection.address]
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CONFIRMING_SECONDS):
                     for address in others[:_QUESTION_OTHERS_MAX] if absent else ():
                         try:
-                            other, still = await self._asked(await self._link(address), absent)
+                            other, still = await self._asked(
+                                await self._connection(address), absent
+                            )
                         except UpstreamError as error:
                             _log.info("a broker does not tell what topics there are",
                                       error=str(error))  # fmt: skip
@@ -484,7 +487,7 @@ class Cluster:
         missing = {each.topic_id: name for name, each in found.topics.items()
                    if each.topic_id not in self._cleanup}  # fmt: skip
         if missing:
-            told = await compacted(await self.any_link(), missing.values())
+            told = await compacted(await self.any_connection(), missing.values())
             self._cleanup |= {id_: told.get(name) for id_, name in missing.items()}
         topics = {
             name: replace(each, compacted=self._cleanup[each.topic_id])
@@ -494,10 +497,10 @@ class Cluster:
 
 
 def _metadata(
-    link: BrokerConnection, topics: Iterable[str] | None, *, create: bool
+    connection: BrokerConnection, topics: Iterable[str] | None, *, create: bool
 ) -> tuple[Request, bytes]:
     """A request for Metadata; of all topics, where none are named."""
-    request = Request(API_METADATA, version_for(link, API_METADATA))
+    request = Request(API_METADATA, version_for(connection, API_METADATA))
     wanted = None if topics is None else tuple(
         request.part("MetadataRequestTopic", name=name, topic_id=None) for name in topics
     )  # fmt: skip

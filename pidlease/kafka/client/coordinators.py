@@ -67,7 +67,7 @@ class Coordinators:
     async def is_reachable(self, broker: int) -> bool:
         """Whether a broker takes connections. One that died may be named for seconds more."""
         try:
-            await self._cluster.link_to(broker)
+            await self._cluster.connection_to(broker)
         except UpstreamError as error:
             LINES.write(_log, "info", "a coordinator cannot be reached", broker,
                         broker=broker, error=str(error))  # fmt: skip

@@ -19,17 +19,17 @@ Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
 
 
-async def ask(link: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
+async def ask(connection: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
     """Ask something, and read the answer.
 
     Raises:
         UpstreamError: there is none, or it makes no sense.
     """
-    return await ask_for(link, body, request.decode)
+    return await ask_for(connection, body, request.decode)
 
 
 async def ask_for(
-    link: BrokerConnection, body: Buffer, reader: Callable[[bytearray], Answer]
+    connection: BrokerConnection, body: Buffer, reader: Callable[[bytearray], Answer]
 ) -> Answer:
     """The same with an answer that is read another way.
 
@@ -37,32 +37,34 @@ async def ask_for(
         UpstreamError: there is none, or it makes no sense.
     """
     try:
-        frame = await link.ask(body)
+        frame = await connection.ask(body)
     except UpstreamNonsenseError as error:
-        _end(link, error)
+        _end(connection, error)
         raise
-    return read(link, frame, reader)
+    return read(connection, frame, reader)
 
 
-async def ask_slowly(link: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
+async def ask_slowly(connection: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
     """The same as `ask` with an answer that may be long: others get their turn in between.
 
     Raises:
         UpstreamError: there is none, or it makes no sense.
     """
-    frame = await ask_for(link, body, lambda frame: frame)
+    frame = await ask_for(connection, body, lambda frame: frame)
     try:
         return await request.decode_slowly(frame)
     except UpstreamNonsenseError as error:
-        _end(link, error)
+        _end(connection, error)
         raise
 
 
-def read(link: BrokerConnection, frame: bytearray, reader: Callable[[bytearray], Answer]) -> Answer:
+def read(
+    connection: BrokerConnection, frame: bytearray, reader: Callable[[bytearray], Answer]
+) -> Answer:
     """Read an answer.
 
     Parameters:
-        link: where it came from.
+        connection: where it came from.
         frame: what came.
         reader: takes it apart.
 
@@ -72,11 +74,11 @@ def read(link: BrokerConnection, frame: bytearray, reader: Callable[[bytearray],
     try:
         return reader(frame)
     except UpstreamNonsenseError as error:
-        _end(link, error)
+        _end(connection, error)
         raise
 
 
-def _end(link: BrokerConnection, error: UpstreamNonsenseError) -> None:
-    link.close(error)
-    LINES.write(_log, "error", "an answer of Kafka makes no sense", str(link),
-                broker=str(link), error=str(error))  # fmt: skip
+def _end(connection: BrokerConnection, error: UpstreamNonsenseError) -> None:
+    connection.close(error)
+    LINES.write(_log, "error", "an answer of Kafka makes no sense", str(connection),
+                broker=str(connection), error=str(error))  # fmt: skip

@@ -101,10 +101,10 @@ class Upstream:
         readers = self._reading.get(leader)
         if readers is None:
             readers = self._reading[leader] = _Readers(self.cluster, leader)
-        async with readers.link() as link:
-            version = version_for(link, API_FETCH)
+        async with readers.connection() as connection:
+            version = version_for(connection, API_FETCH)
             body = write_fetch_request(version, place, offset, bytes_max, wait_ms=0)
-            return await ask_for(link, body, partial(self._fetched, version, place, offset))
+            return await ask_for(connection, body, partial(self._fetched, version, place, offset))
 
     def _fetched(
         self, version: int, place: TopicPartition, offset: int, frame: bytearray
@@ -190,8 +190,8 @@ class Upstream:
     async def _offsets(
         self, leader: int, places: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, Any]:
-        link = await self.cluster.link_to(leader)
-        request = Request(API_LIST_OFFSETS, version_for(link, API_LIST_OFFSETS))
+        connection = await self.cluster.connection_to(leader)
+        request = Request(API_LIST_OFFSETS, version_for(connection, API_LIST_OFFSETS))
         topics: dict[str, list[Any]] = {}
         for place in places:
             row = request.part(
@@ -205,7 +205,7 @@ class Upstream:
         )
         # Up to what all replicas have, also of transactions that are not committed.
         body = request.encode(replica_id=-1, isolation_level=0, topics=asked)
-        answer = await ask(link, request, body)
+        answer = await ask(connection, request, body)
         found = {}
         for topic in answer.topics:
             for row in topic.partitions:
@@ -233,22 +233,24 @@ class _Readers:
         self._room = asyncio.Semaphore(_READING_MAX)
 
     @asynccontextmanager
-    async def link(self) -> AsyncIterator[BrokerConnection]:
+    async def connection(self) -> AsyncIterator[BrokerConnection]:
         """One of them, for a moment."""
         async with self._room:
-            link = self._free.pop() if self._free else None
-            if link is None or not link.open:
-                link = await connect(self._cluster.config, self._cluster.address(self._broker))
+            connection = self._free.pop() if self._free else None
+            if connection is None or not connection.open:
+                connection = await connect(
+                    self._cluster.config, self._cluster.address(self._broker)
+                )
             try:
-                yield link
+                yield connection
             except asyncio.CancelledError:
-                link.close()  # an answer is still to come
+                connection.close()  # an answer is still to come
                 raise
             finally:
-                if link.open and not link.in_flight:
-                    self._free.append(link)
+                if connection.open and not connection.in_flight:
+                    self._free.append(connection)
 
     def close(self) -> None:
         """End them."""
-        for link in self._free:
-            link.close()
+        for connection in self._free:
+            connection.close()

@@ -104,10 +104,10 @@ class Fencing:
             UpstreamError: it cannot be asked now.
         """
         transactional_id = self._id(place)
-        link = await self._cluster.link_to(
+        connection = await self._cluster.connection_to(
             await self._coordinators.of(TRANSACTION, transactional_id)
         )
-        if API_DESCRIBE_TRANSACTIONS not in link.versions:
+        if API_DESCRIBE_TRANSACTIONS not in connection.versions:
             return None
         answer = await self._ask(
             place, API_DESCRIBE_TRANSACTIONS,
@@ -162,14 +162,14 @@ class Fencing:
             if error.code is ErrorCode.transactional_id_authorization_failed:
                 raise UpstreamRefusedError(str(error), error.code.value) from error
             raise
-        link = await self._cluster.link_to(broker)
-        request = Request(api_key, version_for(link, api_key))
+        connection = await self._cluster.connection_to(broker)
+        request = Request(api_key, version_for(connection, api_key))
         if api_key == API_ADD_PARTITIONS_TO_TXN:
             topic = request.part(
                 "AddPartitionsToTxnTopic", name=place.topic, partitions=(place.partition,)
             )
             values = {**values, "v3_and_below_topics": (topic,)}
-        return await ask(link, request, request.encode(**values))
+        return await ask(connection, request, request.encode(**values))
 
 
 def _of_partition(answer: Any) -> ErrorCode:  # noqa: ANN401 - one of kio's classes

@@ -6,7 +6,7 @@ every version against kio, which takes 90 ms to write the answer for 10,000 part
 
 import struct
 from functools import cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -224,24 +224,18 @@ def _make_rows(head: bytes, tail: bytes, count: int) -> bytes:
     return bytes(rows)
 
 
-class SingleBroker(Protocol):
-    """A cluster of one broker: its id, and where clients connect to."""
+def write_head(
+    version: int, correlation_id: int, *, cluster_id: str, host: str, port: int
+) -> bytes:
+    """Everything before the topics' array, from the response header on.
 
-    @property
-    def cluster_id(self) -> str:
-        """The id of the cluster."""
-
-    @property
-    def host(self) -> str:
-        """The host that clients connect to."""
-
-    @property
-    def port(self) -> int:
-        """The port that clients connect to."""
-
-
-def write_head(version: int, correlation_id: int, cluster: SingleBroker) -> bytes:
-    """Everything in front of the topics' array, from the response header on."""
+    Parameters:
+        version: of the request.
+        correlation_id: of the request.
+        cluster_id: the id of the cluster.
+        host: the host that clients connect to.
+        port: its port.
+    """
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     parts = [INT32.pack(correlation_id), tags]
@@ -250,13 +244,13 @@ def write_head(version: int, correlation_id: int, cluster: SingleBroker) -> byte
     parts += [
         write_array(1, flexible=flexible),
         INT32.pack(NODE_ID),
-        write_string(cluster.host, flexible=flexible),
-        INT32.pack(cluster.port),
+        write_string(host, flexible=flexible),
+        INT32.pack(port),
         write_string(None, flexible=flexible) if version >= 1 else b"",  # rack
         tags,
     ]
     if version >= 2:
-        parts.append(write_string(cluster.cluster_id, flexible=flexible))
+        parts.append(write_string(cluster_id, flexible=flexible))
     if version >= 1:
         parts.append(INT32.pack(NODE_ID))  # the controller
     return b"".join(parts)

@@ -198,16 +198,16 @@ class ForwardedApis:
         self, slot: Slot, header: RequestHeader, frame: bytearray
     ) -> Coroutine[Any, Any, bytes | None]:
         key = header.api_key
-        links = self._clients.of(slot.connection)
+        brokers = self._clients.of(slot.connection)
         if key == API_FETCH:
             fetches = self._fetches.setdefault(slot.connection, ClientFetches())
-            return self._fetching.answer(links, fetches, slot, header, frame)
+            return self._fetching.answer(brokers, fetches, slot, header, frame)
         if key in _OF_LEADERS:
-            return self._joining.partitions(links, header, frame)
+            return self._joining.partitions(brokers, header, frame)
         if key in COORDINATED:
-            return self._joining.coordinated(links, header, frame)
+            return self._joining.coordinated(brokers, header, frame)
         if key in LISTED:
-            return self._joining.listed(links, header, frame)
+            return self._joining.listed(brokers, header, frame)
         if key == API_FIND_COORDINATOR:
             return self._finding.answer(header, frame)
         forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)
@@ -239,12 +239,12 @@ class ForwardedApis:
     async def _forward(
         self, slot: Slot, frame: bytearray, broker: Callable[[], Awaitable[int]], key: int
     ) -> bytes:
-        links = self._clients.of(slot.connection)
+        brokers = self._clients.of(slot.connection)
         seconds = _GROUP_SECONDS if key in _OF_GROUPS else 0.0
         try:
-            async with links.order:
-                link = await links.link(await broker())
-                answer = link.begin(frame, seconds)
+            async with brokers.order:
+                connection = await brokers.connection(await broker())
+                answer = connection.begin(frame, seconds)
             return bytes(await answer)
         except UpstreamError:
             self._coordinators.forget()
@@ -257,7 +257,7 @@ class ForwardedApis:
         place: TopicPartition,
         data: memoryview,
         transactional_id: str | None,
-        told: Callable[[PartitionResponse], None],
+        respond: Callable[[PartitionResponse], None],
     ) -> None:
         """Bring a batch to Kafka that is its own affair."""
         counts, began = self._engine.counts, time.monotonic()
@@ -269,26 +269,28 @@ class ForwardedApis:
                             partition=str(place), error=str(result))  # fmt: skip
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
                 code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
-                told(PartitionResponse(code, message="its leader in Kafka did not answer"))
+                respond(PartitionResponse(code, message="its leader in Kafka did not answer"))
                 return
             counts.forwarded(began, result.code, result.offset)
             if result.code == 0 and result.offset < 0:
                 LINES.write(_log, "error", "an answer of Kafka makes no sense", "no offset",
                             partition=str(place),
                             error=f"a batch is taken at offset {result.offset}")  # fmt: skip
-                told(PartitionResponse(UNKNOWN_OUTCOME, message="Kafka does not say where it is"))
+                respond(
+                    PartitionResponse(UNKNOWN_OUTCOME, message="Kafka does not say where it is")
+                )
             else:
-                told(result)
+                respond(result)
 
         # By its id: what goes under one stays in order. Below 51 bytes there is none.
         producer = int.from_bytes(data[43:51], "big", signed=True)
         if producer >= OWN_PIDS_FROM:
             reason = f"PID {producer} was leased here, and takes part in no transaction"
-            told(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
+            respond(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
         if producer in self._writers:
             reason = f"PID {producer} is the server's own"
-            told(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
+            respond(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
         # Kafka's ids begin with 0, which would mean here that nothing is to stay in order.
         self._upstream.send(~producer, ProduceBatch(place, data, transactional_id), answered)

@@ -62,10 +62,10 @@ class _Asked:
     """A request to one broker that has no answer, or one that nobody has taken yet."""
 
     def __init__(
-        self, key: _Key, link: BrokerConnection, answer: asyncio.Future[bytearray]
+        self, key: _Key, connection: BrokerConnection, answer: asyncio.Future[bytearray]
     ) -> None:
         self.key = key
-        self.link = link
+        self.connection = connection
         self.answer = answer
         self._rows: _Rows | None = None
 
@@ -79,13 +79,13 @@ class _Asked:
     def _read(self) -> _Rows:
         try:
             code, rows = read(
-                self.link, self.answer.result(), partial(read_partitions, self.key[0])
+                self.connection, self.answer.result(), partial(read_partitions, self.key[0])
             )
             if code:
                 raise UpstreamNonsenseError(f"Kafka answers error {code} to a Fetch")
         except UpstreamError as error:
-            LINES.write(_log, "info", "a leader did not answer a Fetch", str(self.link),
-                        broker=str(self.link), error=str(error))  # fmt: skip
+            LINES.write(_log, "info", "a leader did not answer a Fetch", str(self.connection),
+                        broker=str(self.connection), error=str(error))  # fmt: skip
             return {(name, number): _NOT_LEADER for name, number, _ in self.key[2]}
         return dict(rows)
 
@@ -153,7 +153,7 @@ class LeaderFetches:
 
     async def answer(
         self,
-        links: ClientBrokers,
+        brokers: ClientBrokers,
         fetches: ClientFetches,
         slot: Slot,
         header: RequestHeader,
@@ -167,11 +167,11 @@ class LeaderFetches:
         async with slot.connection.answering:
             request = await read_request_slowly(header, frame)
             fetches.followed = slot.followed()
-            rows = await self._gather(links, fetches, header, request)
+            rows = await self._gather(brokers, fetches, header, request)
             self._fill(slot, header, request, rows, fetches)
 
     async def _gather(
-        self, links: ClientBrokers, fetches: ClientFetches, header: RequestHeader, request: Any
+        self, brokers: ClientBrokers, fetches: ClientFetches, header: RequestHeader, request: Any
     ) -> _Rows:
         """What leaders answer, when there is something to answer at once, or the wait is over."""
         missing = await self._missing(request)
@@ -180,7 +180,7 @@ class LeaderFetches:
         idle = False
         while True:
             known = len(rows)
-            asked = await self._ask_all(links, fetches, header, request, rows, deadline)
+            asked = await self._ask_all(brokers, fetches, header, request, rows, deadline)
             final = any(map(_is_final, rows.values()))
             followed = None if final else fetches.followed
             changed = await self._wait(asked, rows, deadline, followed)
@@ -203,7 +203,7 @@ class LeaderFetches:
 
     async def _ask_all(
         self,
-        links: ClientBrokers,
+        brokers: ClientBrokers,
         fetches: ClientFetches,
         header: RequestHeader,
         request: Any,
@@ -222,7 +222,7 @@ class LeaderFetches:
                 left = max(deadline - time.monotonic(), 0)
                 part = dataclasses.replace(part, max_wait=timedelta(seconds=left))
             try:
-                asked.append(await self._ask(links, fetches, header, leader, part))
+                asked.append(await self._ask(brokers, fetches, header, leader, part))
             except UpstreamError as error:
                 LINES.write(_log, "info", "a leader cannot be reached", leader,
                             broker=leader, error=str(error))  # fmt: skip
@@ -282,7 +282,7 @@ class LeaderFetches:
 
     async def _ask(
         self,
-        links: ClientBrokers,
+        brokers: ClientBrokers,
         fetches: ClientFetches,
         header: RequestHeader,
         leader: int,
@@ -298,17 +298,17 @@ class LeaderFetches:
         before = fetches.asked.get(leader)
         if before is not None:
             # What it had to say is taken where it is of use; that there was nothing is not news.
-            if before.key == key and (before.link.open or before.answer.done()):
+            if before.key == key and (before.connection.open or before.answer.done()):
                 if not before.answer.done() or before.has_records:
                     return before
             elif not before.answer.done():
-                before.link.close()  # the client reads elsewhere: what comes is of no use
+                before.connection.close()  # the client reads elsewhere: what comes is of no use
         request = Request(API_FETCH, header.version)
         seconds = part.max_wait.total_seconds() + _LATE_SECONDS
-        async with links.order:
-            link = await links.link(leader, polling=True)
-            answer = link.begin(request.encode_entity(part), seconds)
-        asked = fetches.asked[leader] = _Asked(key, link, answer)
+        async with brokers.order:
+            connection = await brokers.connection(leader, polling=True)
+            answer = connection.begin(request.encode_entity(part), seconds)
+        asked = fetches.asked[leader] = _Asked(key, connection, answer)
         return asked
 
     async def _wait(
