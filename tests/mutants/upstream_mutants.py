@@ -335,8 +335,8 @@ UPSTREAM: Final = (
     Mutant(
         "without a producer batches stay with the old leader",
         _CHANNELS,
-        "goes to who leads now.\n            self._end(route)\n",
-        "goes to who leads now.\n            pass\n",
+        "goes to the new leader.\n            self._end(route)\n",
+        "goes to the new leader.\n            pass\n",
         (_SENT,),
     ),
     Mutant(

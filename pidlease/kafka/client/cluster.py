@@ -1,4 +1,4 @@
-"""What the cluster looks like: its brokers, topics, and who leads which partition."""
+"""The view of the cluster: its brokers, its topics, and the leaders of its partitions."""
 
 import asyncio
 import time
@@ -28,20 +28,20 @@ from pidlease.kafka.errors import (
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.topics.topic_store import illegal_name
 
-#: Between two looks at the cluster that somebody asked for, in seconds.
+#: Between two refreshes of the view that were asked for, in seconds.
 _REST_SECONDS: Final = 0.1
 _REST_SECONDS_MAX: Final = 2.0
-#: How long other brokers may take to tell whether a topic is gone, in seconds.
+#: How long other brokers may take to confirm that a topic is gone, in seconds.
 _CONFIRMING_SECONDS: Final = 2.0
-#: Between two questions for topics that are not known here, in seconds: each serves all who wait.
+#: Between two questions for topics that are not known here, in seconds: each serves all callers.
 _QUESTION_REST_SECONDS: Final = 0.05
-#: How long somebody waits for the answer, in seconds; then it is not known.
+#: How long a caller waits for the answer, in seconds; then it is unknown.
 _QUESTION_SECONDS: Final = 3.0
 #: Topics that one request adds to a question; what it asks for beyond goes into the next ones.
 _QUESTION_TOPICS_MAX: Final = 1000
-#: Topics in one question, of all requests; whoever asks for more is told to try again.
+#: Topics in one question, of all requests; a request for more is refused for now.
 _QUESTION_SIZE_MAX: Final = 10_000
-#: Brokers that are asked besides the first whether it only lags behind.
+#: Brokers that are asked besides the first, which may lag.
 _QUESTION_OTHERS_MAX: Final = 2
 #: A topic of more partitions there cannot be; what claims to have one is not given the memory.
 _PARTITIONS_MAX: Final = 1 << 20
@@ -60,7 +60,7 @@ class UpstreamTopic:
 
     Attributes:
         name: its name.
-        topic_id: tells it from a later one of the name, as hex, where Kafka has ids (2.8 on).
+        topic_id: distinguishes it from a later one of the name, as hex; Kafka's own from 2.8 on.
         internal: one of Kafka's own.
         leaders: the broker that leads each partition, by number; -1: none for now.
         compacted: whether Kafka removes its records by their keys; None: it does not say.
@@ -135,7 +135,7 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         #: Whoever changes the view holds it: what was asked before does not replace a later answer.
         self._viewing: Final = asyncio.Lock()
-        #: A question that has not begun; None: nobody waits for one.
+        #: A question that has not begun; None: no caller waits for one.
         self._question: _Question | None = None
         self._questions: asyncio.Task[None] | None = None
         #: Whether topics are compacted, by their ids; and when all are asked for again.
@@ -146,7 +146,7 @@ class Cluster:
         """Look at the cluster once, and then from time to time.
 
         Raises:
-            UpstreamError: no broker tells.
+            UpstreamError: no broker answers.
         """
         await self._look()
         if self._task is None:
@@ -218,7 +218,7 @@ class Cluster:
 
         Parameters:
             api_key: what.
-            broker: whom; None: any.
+            broker: its id; None: any broker.
             values: the request's fields.
 
         Raises:
@@ -273,7 +273,7 @@ class Cluster:
                             kind_of(error), error=str(error))  # fmt: skip
                 self._stale.set()
                 rest = min(rest * 2, _REST_SECONDS_MAX)
-            except Exception as error:  # noqa: BLE001 - whoever is told; look again later
+            except Exception as error:  # noqa: BLE001 - a bug of a listener; refresh again later
                 LINES.write(_log, "error", "what has changed in Kafka could not be followed",
                             kind_of(error), error, error=repr(error))  # fmt: skip
             async with self._looked:
@@ -300,8 +300,8 @@ class Cluster:
             _log.debug("Kafka looks another way", brokers=len(self.view.brokers),
                        topics=len(self.view.topics),
                        seconds=round(time.monotonic() - started, 3))  # fmt: skip
-            for told in self.on_change:
-                told(before, self.view)
+            for changed in self.on_change:
+                changed(before, self.view)
 
     async def _seen_by(self, connection: BrokerConnection, topics: Set[str] | None = None) -> View:
         """What the cluster looks like to a broker.
@@ -311,7 +311,7 @@ class Cluster:
             topics: that are asked for; None: all.
 
         Raises:
-            UpstreamError: it does not tell.
+            UpstreamError: it does not answer.
         """
         return (await self._asked(connection, topics))[0]
 
@@ -323,14 +323,14 @@ class Cluster:
         answer = await ask_slowly(connection, request, body)
         found = read(connection, answer, _view)
         if self.view.cluster_id not in ("", found.cluster_id):
-            # What is known of producers, and what is on its way, belongs to the one that it was.
+            # The state of producers, and batches in flight, belong to the former cluster.
             connection.close()
             raise UpstreamRefusedError(
                 f"{connection} is of another cluster: {found.cluster_id},"
                 f" not {self.view.cluster_id}"
             )
         if not found.brokers:
-            # It has just started, and was not told anything yet (under ZooKeeper).
+            # It has just started, and has no metadata yet (under ZooKeeper).
             connection.close()
             raise UpstreamAwayError(f"{connection} does not know of any broker yet")
         there = {
@@ -341,7 +341,7 @@ class Cluster:
     async def _confirmed(self, first: BrokerConnection, found: View, missing: Set[str]) -> View:
         """What the cluster looks like, with topics that one broker does not know of any more.
 
-        It may lag behind. So others are asked, if there are any, and what they still know of stays,
+        It may lag. So others are asked, if there are any, and the topics that they still have stay,
         until none of them does.
         """
         still: dict[str, UpstreamTopic] = {}
@@ -354,7 +354,7 @@ class Cluster:
                             await self._connection(address), missing - still.keys()
                         )
                     except UpstreamError as error:
-                        LINES.write(_log, "info", "a broker does not tell what topics there are",
+                        LINES.write(_log, "info", "a broker does not return its topics",
                                     address, error=str(error))  # fmt: skip
                         continue
                     still |= other.topics
@@ -370,12 +370,12 @@ class Cluster:
     async def missing(self, places: Collection[TopicPartition]) -> Set[TopicPartition]:
         """Which partitions Kafka does not have, for certain, asked after this is called.
 
-        What it has is in the view when this returns. Of what it does not tell in time, nothing is
-        certain. One question is under way at a time, and serves all who wait for it.
+        What it has is in the view when this returns. Without an answer in time, nothing is
+        certain. One question runs at a time, and serves all callers.
         """
         legal = list({place.topic for place in places if not illegal_name(place.topic)})
         absent: set[str] = set()
-        told: set[str] = set()
+        answered: set[str] = set()
         for start in range(0, len(legal), _QUESTION_TOPICS_MAX):
             some = legal[start : start + _QUESTION_TOPICS_MAX]
             try:
@@ -384,15 +384,15 @@ class Cluster:
                 _log.warning("whether Kafka has topics is not known", topics=some[:10],
                              error=str(error))  # fmt: skip
             else:
-                told.update(some)
-        return {each for each in places if self._is_missing(each, absent, told)}
+                answered.update(some)
+        return {each for each in places if self._is_missing(each, absent, answered)}
 
-    def _is_missing(self, place: TopicPartition, absent: Set[str], told: Set[str]) -> bool:
+    def _is_missing(self, place: TopicPartition, absent: Set[str], answered: Set[str]) -> bool:
         name, number = place
         if name in absent or illegal_name(name):
             return True
         known = self.view.topics.get(name)
-        return name in told and known is not None and not 0 <= number < len(known.leaders)
+        return name in answered and known is not None and not 0 <= number < len(known.leaders)
 
     async def _find(self, names: Collection[str]) -> Set[str]:
         """Have the next question ask for topics.
@@ -401,7 +401,7 @@ class Cluster:
             Those, and perhaps others, that Kafka does not have.
 
         Raises:
-            UpstreamError: it does not tell in time.
+            UpstreamError: there is no answer in time.
         """
         if self._question is None:
             self._question = _Question(set(), asyncio.get_running_loop().create_future())
@@ -415,14 +415,14 @@ class Cluster:
             async with asyncio.timeout(_QUESTION_SECONDS):
                 absent = await asyncio.shield(question.absent)
         except TimeoutError:
-            text = f"Kafka does not tell its topics within {_QUESTION_SECONDS} s"
+            text = f"Kafka does not return its topics within {_QUESTION_SECONDS} s"
             raise UpstreamAwayError(text) from None
         if isinstance(absent, UpstreamError):
             raise UpstreamAwayError(str(absent)) from absent
         return absent
 
     async def _ask_questions(self) -> None:
-        """Ask, as long as somebody waits for it; not in the way of other requests."""
+        """Ask while callers wait, without delaying other requests."""
         try:
             while self._question is not None:
                 question, self._question = self._question, None
@@ -431,7 +431,7 @@ class Cluster:
                     absent = await self._ask_question(question.names)
                 except UpstreamError as error:
                     absent = error
-                except Exception as error:  # noqa: BLE001 - who waits is not to wait for a bug
+                except Exception as error:  # noqa: BLE001 - callers must not wait for ever because of a bug
                     _log.exception("Kafka could not be asked for topics")
                     absent = UpstreamAwayError(f"{type(error).__name__}: {error}")
                 question.absent.set_result(absent)
@@ -442,10 +442,10 @@ class Cluster:
     async def _ask_question(self, names: Set[str]) -> Set[str]:
         """Ask for topics, and see those that there are.
 
-        One broker may lag behind: what it does not know others are asked for.
+        One broker may lag: others are asked for the topics that it does not have.
 
         Raises:
-            UpstreamError: no broker tells.
+            UpstreamError: no broker answers.
         """
         started = time.monotonic()
         async with self._viewing:
@@ -461,7 +461,7 @@ class Cluster:
                                 await self._connection(address), absent
                             )
                         except UpstreamError as error:
-                            _log.info("a broker does not tell what topics there are",
+                            _log.info("a broker does not return its topics",
                                       error=str(error))  # fmt: skip
                             continue
                         topics |= other.topics
@@ -478,7 +478,7 @@ class Cluster:
         All are asked for from time to time, and new ones at once.
 
         Raises:
-            UpstreamError: no broker tells.
+            UpstreamError: no broker answers.
         """
         now = time.monotonic()
         if now >= self._cleanup_due:
@@ -487,8 +487,8 @@ class Cluster:
         missing = {each.topic_id: name for name, each in found.topics.items()
                    if each.topic_id not in self._cleanup}  # fmt: skip
         if missing:
-            told = await compacted(await self.any_connection(), missing.values())
-            self._cleanup |= {id_: told.get(name) for id_, name in missing.items()}
+            cleanup = await compacted(await self.any_connection(), missing.values())
+            self._cleanup |= {id_: cleanup.get(name) for id_, name in missing.items()}
         topics = {
             name: replace(each, compacted=self._cleanup[each.topic_id])
             for name, each in found.topics.items()

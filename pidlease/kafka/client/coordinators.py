@@ -1,4 +1,4 @@
-"""Who coordinates which group and which transactional id."""
+"""The coordinators of groups and of transactional ids."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -35,7 +35,7 @@ class Coordinators:
     """See the module's text.
 
     Parameters:
-        cluster: who is asked.
+        cluster: finds them.
     """
 
     def __init__(self, cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
-"""Requests of our own, and answers that are none: those end the connection they came on.
+"""pidlease's own requests. An invalid response ends the connection that it came on.
 
-What comes behind an answer that makes no sense is not to be believed, either.
+Whatever follows an invalid response cannot be believed, either.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ _log = structlog.get_logger(__name__)
 
 
 async def ask(connection: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
-    """Ask something, and read the answer.
+    """Send a request, and read the response.
 
     Raises:
-        UpstreamError: there is none, or it makes no sense.
+        UpstreamError: there is no response, or it is invalid.
     """
     return await ask_for(connection, body, request.decode)
 
@@ -31,10 +31,10 @@ async def ask(connection: BrokerConnection, request: Request, body: Buffer) -> A
 async def ask_for(
     connection: BrokerConnection, body: Buffer, reader: Callable[[bytearray], Answer]
 ) -> Answer:
-    """The same with an answer that is read another way.
+    """Send a request, and read the response with `reader`.
 
     Raises:
-        UpstreamError: there is none, or it makes no sense.
+        UpstreamError: there is no response, or it is invalid.
     """
     try:
         frame = await connection.ask(body)
@@ -45,10 +45,10 @@ async def ask_for(
 
 
 async def ask_slowly(connection: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
-    """The same as `ask` with an answer that may be long: others get their turn in between.
+    """Send a request, and read a response that may be long, giving way to others meanwhile.
 
     Raises:
-        UpstreamError: there is none, or it makes no sense.
+        UpstreamError: there is no response, or it is invalid.
     """
     frame = await ask_for(connection, body, lambda frame: frame)
     try:
@@ -61,15 +61,15 @@ async def ask_slowly(connection: BrokerConnection, request: Request, body: Buffe
 def read(
     connection: BrokerConnection, frame: bytearray, reader: Callable[[bytearray], Answer]
 ) -> Answer:
-    """Read an answer.
+    """Read a response.
 
     Parameters:
-        connection: where it came from.
-        frame: what came.
-        reader: takes it apart.
+        connection: its connection.
+        frame: the response.
+        reader: decodes it.
 
     Raises:
-        UpstreamNonsenseError: it makes no sense; the connection is closed.
+        UpstreamNonsenseError: it is invalid; the connection is closed.
     """
     try:
         return reader(frame)
@@ -80,5 +80,5 @@ def read(
 
 def _end(connection: BrokerConnection, error: UpstreamNonsenseError) -> None:
     connection.close(error)
-    LINES.write(_log, "error", "an answer of Kafka makes no sense", str(connection),
+    LINES.write(_log, "error", "a response of Kafka is invalid", str(connection),
                 broker=str(connection), error=str(error))  # fmt: skip

@@ -59,19 +59,19 @@ class Upstream:
         self._channels: Final = ProduceChannels(self.cluster)
         self._reading: dict[int, _Readers] = {}
         self._closed = False
-        #: Partitions of which something was left out that was asked for: from where to where.
-        self._holes: dict[TopicPartition, tuple[int, int]] = {}
+        #: Gaps in what leaders returned: partition -> first offset missing, first offset returned.
+        self._gaps: dict[TopicPartition, tuple[int, int]] = {}
 
     async def start(self) -> None:
         """Look at the cluster.
 
         Raises:
-            UpstreamError: no broker tells.
+            UpstreamError: no broker answers.
         """
         await self.cluster.start()
 
     async def close(self) -> None:
-        """End all connections; who still reads is told so."""
+        """End all connections; pending reads fail."""
         self._closed = True
         self._channels.close()
         for readers in self._reading.values():
@@ -127,10 +127,10 @@ class Upstream:
             missing = offset < begin
         topic = self.cluster.view.topics.get(place.topic)
         if not missing or topic is None or topic.compacted is not False:
-            self._holes.pop(place, None)
-        elif begin is None or self._holes.get(place) != (offset, begin):
+            self._gaps.pop(place, None)
+        elif begin is None or self._gaps.get(place) != (offset, begin):
             # It may have been compacted once: then the same is said again.
-            self._holes[place] = (offset, -1 if begin is None else begin)
+            self._gaps[place] = (offset, -1 if begin is None else begin)
             said = "nothing" if begin is None else f"records from {begin} on"
             raise UpstreamNonsenseError(
                 f"{said} for {place} at {offset}, which goes up to {found.end_offset}"
@@ -142,7 +142,7 @@ class Upstream:
         found = await self.ranges([place])
         if place not in found:
             self.stale()
-            raise UpstreamAwayError(f"the leader of {place} does not tell its offsets now")
+            raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
         return found[place]
 
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
@@ -150,7 +150,7 @@ class Upstream:
         rows = await self._offsets(self._leader(place), [place], timestamp)
         if place not in rows:
             self.stale()
-            raise UpstreamAwayError(f"the leader of {place} does not tell its offsets now")
+            raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
         row = rows[place]
         return None if row.offset < 0 else TimedOffset(int(row.offset), int(row.timestamp))
 
@@ -159,7 +159,7 @@ class Upstream:
     async def ranges(
         self, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """First offsets and ends of partitions; of those whose leaders tell them now."""
+        """First offsets and ends of partitions; leaders that do not answer now are left out."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for place in places:
             leader = self.cluster.view.leader(*place)
@@ -173,7 +173,7 @@ class Upstream:
                     starts = await self._offsets(leader, some, _EARLIEST)
                     ends = await self._offsets(leader, some, _LATEST)
                 except UpstreamError as error:
-                    LINES.write(_log, "warning", "a broker does not tell offsets", leader,
+                    LINES.write(_log, "warning", "a broker returns no offsets", leader,
                                 broker=leader, error=str(error))  # fmt: skip
                     self.stale()
                     break
@@ -182,7 +182,7 @@ class Upstream:
                     if 0 <= start <= end:
                         found[place] = start, end
                     else:
-                        LINES.write(_log, "error", "an answer of Kafka makes no sense", leader,
+                        LINES.write(_log, "error", "a response of Kafka is invalid", leader,
                                     broker=leader, error=f"{place} goes from {start} to {end}"
                                     )  # fmt: skip
         return found

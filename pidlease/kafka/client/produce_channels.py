@@ -1,4 +1,4 @@
-"""Batches on their way to the leaders of their partitions.
+"""Sends batches to the leaders of their partitions.
 
 Kafka works on one request of a connection at a time, until all replicas have it. So producers do
 not share a connection where there are enough of them; but what one producer sends stays on one
@@ -58,7 +58,7 @@ class _Send(NamedTuple):
 
 
 class _Route:
-    """What one producer has in flight to a partition, and where."""
+    """The channel of a producer to a partition, and its batches in flight there."""
 
     __slots__ = ("channel", "count", "key")
 
@@ -72,7 +72,7 @@ class ProduceChannels:
     """All connections on which batches go up.
 
     Parameters:
-        cluster: who leads what.
+        cluster: the leaders.
         channels_max: connections to one broker.
     """
 
@@ -83,12 +83,12 @@ class ProduceChannels:
         self._routes: dict[tuple[int, TopicPartition], _Route] = {}
 
     def send(self, producer: int, batch: ProduceBatch, on_response: OnResponse) -> None:
-        """Send a batch to the leader of its partition, behind what the producer sent before.
+        """Send a batch to the leader of its partition, after those that the producer sent before.
 
         Parameters:
-            producer: whose batches stay in order.
-            batch: it stays as it is until `told` is called.
-            told: told what became of it, on the event loop.
+            producer: its batches stay in order.
+            batch: not to be changed until the response.
+            on_response: gets the outcome, on the event loop.
         """
         key = (producer, batch.place)
         route = self._routes.get(key)
@@ -116,7 +116,7 @@ class ProduceChannels:
 
     def _failed(self, route: _Route, result: PartitionResponse | UpstreamError) -> None:
         if not route.key[0]:
-            # Without a producer nothing is to stay in order: the next goes to who leads now.
+            # Without a producer there is no order to keep: the next goes to the new leader.
             self._end(route)
         if not isinstance(result, PartitionResponse) or result.code in STALE_LEADER:
             self._cluster.stale()
@@ -139,7 +139,7 @@ class ProduceChannels:
         return emptiest
 
     def close(self) -> None:
-        """End all connections; what is in flight is told so."""
+        """End all connections; batches in flight fail."""
         for channels in self._channels.values():
             for channel in channels:
                 channel.close()
@@ -159,7 +159,7 @@ class _Channel:
         self._correlation_id = 0
         self._timeout_ms = int(cluster.config.request_seconds * 1000 * _REPLICAS_PART)
         self._closed = False
-        #: Who has something in flight here, and to how many partitions.
+        #: Producers with batches in flight here, and to how many partitions.
         self.producers: dict[int, int] = {}
 
     def take(self, send: _Send) -> None:
@@ -220,7 +220,7 @@ class _Channel:
             self._connection = connection
         except UpstreamError as error:
             self._give_up(error)
-        except Exception as error:  # noqa: BLE001 - told to those who wait
+        except Exception as error:  # noqa: BLE001 - the batches that wait fail by it
             LINES.write(_log, "error", "no connection to Kafka", (self._broker, kind_of(error)),
                         error, broker=self._broker, error=repr(error))  # fmt: skip
             self._give_up(UpstreamAwayError(f"no connection to broker {self._broker}: {error!r}"))
@@ -309,7 +309,7 @@ class _Channel:
                 error = nonsense
             if rows.keys() != {send.batch.place for send in sends}:
                 rows = {}  # what fits is not to be believed, either
-                LINES.write(_log, "error", "an answer of Kafka makes no sense", str(connection),
+                LINES.write(_log, "error", "a response of Kafka is invalid", str(connection),
                             broker=str(connection), error=str(error))  # fmt: skip
                 connection.close(error)
         for send in sends:
@@ -318,8 +318,10 @@ class _Channel:
 
 
 def _report(send: _Send, result: PartitionResponse | UpstreamError) -> None:
-    """Tell one of many; what goes wrong there is not to keep the others waiting."""
+    """Report an outcome; a bug of one receiver must not keep the others waiting."""
     try:
         send.on_response(result)
     except Exception:  # noqa: BLE001 - a bug
-        _log.exception("what became of a batch could not be told", partition=str(send.batch.place))
+        _log.exception(
+            "the outcome of a batch could not be handed on", partition=str(send.batch.place)
+        )

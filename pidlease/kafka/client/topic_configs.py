@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Kept(NamedTuple):
-    """How long Kafka remembers what nobody uses, in ms; 0: it does not say.
+    """How long Kafka remembers unused ids, in ms; 0: unknown.
 
     Attributes:
         producers_ms: producers that have not written,
@@ -46,18 +46,20 @@ async def kept_ms(
         connection_to: a connection to one.
 
     Raises:
-        UpstreamError: an answer makes no sense.
+        UpstreamError: a response is invalid.
     """
     found: list[Kept] = []
     for broker in brokers:
         try:
             connection = await connection_to(broker)
         except UpstreamError as error:
-            LINES.write(_log, "warning", "a broker does not tell its settings", broker,
+            LINES.write(_log, "warning", "a broker does not return its settings", broker,
                         broker=broker, error=str(error))  # fmt: skip
             continue
-        told = await _ask(connection, _BROKER, [str(broker)], (_PRODUCERS, _TRANSACTIONAL_IDS))
-        settings = told.get(str(broker), {})
+        found_settings = await _ask(
+            connection, _BROKER, [str(broker)], (_PRODUCERS, _TRANSACTIONAL_IDS)
+        )
+        settings = found_settings.get(str(broker), {})
         found.append(
             Kept(*(int(settings.get(key) or 0) for key in (_PRODUCERS, _TRANSACTIONAL_IDS)))
         )
@@ -80,8 +82,10 @@ async def compacted(connection: BrokerConnection, topics: Iterable[str]) -> dict
     names = list(topics)
     found: dict[str, bool] = {}
     for start in range(0, len(names), _AT_ONCE):
-        told = await _ask(connection, _TOPIC, names[start : start + _AT_ONCE], (_CLEANUP,))
-        for name, settings in told.items():
+        found_settings = await _ask(
+            connection, _TOPIC, names[start : start + _AT_ONCE], (_CLEANUP,)
+        )
+        for name, settings in found_settings.items():
             if settings.get(_CLEANUP) is not None:
                 found[name] = "compact" in str(settings[_CLEANUP])
     return found

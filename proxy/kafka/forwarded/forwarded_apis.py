@@ -273,7 +273,7 @@ class ForwardedApis:
                 return
             counts.forwarded(began, result.code, result.offset)
             if result.code == 0 and result.offset < 0:
-                LINES.write(_log, "error", "an answer of Kafka makes no sense", "no offset",
+                LINES.write(_log, "error", "a response of Kafka is invalid", "no offset",
                             partition=str(place),
                             error=f"a batch is taken at offset {result.offset}")  # fmt: skip
                 respond(
