@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """Who can be told that there is memory again."""
+    """Waits for memory."""
 
     def budget_freed(self) -> None:
         """Try again."""
@@ -55,8 +55,8 @@ class MemoryBudget:
     def begin(self, size: int) -> bool:
         """Take `size` bytes for a request that has begun to arrive, if they are there.
 
-        Such requests may hold half of the memory together: who only announces large ones cannot
-        keep others from being read.
+        Such requests may hold half of the memory together, so a client that only announces large
+        ones cannot keep others from being read.
         """
         if self.arriving and self.arriving + size > self.limit // 2:
             return False
@@ -68,14 +68,14 @@ class MemoryBudget:
     def arrived(self, size: int) -> None:
         """The request is complete, or will never be; its bytes stay taken until released."""
         self.arriving -= size
-        self._tell()
+        self._wake()
 
     def add(self, size: int) -> None:
         """Take `size` bytes that are in memory already."""
         self.used += size
 
     def wait(self, waiter: Waiter) -> None:
-        """Have somebody told when there is memory again; each call tells once."""
+        """Wake a waiter once when there is memory again."""
         self._waiting.append(waiter)
 
     async def freed(self, seconds: float) -> None:
@@ -94,12 +94,12 @@ class MemoryBudget:
     def release(self, size: int) -> None:
         """Give `size` bytes back."""
         self.used -= size
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
-        # Those who wait now, once each: who finds too little goes to the end of the queue.
+    def _wake(self) -> None:
+        # The present waiters, once each: one that finds too little goes to the end of the queue.
         for _ in range(len(self._waiting)):
             if self.exhausted or not self._waiting:
                 break
-            # Not from here: one who is freed may free others, and so on.
+            # Not from here: a waiter may free others, and so on.
             asyncio.get_running_loop().call_soon(self._waiting.popleft().budget_freed)

@@ -1,4 +1,4 @@
-"""A client's own connections to brokers: what it asks waits for nobody else.
+"""A client's own connections to brokers: its requests wait for no other client.
 
 Kafka works on one request of a connection at a time. A client that waits (for records, for its
 group) would hold up all others that shared its connection.
@@ -33,7 +33,7 @@ class ClientBrokers:
 
         Parameters:
             broker: its id.
-            polling: whether it is for requests that wait for records: others do not wait behind.
+            polling: whether it is for requests that wait for records: others do not wait for them.
 
         Raises:
             UpstreamError: it does not answer, or is not known.

@@ -1,4 +1,4 @@
-"""Which requests are served in front of Kafka: by us, or by the broker whose affair they are."""
+"""Dispatches the requests in front of Kafka: to pidlease, or to the broker in charge."""
 
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
@@ -113,7 +113,7 @@ class ForwardedApis:
 
     Parameters:
         engine: judges what comes under our PIDs.
-        config: how the door is set.
+        config: of the listener.
         upstream: the cluster.
         versions: what its brokers serve.
         writers: producer ids of the server's own, which no client may use.
@@ -135,7 +135,7 @@ class ForwardedApis:
         self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
-        # Kafka's leader epochs are not told: those that clients hear of elsewhere would not fit.
+        # Kafka's leader epochs are left out: those that clients get elsewhere would not fit.
         self._metadata = MetadataApi(engine, config.cluster, self._make, leader_epoch=-1)
         self._absent: dict[str, float] = {}
         self._changing = TopicChanges(self._cluster, engine)
@@ -151,7 +151,7 @@ class ForwardedApis:
         """See `Apis`."""
 
     async def close(self) -> None:
-        """See `Apis`: who waits for Kafka is told by the end of the connection."""
+        """See `Apis`: requests that wait for Kafka end with the connection."""
 
     def closed(self, connection: KafkaConnection) -> None:
         """See `Apis`."""
@@ -218,7 +218,7 @@ class ForwardedApis:
     # ------------------------------------------------------------------ as it came
 
     def _broker_for(self, header: RequestHeader, frame: bytearray) -> Callable[[], Awaitable[int]]:
-        """Finds the broker whose affair a request is."""
+        """Find the broker in charge of a request."""
         key = header.api_key
         if key in _OF_ANYBODY:
             return self._controller
@@ -226,7 +226,7 @@ class ForwardedApis:
         reader.tags()
         about = reader.string() or ""
         if key == API_TXN_OFFSET_COMMIT:
-            about = reader.string() or ""  # the group, behind the transactional id
+            about = reader.string() or ""  # the group, after the transactional id
         kind = TRANSACTION if key in _OF_TRANSACTIONS else GROUP
         if kind is TRANSACTION and about.startswith(WRITERS_PREFIX):
             raise MalformedError(f"transactional id {about} is the server's own")

@@ -1,10 +1,10 @@
 """Fetch (key 1) in front of Kafka: each partition from its leader, one answer of all of them.
 
-Fetch sessions (KIP-227) are not kept: the answer's session id 0 tells a client to ask in full each
-time. A broker that has nothing yet is not asked again while it still waits: its answer belongs to
-the client's next request, if that asks for the same.
+Fetch sessions (KIP-227) are not kept: the response's session id 0 makes a client send full
+requests. A broker that has nothing yet is not asked again while it still waits: its response
+belongs to the client's next request, if that asks for the same.
 
-A partition whose leader is away does not end the wait: its error is held back until the client's
+A partition without its leader does not end the wait: its error is held back until the client's
 wait is over, its leader is another one, or there is something else to answer. Clients that got it
 at once would ask again at once, some hundred times a second.
 """
@@ -40,7 +40,7 @@ from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
 
-#: How much longer than it was told to wait a broker may take.
+#: How much longer than its maximum wait a broker may take.
 _LATE_SECONDS: Final = 30.0
 #: How long errors are held back at most, whatever the client asks for; and how much longer than
 #: that for a broker that is about to answer.
@@ -59,7 +59,7 @@ _Rows = dict[PartitionKey, EncodedPartition | ErrorCode]
 
 
 class _Asked:
-    """A request to one broker that has no answer, or one that nobody has taken yet."""
+    """A request to one broker without a response, or with one that is not used yet."""
 
     def __init__(
         self, key: _Key, connection: BrokerConnection, answer: asyncio.Future[bytearray]
@@ -140,14 +140,14 @@ class LeaderFetches:
     """See the module's text.
 
     Parameters:
-        cluster: who leads what.
+        cluster: the leaders.
         fetch_bytes_max: the most that one answer holds, beyond its first batch.
     """
 
     def __init__(self, cluster: Cluster, fetch_bytes_max: int) -> None:
         self._cluster = cluster
         self._fetch_bytes_max = fetch_bytes_max
-        #: Requests whose errors are held back: what to set when a leader has changed.
+        #: Requests with errors held back: what to set when a leader has changed.
         self._held: dict[asyncio.Event, list[PartitionKey]] = {}
         cluster.on_change.append(self._changed)
 
@@ -193,7 +193,7 @@ class LeaderFetches:
             done = changed or final or any(map(_is_final, rows.values()))
             done = done or fetches.followed.done() or not rows or time.monotonic() >= deadline
             if not done and not asked:
-                # A broker that was started again leads what it led: nothing tells that it is back.
+                # A broker that was started again leads what it led: no event reports it.
                 rows.clear()
                 continue
             # Brokers that have nothing answer when the wait is over, or a little before it.
@@ -325,7 +325,7 @@ class LeaderFetches:
         Parameters:
             asked: the requests to brokers.
             rows: errors that are held back, by partition.
-            deadline: when the wait is over, as time.monotonic tells it.
+            deadline: when the wait is over, by time.monotonic.
             followed: ends the wait, too; None: brokers answer at once, and are waited for.
 
         Returns:
@@ -374,7 +374,7 @@ class LeaderFetches:
         topics: dict[str, list[bytes | memoryview]] = {}
         size, limit = 0, self._limit(request)
         for topic in request.topics:
-            told = topics.setdefault(topic.topic, [])
+            parts = topics.setdefault(topic.topic, [])
             for part in topic.partitions:
                 place = topic.topic, int(part.partition)
                 row = rows.get(place, ErrorCode.none)
@@ -382,14 +382,14 @@ class LeaderFetches:
                 if isinstance(row, EncodedPartition):
                     fetches.marks[place] = row.offsets
                     if not row.size or not size or size + row.size <= limit:
-                        told.append(row.data)
+                        parts.append(row.data)
                         size += row.size
                         self._note(code)
                         continue
                     code = 0
                 self._note(code)
                 marks = fetches.marks.get(place, _NO_MARKS)
-                told.append(empty_partition(header.version, place[1], code, marks))
+                parts.append(empty_partition(header.version, place[1], code, marks))
         slot.count(size)
         slot.fill(*join_partitions(header.version, slot.correlation_id, topics))
 

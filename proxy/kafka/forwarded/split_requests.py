@@ -58,8 +58,8 @@ class SplitRequests:
     """See the module's text.
 
     Parameters:
-        cluster: who leads what.
-        coordinators: who coordinates what.
+        cluster: the leaders.
+        coordinators: of groups and transactional ids.
     """
 
     def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
