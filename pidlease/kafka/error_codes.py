@@ -73,7 +73,7 @@ class ErrorClass(enum.Flag):
     REREAD: a leader cannot return records or offsets now: ask again.
     HELD_BACK: an error of a partition in Fetch that the proxy holds back while the client waits
         for records. The client could only ask again, and Java's consumer does so at once. Clients
-        act on all other errors (reset the offset, look up the topic, tell the application).
+        act on all other errors (reset the offset, look up the topic, raise an error).
     TOPIC_ABSENT: Metadata knows no such topic, or hides it from this client.
     COORDINATOR_MOVED: find the coordinator again, then retry.
     GROUP_BUSY: the coordinator loads, or the group rebalances: retry.

@@ -3,8 +3,8 @@
 UpstreamError
 |-- UpstreamAwayError       no broker answers; it may be tried again
 |   `-- UpstreamLostError   a connection ended before the answer came: what became of it is unknown
-|-- UpstreamRefusedError    a broker answers, and does not let us in: somebody has to do something
-`-- UpstreamNonsenseError   an answer that makes no sense
+|-- UpstreamRefusedError    a broker answers, and does not let us in: an operator has to act
+`-- UpstreamNonsenseError   an invalid response
 """
 
 
@@ -33,4 +33,4 @@ class UpstreamRefusedError(UpstreamError):
 
 
 class UpstreamNonsenseError(UpstreamError):
-    """What came is no answer to what was asked."""
+    """The response is invalid, or is none to the request."""

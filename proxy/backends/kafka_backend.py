@@ -169,7 +169,7 @@ class KafkaBackend(Backend):
         while True:
             try:
                 await self._upstream.start()
-                connection = await self._upstream.cluster.any_link()
+                connection = await self._upstream.cluster.any_connection()
             except UpstreamAwayError as error:
                 lost = isinstance(error, UpstreamLostError) and not self._settings.upstream_username
                 hint = "; does it want SASL?" if lost else ""

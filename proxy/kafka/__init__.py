@@ -1,1 +1,1 @@
-"""The Kafka door: Kafka's protocol on one listening port."""
+"""The Kafka listener: Kafka's protocol on one port."""

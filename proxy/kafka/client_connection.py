@@ -80,7 +80,7 @@ class Slot:
         # From when its bytes were there: a request that waits to be looked at is late, too.
         self.began = self.connection.last_read
 
-    def tell_error(self, code: int) -> None:
+    def count_error(self, code: int) -> None:
         """Count an error code of the answer."""
         if self.counts is not None:
             self.counts.errors[self.api_key, code] += 1
@@ -88,8 +88,8 @@ class Slot:
     async def turn(self) -> None:
         """Return when all answers before this one are out, and the client takes more.
 
-        Who makes a large answer waits for this first: so a connection has one of them at a time,
-        and none that waits for memory while answers behind it hold what there is.
+        A large response waits for this first: so a connection makes one at a time, and none waits
+        for memory while responses after it hold what there is.
         """
         while not self.connection.is_next(self):
             self.waiting = asyncio.Event()
@@ -138,7 +138,7 @@ class Slot:
     def park(self) -> None:
         """Wait for other clients, and hold no memory: what is kept of the request counts elsewhere.
 
-        As Kafka does (RequestChannel.Request). What comes behind it is read only if it is small.
+        As Kafka does (RequestChannel.Request). What follows is read only if it is small.
         """
         self.parked = True
         self.connection.parked += 1
@@ -154,7 +154,7 @@ class Slot:
     def fill(self, *parts: bytes) -> None:
         """Give the answer, from the response header on; no parts: the request gets none."""
         if self.ready:
-            return  # what went wrong behind the answer does not change it
+            return  # an error after the response does not change it
         self.answer = parts
         self.ready = True
         counts = self.counts
@@ -171,7 +171,7 @@ class Slot:
 
 
 class Handler(Protocol):
-    """What a connection asks of the door."""
+    """What a connection needs of the listener."""
 
     budget: MemoryBudget
     request_bytes_max: int
@@ -198,7 +198,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """See the module's text.
 
     Parameters:
-        handler: the door.
+        handler: the listener.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -260,7 +260,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.budget.arrived(len(self._frame))
             self._release(len(self._frame))
             self._frame = None
-        # Slots of batches on their way to the log give their memory back when they are filled.
+        # Slots of batches that are being appended give their memory back when they are filled.
         self.flush()
         self._handler.closed(self)
 
@@ -291,7 +291,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._write_paused:
             return now - self.write_paused_at > STALLED_SECONDS
         if self._paused:
-            return False  # it is we who do not read
+            return False  # this server does not read
         size = len(self._frame) if self._frame is not None else self._end - self._start
         allowed = STALLED_SECONDS + size / _ARRIVING_BYTES_A_SECOND
         return size > 0 and now - self.frame_began > allowed
@@ -417,7 +417,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._poll = None
 
     def refuse(self, reason: str) -> None:
-        """Kafka's protocol has no answer to what is no request: tell the log, and close."""
+        """Log a malformed request and close: Kafka's protocol has no response to it."""
         self._handler.counts.malformed += 1
         LINES.write(_log, "warning", "connection closed: malformed request", (self.host, reason),
                     peer=self.peer, reason=reason)  # fmt: skip
@@ -480,7 +480,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ answering
 
     def flush_soon(self) -> None:
-        """Send the answers whose turn it is, with those that come in this turn of the loop.
+        """Send the next responses in order, with those that come in this turn of the loop.
 
         Each send costs as much as many answers do.
         """
@@ -489,7 +489,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send the answers whose turn it is."""
+        """Send the next responses in order."""
         self._flushing = False
         parts: list[bytes] = []
         freed = 0
@@ -505,7 +505,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 size = sum(map(len, slot.answer))
                 parts.append(INT32.pack(size))
                 parts.extend(slot.answer)
-        # Behind an answer that never came nothing may follow: it would pass for that one.
+        # Nothing may follow a response that never came: it would pass for that one.
         if parts and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
         if self._write_paused:

@@ -1,4 +1,4 @@
-"""Which requests are served on the embedded log, and by whom."""
+"""Dispatches the requests that are served on the embedded log."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
 
 
 class Apis(Protocol):
-    """What the door asks of those who answer.
+    """What the listener needs of the APIs.
 
     Attributes:
         versions: what is served: key -> (lowest, highest version).
@@ -31,10 +31,10 @@ class Apis(Protocol):
     versions: Mapping[int, tuple[int, int]]
 
     def start(self) -> None:
-        """The door opens."""
+        """Start serving."""
 
     async def close(self) -> None:
-        """The door takes nothing new; who waits is answered."""
+        """Stop serving; requests that wait get their responses."""
 
     def closed(self, connection: KafkaConnection) -> None:
         """A client is gone."""
@@ -61,10 +61,10 @@ class EmbeddedApis:
     """See `Apis`.
 
     Parameters:
-        engine: what is behind.
-        config: how the door is set.
+        engine: has the topics.
+        config: of the listener.
         budget: memory for answers.
-        check_settings: raises ValueError for topic settings that make no sense.
+        check_settings: raises ValueError for topic settings that are invalid.
         groups: consumer groups.
     """
 

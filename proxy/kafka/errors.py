@@ -21,7 +21,7 @@ CODES: Final = {
     Status.NO_LEASE: ErrorCode.not_enough_replicas,
     Status.FORBIDDEN: ErrorCode.policy_violation,
     Status.SESSION_ENDED: ErrorCode.network_exception,
-    # Kafka's own code is told instead, where the outcome has one.
+    # Kafka's own code is returned instead, where the outcome has one.
     Status.REFUSED: ErrorCode.not_enough_replicas,
     Status.NOT_OWNER: ErrorCode.not_leader_or_follower,
 }

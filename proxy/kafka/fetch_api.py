@@ -1,7 +1,7 @@
 """Fetch (key 1): records as they stand in the log, with a long poll.
 
 Source: FetchRequest.json / FetchResponse.json of Kafka 4.1, versions 4 to 11. Fetch sessions
-(KIP-227) are not kept: the answer's session id 0 tells a client to ask in full each time.
+(KIP-227) are not kept: the answer's session id 0 makes a client send a full request each time.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class FetchApi:
                 await self._read_later(slot, poll)
             topics = {name: (len(rows), map(found, rows)) for name, rows in poll.topics.items()}
             parts = await write_fetch_response(header.version, slot.correlation_id, topics)
-            await poll.count(slot.tell_error)
+            await poll.count(slot.count_error)
         slot.fill(*parts)
 
     async def _begin(self, header: RequestHeader, frame: bytearray) -> Poll:
@@ -97,7 +97,7 @@ class FetchApi:
             await asyncio.sleep(max(min(_GATHER_SECONDS, left), 0))
 
     async def _read(self, slot: Slot, poll: Poll) -> bool:
-        """Read what is there; whether it is to be told: it is enough, an error, or time is up.
+        """Read what is there; True: respond, for it is enough, an error, or time is up.
 
         The memory counts as the request's own until the answer is out.
         """

@@ -46,11 +46,11 @@ class Poll:
     """One request, from when it was read until its answer is made.
 
     Topics may be made and deleted whenever others have their turn: a partition that is gone by
-    then is told as unknown.
+    then is unknown.
 
     Parameters:
         request: the request.
-        deadline: when it is to be answered at the latest, as time.monotonic tells it.
+        deadline: when it is to be answered at the latest, by time.monotonic.
     """
 
     def __init__(self, request: Any, deadline: float) -> None:  # noqa: ANN401 - one of kio's
@@ -92,7 +92,7 @@ class Poll:
                 await asyncio.sleep(0)
 
     def unwatch(self, event: asyncio.Event) -> None:
-        """Leave the event alone from now on. At once, for who asked may be gone already."""
+        """Leave the event alone from now on. At once, for the client may be gone already."""
         for row in self.rows:
             if row.partition is not None:
                 row.partition.unwatch(event)
@@ -117,7 +117,7 @@ class Poll:
             return False
         end = partition.readable_end
         if row.offset >= end and partition.incomplete:
-            # Not an end, nor beyond it: a consumer that is told so reads on elsewhere.
+            # Not an end, nor beyond it: a consumer that gets that reads on elsewhere.
             self._fail(row, ErrorCode.kafka_storage_error)
         elif row.offset > end:
             self._fail(row, ErrorCode.offset_out_of_range)
@@ -146,7 +146,7 @@ class Poll:
         try:
             row.data = await partition.log.read(row.offset, size)
         except OffsetRangeError:
-            stopped = bool(partition.incomplete)  # nobody is reset meanwhile
+            stopped = bool(partition.incomplete)  # no consumer is reset meanwhile
             code = ErrorCode.kafka_storage_error if stopped else ErrorCode.offset_out_of_range
             self._fail(row, code)
         except DamagedLogError:
@@ -157,15 +157,15 @@ class Poll:
             row.data = b""
             self._fail(row, ErrorCode.unknown_topic_or_partition)
 
-    async def count(self, tell_error: Callable[[int], None]) -> None:
+    async def count(self, count_error: Callable[[int], None]) -> None:
         """Count what is answered.
 
         Parameters:
-            tell_error: told each error code.
+            count_error: called with each error code.
         """
         for row in self.rows:
             if row.code is not ErrorCode.none:
-                tell_error(row.code.value)
+                count_error(row.code.value)
             if row.data and row.partition is not None:
                 await count_read(row.partition.counts, row.data)
 

@@ -1,8 +1,8 @@
-"""Produce, policies strict and monotonic: who sent a batch stands in its first record.
+"""Produce, policies strict and monotonic: the first record names the producer.
 
-The door looks there, puts the batch under the partition's writer, and brings it to the engine. Of
-a compressed batch that is done in a thread where it takes more than some kilobytes; what comes
-behind on the same connection then waits, for the order on a connection is the producer's order.
+The listener reads it, puts the batch under the partition's writer, and brings it to the engine. A
+compressed batch is unpacked in a thread where that takes more than some kilobytes. Batches that
+follow on the same connection then wait: the order on a connection is the producer's order.
 """
 
 from collections import deque
@@ -27,14 +27,14 @@ from proxy.kafka.client_connection import KafkaConnection
 
 #: What is unpacked on the event loop at most.
 _INLINE_BYTES: Final = 32 << 10
-#: Sessions that may end on one connection; who goes on is to connect again.
+#: Sessions that may end on one connection; a client that goes on has to connect again.
 _ENDED_MAX: Final = 1000
 
 _log = structlog.get_logger(__name__)
 
 
 class Sent(NamedTuple):
-    """A batch, where it goes, and who is told."""
+    """A batch, its partition, and the callback for its outcome."""
 
     partition: Partition
     header: BatchHeader
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
     done: Done
 
 
-#: In the place of a PID: of all, for whose it was cannot be read.
+#: In the place of a PID: all PIDs, for it cannot be read.
 _ANYBODY: Final = -1
 
 
@@ -50,7 +50,7 @@ class _Session:
     """What one connection has sent.
 
     Attributes:
-        waiting: batches behind the one that is looked into, which is the first.
+        waiting: batches, the first of which is being looked into.
         ended: producers of policy monotonic that had an error on this connection, by partition. By
             its name: a topic that is made again is the same to them.
     """
@@ -63,7 +63,7 @@ class _Session:
 
 
 class IdentifiedBatches:
-    """Brings batches to the engine that say in their first record who sent them.
+    """Brings batches to the engine that name the producer in their first record.
 
     Parameters:
         pool: the threads for looking into large ones.
@@ -74,7 +74,7 @@ class IdentifiedBatches:
         self._sessions: WeakKeyDictionary[KafkaConnection, _Session] = WeakKeyDictionary()
 
     def produce(self, connection: KafkaConnection, sent: Sent) -> None:
-        """Bring a batch to the engine, behind those that came before it.
+        """Bring a batch to the engine, after those that came before it.
 
         Parameters:
             connection: that it came on.
@@ -89,7 +89,7 @@ class IdentifiedBatches:
     def refused(
         self, connection: KafkaConnection, place: TopicPartition, data: memoryview, *, intact: bool
     ) -> None:
-        """Take note of a batch that the door refused by itself: an error like any other.
+        """Take note of a batch that the listener refused by itself: an error like any other.
 
         Parameters:
             connection: that it came on.
@@ -159,19 +159,19 @@ def _why(pid: int, found: Identity | Exception | None) -> str:
     if found is not None and found.records:
         return "its header pidlease is of a kind that only the server writes"
     if found is None:
-        return "its first record has no header pidlease, which says who sent it"
+        return "its first record has no header pidlease, which names its producer"
     return f"its header pidlease speaks of {found.name or found.pid!r}, its batch header of {pid}"
 
 
 def _end_on_error(
-    session: _Session, who: tuple[int, TopicPartition], done: Done, outcome: Outcome
+    session: _Session, sender: tuple[int, TopicPartition], done: Done, outcome: Outcome
 ) -> None:
     """A producer of policy monotonic has no density that would protect it.
 
-    What is behind a batch that was not stored would pass it by, and its retry be a duplicate.
+    What follows a batch that was not stored would overtake it, and its retry be a duplicate.
     """
     if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
-        session.ended.add(who)
+        session.ended.add(sender)
     done(outcome)
 
 

@@ -1,4 +1,4 @@
-"""The Kafka door: listens, and has requests answered in the order in which they came."""
+"""The Kafka listener: accepts connections, and dispatches their requests in order."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ class KafkaListener:
     Parameters:
         config: how it listens.
         budget: memory for requests and answers.
-        apis: who answers.
+        apis: answer the requests.
     """
 
     def __init__(self, config: KafkaListenerConfig, budget: MemoryBudget, apis: Apis) -> None:
@@ -205,5 +205,5 @@ class KafkaListener:
 def _give(slot: Slot, header: RequestHeader, answer: bytes) -> None:
     code = code_of(header.api_key, header.version, answer)
     if code:
-        slot.tell_error(code)
+        slot.count_error(code)
     slot.fill(answer)

@@ -1,4 +1,4 @@
-"""How the Kafka door is set: what it is given by `proxy/app.py`, and nothing else."""
+"""The settings of the Kafka listener, as `proxy/app.py` makes them."""
 
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class KafkaListenerConfig:
-    """How the door listens.
+    """The settings of the listener.
 
     Attributes:
         cluster: how the server describes itself.

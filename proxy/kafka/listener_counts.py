@@ -1,4 +1,4 @@
-"""What comes through the Kafka door, in plain numbers."""
+"""Counts of the Kafka listener."""
 
 from collections import Counter, defaultdict
 from typing import Final
@@ -11,7 +11,7 @@ class ListenerCounts:
 
     Attributes:
         seconds: how long answers took, by API key.
-        errors: error codes that were told, by API key.
+        errors: error codes in responses, by API key.
         malformed: requests that were none.
         refused_connections: connections beyond the limit.
     """

@@ -11,9 +11,9 @@ from pidlease.observability import metric_catalogue as metrics
 from proxy.kafka.kafka_listener import KafkaListener
 
 
-def listener_metrics(door: KafkaListener) -> Iterable[Metric]:
-    """All metrics of the door, as they are now."""
-    counts = door.counts
+def listener_metrics(listener: KafkaListener) -> Iterable[Metric]:
+    """All metrics of the listener, as they are now."""
+    counts = listener.counts
     yield metrics.KAFKA_REQUEST_SECONDS.histograms(
         {(api_name(key),): each for key, each in counts.seconds.items()}
     )
@@ -22,10 +22,10 @@ def listener_metrics(door: KafkaListener) -> Iterable[Metric]:
     )
     yield metrics.KAFKA_MALFORMED.of(counts.malformed)
     yield metrics.KAFKA_REFUSED.of(counts.refused_connections)
-    yield metrics.KAFKA_CONNECTIONS.of(len(door.connections))
-    yield metrics.KAFKA_PAUSED.of(sum(each.paused for each in door.connections))
-    yield metrics.KAFKA_MEMORY.of(door.budget.used)
-    yield metrics.KAFKA_MEMORY_LIMIT.of(door.budget.limit)
+    yield metrics.KAFKA_CONNECTIONS.of(len(listener.connections))
+    yield metrics.KAFKA_PAUSED.of(sum(each.paused for each in listener.connections))
+    yield metrics.KAFKA_MEMORY.of(listener.budget.used)
+    yield metrics.KAFKA_MEMORY_LIMIT.of(listener.budget.limit)
 
 
 def forward_metrics(counts: Counts) -> Iterable[Metric]:
@@ -36,7 +36,7 @@ def forward_metrics(counts: Counts) -> Iterable[Metric]:
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error; of none: that nobody knows what became of it."""
+    """Kafka's name of an error; for 0: the outcome is unknown."""
     if not code:
         return "UNKNOWN_OUTCOME"
     try:

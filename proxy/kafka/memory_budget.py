@@ -10,7 +10,7 @@ from pidlease.core.byte_budget import ByteBudget
 
 
 class Waiter(Protocol):
-    """Who can be told that there is memory again."""
+    """Waits for memory."""
 
     def budget_freed(self) -> None:
         """Try again."""
@@ -43,8 +43,8 @@ class MemoryBudget(ByteBudget):
     def begin(self, size: int) -> bool:
         """Take `size` bytes for a request that has begun to arrive, if they are there.
 
-        Such requests may hold half of the memory together: who only announces large ones cannot
-        keep others from being read.
+        Such requests may hold half of the memory together, so a client that only announces large
+        ones cannot keep others from being read.
         """
         if self.arriving and self.arriving + size > self.limit // 2:
             return False
@@ -56,10 +56,10 @@ class MemoryBudget(ByteBudget):
     def arrived(self, size: int) -> None:
         """The request is complete, or will never be; its bytes stay taken until released."""
         self.arriving -= size
-        self._tell()
+        self._wake()
 
     def wait(self, waiter: Waiter) -> None:
-        """Have somebody told when there is memory again; each call tells once."""
+        """Wake a waiter once when there is memory again."""
         self._waiting.append(waiter)
 
     async def freed(self, seconds: float) -> None:
@@ -78,12 +78,12 @@ class MemoryBudget(ByteBudget):
     @override
     def release(self, size: int) -> None:
         super().release(size)
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
-        # Those who wait now, once each: who finds too little goes to the end of the queue.
+    def _wake(self) -> None:
+        # The present waiters, once each: one that finds too little goes to the end of the queue.
         for _ in range(len(self._waiting)):
             if self.exhausted or not self._waiting:
                 break
-            # Not from here: one who is freed may free others, and so on.
+            # Not from here: a waiter may free others, and so on.
             asyncio.get_running_loop().call_soon(self._waiting.popleft().budget_freed)

@@ -72,7 +72,7 @@ class MetadataApi:
         Raises:
             MalformedError: it is none.
         """
-        # Not before: what is told is what is there then, and one large answer is enough.
+        # Not before: the response has the topics of that moment, and one large answer is enough.
         await slot.turn()
         layout = topic_layout(header.version)
         if len(frame) <= _LARGE_REQUEST_BYTES:
@@ -85,7 +85,13 @@ class MetadataApi:
         if len(topics) > _LARGE_ANSWER_BYTES:
             slot.count(len(topics))
         slot.fill(
-            write_head(header.version, header.correlation_id, self._config),
+            write_head(
+                header.version,
+                header.correlation_id,
+                cluster_id=self._config.cluster_id,
+                host=self._config.host,
+                port=self._config.port,
+            ),
             topics,
             write_tail(header.version),
         )
@@ -143,7 +149,7 @@ class MetadataApi:
         try:
             await self._engine.create_topic(Topic.new(name, self._config.default_partitions))
         except TopicExistsError:
-            pass  # somebody else asked at the same time
+            pass  # another client made it at the same time
         except (OSError, TooManyPartitionsError) as error:
             LINES.write(_log, "error", "topic not created", kind_of(error), topic=name,
                         error=str(error))  # fmt: skip

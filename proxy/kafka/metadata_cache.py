@@ -41,7 +41,7 @@ class TopicsView(Protocol):
 
 
 class _Everything(NamedTuple):
-    """All topics as one array, and the version of the cluster that it tells of."""
+    """All topics as one array, and the version of the cluster that it describes."""
 
     topics_version: int
     data: bytes
@@ -113,7 +113,7 @@ class MetadataCache:
             return kept.data
         async with self._building:
             layout = self._layout(number)
-            # Somebody else may have made it meanwhile; of a later state is as good.
+            # Another request may have made it meanwhile; of a later state is as good.
             kept = layout.everything
             if kept is None or kept.topics_version < wanted:
                 kept = await self._build(layout, number)
@@ -165,7 +165,7 @@ class MetadataCache:
     def _keep_small(self) -> None:
         """Let go of topics that are gone, and of what was used least when it is too much."""
         if not self._layouts:
-            return  # somebody else let all of it go, while what is put to it now was being made
+            return  # another request dropped all of it while this entry was being made
         newest = next(reversed(self._layouts.values()))
         if len(newest.topics) > 2 * len(self._view.topics) + _STALE_MAX:
             self._sweep(newest)

@@ -1,4 +1,4 @@
-"""Produce (key 0): batches on their way to the engine.
+"""Produce (key 0): brings batches to the engine.
 
 Their records are not looked at, but for the first one's headers under policies strict and
 monotonic (`identified.py`).
@@ -41,7 +41,7 @@ _TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 #: Ids below are Kafka's own: ours have their policy in front (see `core.pid`).
 OWN_PIDS_FROM: Final = 1 << 48
 
-#: Brings a batch to Kafka as it is, with a transactional id, and tells what Kafka made of it.
+#: Brings a batch to Kafka as it is, with a transactional id, and calls back with Kafka's response.
 Passing = Callable[
     [TopicPartition, memoryview, str | None, Callable[[PartitionResponse], None]], None
 ]
@@ -72,32 +72,30 @@ class _Reply:
         """Fill in a partition's result."""
         self._results[place] = result
         if result.code:
-            self._slot.tell_error(result.code)
+            self._slot.count_error(result.code)
         self._missing -= 1
         if not self._missing:
             self._send()
 
-    def tell(self, place: int, header: BatchHeader, log_start: int, outcome: Outcome) -> None:
+    def put_outcome(
+        self, place: int, header: BatchHeader, log_start: int, outcome: Outcome
+    ) -> None:
         """Fill in a partition's result as the engine says it."""
         status, offset = outcome.status, outcome.offset
         if status is Status.APPENDED or (status is Status.DUPLICATE and offset >= 0):
             self.put(place, PartitionResponse(0, offset, log_start))
             return
-        self._tell_error(place, header, log_start, outcome)
+        self._put_error(place, header, log_start, outcome)
 
-    def tell_leased(
-        self, place: int, header: BatchHeader, log_start: int, outcome: Outcome
-    ) -> None:
-        """The same for policies whose clients read more: a duplicate is told from an append."""
+    def put_leased(self, place: int, header: BatchHeader, log_start: int, outcome: Outcome) -> None:
+        """Put an outcome for clients that distinguish a duplicate from an append."""
         if outcome.status is Status.DUPLICATE and outcome.offset >= 0:
-            told = PartitionResponse(0, outcome.offset, log_start, Status.DUPLICATE.value)
-            self.put(place, told)
+            duplicate = PartitionResponse(0, outcome.offset, log_start, Status.DUPLICATE.value)
+            self.put(place, duplicate)
             return
-        self.tell(place, header, log_start, outcome)
+        self.put_outcome(place, header, log_start, outcome)
 
-    def _tell_error(
-        self, place: int, header: BatchHeader, log_start: int, outcome: Outcome
-    ) -> None:
+    def _put_error(self, place: int, header: BatchHeader, log_start: int, outcome: Outcome) -> None:
         status = outcome.status
         code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
         number = outcome.code or code.value
@@ -114,20 +112,20 @@ class _Reply:
             return
         slot.fill()
         if any(result.code for result in self._results):
-            # The only way to tell a client that waits for no answer (Kafka does so, too).
+            # The only signal for a client that waits for no response, as in Kafka.
             slot.connection.close()
 
 
-#: Policies whose batches say in their first record who sent them.
+#: Policies with the producer in the first record of a batch.
 _IDENTIFIED: Final = (Policy.STRICT, Policy.MONOTONIC)
-#: A duplicate whose offset is not known any more; clients take it for a success.
+#: A duplicate with an unknown offset; clients take it for a success.
 _FORGOTTEN = ErrorCode.duplicate_sequence_number
 
 
 def _message(header: BatchHeader, outcome: Outcome) -> str:
     pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
     what = outcome.reason or outcome.status.value
-    if policy_of(pid) in _IDENTIFIED:  # whose numbers do not fit a batch's header
+    if policy_of(pid) in _IDENTIFIED:  # its numbers do not fit a batch's header
         words, fence = [f"PID {pid}: {what}"], "generation"
     else:
         words, fence = [f"PID {pid}, epoch {epoch}, sequence {first}: {what}"], "epoch"
@@ -144,7 +142,7 @@ class ProduceApi:
     Parameters:
         engine: where batches go.
         batch_bytes_max: the largest batch (Kafka's message.max.bytes).
-        passing: takes batches that are Kafka's own affair; None: there is no Kafka behind.
+        passing: takes batches that are Kafka's own affair; None: on the embedded log.
     """
 
     def __init__(
@@ -190,8 +188,8 @@ class ProduceApi:
         topic, index, data = part
         partition = self._engine.partition(topic, index)
         if partition is None:
-            # At once, whatever is found out of the partition: what is behind it on the connection
-            # is not to pass it.
+            # At once, whatever is found out of the partition: what follows on the connection
+            # must not overtake it.
             self._refused(reply, part, intact=True)
             if self._engine.awaits(topic, index):
                 reply.put(place, _not_yet(topic, index))
@@ -208,11 +206,11 @@ class ProduceApi:
         pid = header.producer_id
         policy = None if pid in NO_PIDS else policy_of(pid)
         if policy in _IDENTIFIED:
-            done = partial(reply.tell_leased, place, header, log_start)
+            done = partial(reply.put_leased, place, header, log_start)
             sent = Sent(partition, header, data, done)
             self._identified.produce(reply.connection, sent)
             return True
-        done = partial(reply.tell, place, header, log_start)
+        done = partial(reply.put_outcome, place, header, log_start)
         if self._passing is not None and 0 < pid < OWN_PIDS_FROM:
             self._pass(reply, place, part, None)
             return True
@@ -297,10 +295,10 @@ def _refusal(request: ProduceRequest) -> PartitionResponse:
 
 
 def _foreign(pid: int) -> Outcome:
-    """A PID that no client of this door was given."""
+    """Refuse a PID that no client of this listener was given."""
     policy = policy_of(pid)
     if policy is not None:
-        reason = f"PID {pid} is of policy {policy.name.lower()}, which does not come by this door"
+        reason = f"PID {pid} is of policy {policy.name.lower()}, which this listener does not take"
         return Outcome(Status.MALFORMED, reason=reason)
     if 0 < pid < OWN_PIDS_FROM:
         reason = f"PID {pid} is one of Kafka's own, and was not leased here"

@@ -10,11 +10,11 @@ import gc
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from pidlease.kafka.codec.metadata import topic_layout, write_head, write_tail
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache
 
 #: How the partitions are spread: topics, and partitions of each.
@@ -22,7 +22,7 @@ SHAPES: Final = ((1, 10_000), (1000, 10), (10_000, 1))
 #: What current clients ask by.
 _VERSION: Final = 12
 _ROUNDS: Final = 30
-_CLUSTER: Final = ClusterConfig("bench-cluster", "127.0.0.1", 9092)
+_write_head: Final = partial(write_head, cluster_id="bench-cluster", host="127.0.0.1", port=9092)
 
 
 @dataclass
@@ -64,7 +64,7 @@ class _Steps:
 
 async def _answer(cache: MetadataCache) -> bytes:
     topics = await cache.everything(topic_layout(_VERSION))
-    write_head(_VERSION, 1, _CLUSTER)
+    _write_head(_VERSION, 1)
     write_tail(_VERSION)
     return topics
 

@@ -46,8 +46,8 @@ _WAIT_S: Final = 300.0
 #: Far less than an answer that claims to be larger may make it take.
 _MEMORY_KB_MAX: Final = 600_000
 
-_NOT_WAITED_FOR = "an answer that nobody waits for"
-_NONSENSE = "an answer of Kafka makes no sense"
+_NOT_WAITED_FOR = "a response to no request"
+_NONSENSE = "a response of Kafka is invalid"
 _NO_ANSWER = "no answer in time"
 
 

@@ -98,16 +98,16 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 async def test_a_broker_that_moves_is_followed(brokers: Brokers) -> None:
     mine = ClientBrokers(cast(Cluster, brokers))
-    first = await mine.link(1)
-    assert await mine.link(1) is first
-    polling = await mine.link(1, polling=True)
+    first = await mine.connection(1)
+    assert await mine.connection(1) is first
+    polling = await mine.connection(1, polling=True)
     assert polling is not first, "others do not wait behind a request that waits for records"
     brokers.port = 2
-    second = await mine.link(1)
+    second = await mine.connection(1)
     assert second.address == ("broker", 2)
     assert not first.open
     second.close()
-    assert (await mine.link(1)) is not second
+    assert (await mine.connection(1)) is not second
     mine.close()
     assert not polling.open
 
@@ -115,8 +115,8 @@ async def test_a_broker_that_moves_is_followed(brokers: Brokers) -> None:
 async def test_a_client_that_has_gone_leaves_nothing(brokers: Brokers) -> None:
     clients = BrokersOfClients(cast(Cluster, brokers))
     connection = cast(KafkaConnection, object())
-    link = await clients.of(connection).link(1)
+    link = await clients.of(connection).connection(1)
     clients.closed(connection)
     assert not link.open
-    assert clients.of(connection)._links == {}
+    assert clients.of(connection)._connections == {}
     clients.closed(cast(KafkaConnection, object()))

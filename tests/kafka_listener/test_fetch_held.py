@@ -175,7 +175,7 @@ class Cluster:
         self.brokers = {0: Broker(), 1: Broker()}
         self.view = self._view(leaders or (0, 1, 0))
         self.on_change: list[Callable[[View, View], None]] = []
-        self.links = SimpleNamespace(order=asyncio.Lock(), link=self._link)
+        self.links = SimpleNamespace(order=asyncio.Lock(), connection=self._link)
         self.fetches = ClientFetches()
         self.fetching = LeaderFetches(self, 1 << 20)  # type: ignore[arg-type]
 

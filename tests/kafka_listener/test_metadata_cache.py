@@ -4,6 +4,7 @@ import asyncio
 import random
 import uuid
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,11 +14,10 @@ from kio.serial import entity_reader
 from pidlease.kafka.codec.metadata import NODE_ID, topic_layout, write_head, write_tail
 from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics.topic_store import Topic
-from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
 from tests.kafka_listener.messages import METADATA
 
-_CLUSTER = ClusterConfig("id", "127.0.0.1", 9092)
+_write_head = partial(write_head, cluster_id="id", host="127.0.0.1", port=9092)
 
 
 @dataclass
@@ -51,7 +51,7 @@ def _decoded(version: int, array: bytes) -> dict[str, tuple[str | None, int]]:
 
 def _read(version: int, array: bytes) -> Any:
     kind: Any = load_response_schema(METADATA, version)
-    frame = write_head(version, 1, _CLUSTER) + array + write_tail(version)
+    frame = _write_head(version, 1) + array + write_tail(version)
     header = 5 if kind.__flexible__ else 4
     body, size = entity_reader(kind)(frame, header)
     assert header + size == len(frame)

@@ -2,6 +2,7 @@
 
 import io
 import uuid
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -25,7 +26,6 @@ from pidlease.kafka.codec.metadata import (
     write_topic,
 )
 from pidlease.kafka.codec.primitives import MalformedError, write_array
-from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.kafka_listener.messages import METADATA, build, encode_request
 from tests.property.profile import PROFILE, examples
@@ -34,7 +34,7 @@ settings.load_profile(PROFILE)
 
 _VERSIONS: Final = range(SERVED_VERSIONS[METADATA][0], SERVED_VERSIONS[METADATA][1] + 1)
 _HEADER_BYTES: Final = 10  # with an empty client id
-_CLUSTER: Final = ClusterConfig("cluster-id", "host.example", 9092)
+_write_head: Final = partial(write_head, cluster_id="cluster-id", host="host.example", port=9092)
 
 
 def _read(body: bytes, version: int, step: int = 3) -> MetadataRequest:
@@ -162,7 +162,7 @@ def test_an_answer_is_byte_by_byte_what_kio_writes(version: int, counts: list[in
     parts.append(write_no_topic(layout, RequestedTopic("absent", NO_ID), 3))
     wanted.append(_topic("absent", None, 0, 3))
 
-    found = write_head(version, 5, _CLUSTER) + b"".join(parts) + write_tail(version)
+    found = _write_head(version, 5) + b"".join(parts) + write_tail(version)
 
     tags = b"\0" if flexible else b""
     assert found == (5).to_bytes(4, "big") + tags + _by_kio(version, wanted)
@@ -172,7 +172,7 @@ def test_an_answer_is_byte_by_byte_what_kio_writes(version: int, counts: list[in
 def test_a_topic_that_no_id_names_has_a_null_name(version: int) -> None:
     topic_id = uuid.uuid4()
     found = write_no_topic(topic_layout(version), RequestedTopic(None, topic_id.bytes), 100)
-    whole = write_head(version, 5, _CLUSTER) + write_array(1, flexible=True) + found
+    whole = _write_head(version, 5) + write_array(1, flexible=True) + found
     wanted = _by_kio(version, [_topic(None, topic_id, 0, 100)])
     assert whole[5:] + write_tail(version) == wanted
 

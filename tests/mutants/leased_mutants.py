@@ -109,7 +109,7 @@ LEASED: Final = (
     Mutant(
         "an error does not end a monotonic session",
         _DOOR,
-        "        session.ended.add(who)\n",
+        "        session.ended.add(sender)\n",
         "        pass\n",
         (IDENTIFIED, WIRE_GOLDEN),
     ),

@@ -119,11 +119,11 @@ SHARING: Final = (
         _CLUSTER,
         "        started = time.monotonic()\n"
         "        async with self._viewing:\n"
-        "            link = await self.any_link()\n"
+        "            connection = await self.any_connection()\n"
         "            found, absent",
         "        started = time.monotonic()\n"
         "        async with asyncio.Lock():\n"
-        "            link = await self.any_link()\n"
+        "            connection = await self.any_connection()\n"
         "            found, absent",
         (_QUESTIONS,),
     ),

@@ -104,8 +104,8 @@ UPSTREAM: Final = (
     Mutant(
         "a broker that goes down may want TLS",
         "pidlease/kafka/client/bootstrap.py",
-        "        if link.address in config.answered:\n",
-        "        if link.address in ():\n",
+        "        if connection.address in config.answered:\n",
+        "        if connection.address in ():\n",
         ("tests/kafka_backend/test_link.py",),
     ),
     Mutant(
@@ -335,8 +335,8 @@ UPSTREAM: Final = (
     Mutant(
         "without a producer batches stay with the old leader",
         _CHANNELS,
-        "goes to who leads now.\n            self._end(lane)\n",
-        "goes to who leads now.\n            pass\n",
+        "goes to the new leader.\n            self._end(route)\n",
+        "goes to the new leader.\n            pass\n",
         (_SENT,),
     ),
     Mutant(
@@ -398,15 +398,15 @@ UPSTREAM: Final = (
     Mutant(
         "a broker that has moved is not followed",
         _CLIENT_LINKS,
-        " or link.address != address",
+        " or connection.address != address",
         "",
         (_LOOKED,),
     ),
     Mutant(
         "a client that has gone keeps its connections",
         _CLIENT_LINKS,
-        "self._links.pop(connection, None)",
-        "self._links.get(connection)",
+        "self._brokers.pop(connection, None)",
+        "self._brokers.get(connection)",
         (_LOOKED,),
     ),
     Mutant(

@@ -34,89 +34,95 @@ async def connect(config: UpstreamConfig, address: Address) -> BrokerConnection:
         UpstreamRefusedError: it does not let us in, or we do not trust it.
         UpstreamNonsenseError: it is no Kafka.
     """
-    link = BrokerConnection(address, config.request_seconds)
+    connection = BrokerConnection(address, config.request_seconds)
     try:
         async with asyncio.timeout(config.connect_seconds):
-            await _open(link, config)
-            link.versions = await _versions(link, config)
+            await _open(connection, config)
+            connection.versions = await _versions(connection, config)
             if config.mechanism:
-                await _authenticate(link, config)
+                await _authenticate(connection, config)
     except TimeoutError:
-        link.close()
+        connection.close()
         raise UpstreamAwayError(
-            f"{link}: no connection within {config.connect_seconds} s"
+            f"{connection}: no connection within {config.connect_seconds} s"
         ) from None
     except BaseException:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
 
 
-async def _open(link: BrokerConnection, config: UpstreamConfig) -> None:
-    host, port = link.address
+async def _open(connection: BrokerConnection, config: UpstreamConfig) -> None:
+    host, port = connection.address
     loop = asyncio.get_running_loop()
     context = config.ssl_context
     try:
         await loop.create_connection(
-            lambda: link, host, port, ssl=context, server_hostname=host if context else None
+            lambda: connection, host, port, ssl=context, server_hostname=host if context else None
         )
     except ssl.SSLError as error:
-        raise UpstreamRefusedError(f"{link}: TLS failed: {error}") from error
+        raise UpstreamRefusedError(f"{connection}: TLS failed: {error}") from error
     except OSError as error:
-        raise UpstreamAwayError(f"{link}: {error}") from error
+        raise UpstreamAwayError(f"{connection}: {error}") from error
 
 
-async def _versions(link: BrokerConnection, config: UpstreamConfig) -> dict[int, tuple[int, int]]:
+async def _versions(
+    connection: BrokerConnection, config: UpstreamConfig
+) -> dict[int, tuple[int, int]]:
     try:
-        frame = await link.ask(Request(API_API_VERSIONS, 0).encode())
+        frame = await connection.ask(Request(API_API_VERSIONS, 0).encode())
     except UpstreamLostError as error:
-        if link.address in config.answered:
+        if connection.address in config.answered:
             # It is going down, or just coming up. What was asked had no effect.
             raise UpstreamAwayError(str(error)) from error
         raise UpstreamRefusedError(
-            f"{link} ends the connection at the first request: does it want TLS, or SASL?"
+            f"{connection} ends the connection at the first request: does it want TLS, or SASL?"
         ) from error
     try:
         _, code, count = _VERSIONS.unpack_from(frame)
         found = [_VERSION.unpack_from(frame, _VERSIONS.size + 6 * each) for each in range(count)]
     except struct.error as error:
-        raise UpstreamNonsenseError(f"{link}: its versions cannot be read: {error}") from error
+        raise UpstreamNonsenseError(
+            f"{connection}: its versions cannot be read: {error}"
+        ) from error
     if code:
-        raise UpstreamNonsenseError(f"{link}: asked for its versions, it answers error {code}")
+        raise UpstreamNonsenseError(
+            f"{connection}: asked for its versions, it answers error {code}"
+        )
     if len(config.answered) >= _ANSWERED_MAX:
         config.answered.clear()  # addresses that move
-    config.answered.add(link.address)
+    config.answered.add(connection.address)
     return {key: (lowest, highest) for key, lowest, highest in found}
 
 
-async def _authenticate(link: BrokerConnection, config: UpstreamConfig) -> None:
+async def _authenticate(connection: BrokerConnection, config: UpstreamConfig) -> None:
     """SASL, in Kafka's frames (KIP-43, KIP-152)."""
     handshake = Request(API_SASL_HANDSHAKE, 1)
-    answer = handshake.decode(await link.ask(handshake.encode(mechanism=config.mechanism)))
+    answer = handshake.decode(await connection.ask(handshake.encode(mechanism=config.mechanism)))
     if answer.error_code.value:
         raise UpstreamRefusedError(
-            f"{link} does not know SASL mechanism {config.mechanism}, but"
+            f"{connection} does not know SASL mechanism {config.mechanism}, but"
             f" {', '.join(answer.mechanisms) or 'none'}"
         )
     steps = _steps(config)
     payload: bytes | None = None
     try:
         while (step := await steps.step(payload)) is not None:
-            payload = await _step(link, config, step[0])
+            payload = await _step(connection, config, step[0])
     except UpstreamLostError as error:
-        raise UpstreamRefusedError(f"{link} refuses user {config.username!r}") from error
+        raise UpstreamRefusedError(f"{connection} refuses user {config.username!r}") from error
     except UpstreamError:
         raise
     except Exception as error:  # what the library makes of an answer that is none
-        raise UpstreamRefusedError(f"{link}: {config.mechanism} failed: {error!r}") from error
+        raise UpstreamRefusedError(f"{connection}: {config.mechanism} failed: {error!r}") from error
 
 
-async def _step(link: BrokerConnection, config: UpstreamConfig, token: bytes) -> bytes:
+async def _step(connection: BrokerConnection, config: UpstreamConfig, token: bytes) -> bytes:
     request = Request(API_SASL_AUTHENTICATE, 0)
-    answer = request.decode(await link.ask(request.encode(auth_bytes=token)))
+    answer = request.decode(await connection.ask(request.encode(auth_bytes=token)))
     if answer.error_code.value:
         raise UpstreamRefusedError(
-            f"{link} refuses user {config.username!r}: {answer.error_message}"
+            f"{connection} refuses user {config.username!r}: {answer.error_message}"
         )
     return bytes(answer.auth_bytes)
 

@@ -1,7 +1,7 @@
 """One connection to a broker: requests out, answers in, in the same order.
 
 Kafka works on one request of a connection at a time, and answers in order; so an answer belongs to
-the oldest request that has none. Whose it is is checked by the correlation id, which is whatever
+the oldest request that has none. The correlation id has to agree; it is whatever
 the request's sender put there: a client's request goes on as it came.
 """
 
@@ -34,14 +34,14 @@ _AHEAD_BYTES: Final = 1 << 20
 #: An answer is larger only where a single batch is: Kafka gives at least one.
 _FRAME_BYTES_MAX: Final = 2**31 - 1
 _BUFFER_BYTES: Final = 64 << 10
-#: What is held back at most, to go out with what comes behind it.
+#: The most bytes that are held back, to go out with the requests that follow.
 _HELD_BYTES_MAX: Final = 64 << 10
 #: How often it is looked whether an answer is late.
 _WATCH_SECONDS: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
-#: Told the answer, from the correlation id on, or why there is none.
+#: Gets the response, from the correlation id on, or the reason why there is none.
 Answered = Callable[[bytearray | UpstreamError], None]
 
 
@@ -97,11 +97,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.flush()
 
     def hold(self, parts: Sequence[Buffer], answered: Answered, seconds: float = 0.0) -> None:
-        """Send a request, soon: together with what comes behind it, until `flush`.
+        """Queue a request until `flush`: it goes out together with those that follow.
 
         Parameters:
             parts: all of it but its length; the first holds the whole correlation id.
-            answered: told the answer, from the correlation id on; or why there is none. What was
+            answered: gets the response, from the correlation id on; or why there is none. What was
                 sent may have had its effect then.
             seconds: so long the answer may take at most; 0: as long as others.
         """
@@ -140,7 +140,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 return
             if isinstance(answer, UpstreamError):
                 future.set_exception(answer)
-                future.exception()  # nobody may be waiting any more
+                future.exception()  # the caller may have been cancelled
             else:
                 future.set_result(answer)
 
@@ -148,7 +148,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self, error: UpstreamError | None = None) -> None:
-        """End the connection at once; who waits is told."""
+        """End the connection at once; requests in flight fail."""
         self._error = self._error or error
         if self._transport is not None:
             self._transport.abort()
@@ -173,7 +173,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         why = f": {exc}" if exc is not None else ""
         error = self._error or UpstreamLostError(f"{self}: the connection ended{why}")
         while self._waiting:
-            self._tell(self._waiting.popleft().answered, error)
+            self._complete(self._waiting.popleft().answered, error)
         self._changed()
 
     def pause_writing(self) -> None:
@@ -234,22 +234,22 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._filled -= body
 
     def _answer(self, frame: bytearray) -> bool:
-        """Tell who waits for it; False: nobody does, and what is behind it is not looked at."""
+        """Complete the oldest request; False: it does not fit, and the connection has ended."""
         if not self._waiting or self._waiting[0].correlation_id != frame[_ANSWER_ID]:
-            error = UpstreamNonsenseError(f"{self}: an answer that nobody waits for")
-            if not self._waiting:  # nobody is told, who would tell
-                LINES.write(_log, "error", "an answer of Kafka makes no sense", str(self),
+            error = UpstreamNonsenseError(f"{self}: a response to no request")
+            if not self._waiting:  # no request fails by it, so nothing else reports it
+                LINES.write(_log, "error", "a response of Kafka is invalid", str(self),
                             broker=str(self), error=str(error))  # fmt: skip
             self.close(error)
             return False
-        self._tell(self._waiting.popleft().answered, frame)
+        self._complete(self._waiting.popleft().answered, frame)
         return self._error is None
 
-    def _tell(self, answered: Answered, answer: bytearray | UpstreamError) -> None:
+    def _complete(self, answered: Answered, answer: bytearray | UpstreamError) -> None:
         try:
             answered(answer)
         except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others
-            _log.exception("an answer of Kafka could not be told")
+            _log.exception("a response of Kafka could not be handed on")
 
     def _changed(self) -> None:
         if self.on_change is not None:
@@ -265,18 +265,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.close(UpstreamLostError(f"{self}: no answer in time"))
 
 
-def version_for(link: BrokerConnection, api_key: int) -> int:
+def version_for(connection: BrokerConnection, api_key: int) -> int:
     """The highest version that both sides know (see `SENT_VERSIONS`).
 
     Raises:
         UpstreamRefusedError: there is none.
     """
-    lowest, highest = link.versions.get(api_key, (0, -1))
+    lowest, highest = connection.versions.get(api_key, (0, -1))
     own_lowest, own_highest = SENT_VERSIONS[api_key]
     version = min(highest, own_highest)
     if version < max(lowest, own_lowest):
         raise UpstreamRefusedError(
-            f"{link} serves versions {lowest} to {highest} of API {api_key}, of which"
+            f"{connection} serves versions {lowest} to {highest} of API {api_key}, of which"
             f" {own_lowest} to {own_highest} are understood here"
         )
     return version

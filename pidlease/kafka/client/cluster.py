@@ -1,4 +1,4 @@
-"""What the cluster looks like: its brokers, topics, and who leads which partition."""
+"""The view of the cluster: its brokers, its topics, and the leaders of its partitions."""
 
 import asyncio
 import time
@@ -28,20 +28,20 @@ from pidlease.kafka.errors import (
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.topics.topic_store import illegal_name
 
-#: Between two looks at the cluster that somebody asked for, in seconds.
+#: Between two refreshes of the view that were asked for, in seconds.
 _REST_SECONDS: Final = 0.1
 _REST_SECONDS_MAX: Final = 2.0
-#: How long other brokers may take to tell whether a topic is gone, in seconds.
+#: How long other brokers may take to confirm that a topic is gone, in seconds.
 _CONFIRMING_SECONDS: Final = 2.0
-#: Between two questions for topics that are not known here, in seconds: each serves all who wait.
+#: Between two questions for topics that are not known here, in seconds: each serves all callers.
 _QUESTION_REST_SECONDS: Final = 0.05
-#: How long somebody waits for the answer, in seconds; then it is not known.
+#: How long a caller waits for the answer, in seconds; then it is unknown.
 _QUESTION_SECONDS: Final = 3.0
 #: Topics that one request adds to a question; what it asks for beyond goes into the next ones.
 _QUESTION_TOPICS_MAX: Final = 1000
-#: Topics in one question, of all requests; whoever asks for more is told to try again.
+#: Topics in one question, of all requests; a request for more is refused for now.
 _QUESTION_SIZE_MAX: Final = 10_000
-#: Brokers that are asked besides the first whether it only lags behind.
+#: Brokers that are asked besides the first, which may lag.
 _QUESTION_OTHERS_MAX: Final = 2
 #: A topic of more partitions there cannot be; what claims to have one is not given the memory.
 _PARTITIONS_MAX: Final = 1 << 20
@@ -60,7 +60,7 @@ class UpstreamTopic:
 
     Attributes:
         name: its name.
-        topic_id: tells it from a later one of the name, as hex, where Kafka has ids (2.8 on).
+        topic_id: distinguishes it from a later one of the name, as hex; Kafka's own from 2.8 on.
         internal: one of Kafka's own.
         leaders: the broker that leads each partition, by number; -1: none for now.
         compacted: whether Kafka removes its records by their keys; None: it does not say.
@@ -127,7 +127,7 @@ class Cluster:
         self.view = View()
         #: Called, on the event loop, when something has changed: the view before, and the new one.
         self.on_change: Final[list[Callable[[View, View], None]]] = []
-        self._links: dict[Address, BrokerConnection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._stale = asyncio.Event()
         self._looked = asyncio.Condition()
@@ -135,7 +135,7 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         #: Whoever changes the view holds it: what was asked before does not replace a later answer.
         self._viewing: Final = asyncio.Lock()
-        #: A question that has not begun; None: nobody waits for one.
+        #: A question that has not begun; None: no caller waits for one.
         self._question: _Question | None = None
         self._questions: asyncio.Task[None] | None = None
         #: Whether topics are compacted, by their ids; and when all are asked for again.
@@ -146,7 +146,7 @@ class Cluster:
         """Look at the cluster once, and then from time to time.
 
         Raises:
-            UpstreamError: no broker tells.
+            UpstreamError: no broker answers.
         """
         await self._look()
         if self._task is None:
@@ -159,12 +159,12 @@ class Cluster:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        for link in self._links.values():
-            link.close()
+        for connection in self._connections.values():
+            connection.close()
 
     # ------------------------------------------------------------------ links
 
-    async def any_link(self) -> BrokerConnection:
+    async def any_connection(self) -> BrokerConnection:
         """A connection to some broker, for short requests of our own.
 
         Raises:
@@ -173,18 +173,18 @@ class Cluster:
         error: UpstreamError = UpstreamAwayError("no broker of Kafka is known")
         for address in self._addresses():
             try:
-                return await self._link(address)
+                return await self._connection(address)
             except UpstreamError as failure:
                 error = failure
         raise error
 
-    async def link_to(self, broker: int) -> BrokerConnection:
+    async def connection_to(self, broker: int) -> BrokerConnection:
         """A connection to a broker, for short requests of our own.
 
         Raises:
             UpstreamError: it does not answer, or is not known.
         """
-        return await self._link(self.address(broker))
+        return await self._connection(self.address(broker))
 
     def address(self, broker: int) -> Address:
         """Where a broker is.
@@ -204,29 +204,29 @@ class Cluster:
         return list(dict.fromkeys(sorted(known, key=lambda each: not self._is_open(each))))
 
     def _is_open(self, address: Address) -> bool:
-        link = self._links.get(address)
-        return link is not None and link.open
+        connection = self._connections.get(address)
+        return connection is not None and connection.open
 
-    async def _link(self, address: Address) -> BrokerConnection:
+    async def _connection(self, address: Address) -> BrokerConnection:
         async with self._connecting.setdefault(address, asyncio.Lock()):
             if not self._is_open(address):
-                self._links[address] = await connect(self.config, address)
-            return self._links[address]
+                self._connections[address] = await connect(self.config, address)
+            return self._connections[address]
 
     async def ask(self, api_key: int, broker: int | None = None, **values: object) -> Any:  # noqa: ANN401 - one of kio's classes
         """Ask a broker something short.
 
         Parameters:
             api_key: what.
-            broker: whom; None: any.
+            broker: its id; None: any broker.
             values: the request's fields.
 
         Raises:
             UpstreamError: there is no answer.
         """
-        link = await (self.any_link() if broker is None else self.link_to(broker))
-        request = Request(api_key, version_for(link, api_key))
-        return await ask(link, request, request.encode(**values))
+        connection = await (self.any_connection() if broker is None else self.connection_to(broker))
+        request = Request(api_key, version_for(connection, api_key))
+        return await ask(connection, request, request.encode(**values))
 
     async def ask_for_topic(self, name: str) -> None:
         """Ask for a topic, which makes Kafka make it if it is set to (auto.create.topics.enable).
@@ -234,13 +234,13 @@ class Cluster:
         Raises:
             UpstreamError: there is no answer.
         """
-        link = await self.any_link()
-        request, body = _metadata(link, [name], create=True)
-        await ask(link, request, body)
+        connection = await self.any_connection()
+        request, body = _metadata(connection, [name], create=True)
+        await ask(connection, request, body)
 
     async def kept_ms(self) -> Kept:
         """See `configs.kept_ms`."""
-        return await kept_ms(self.view.brokers, self.link_to)
+        return await kept_ms(self.view.brokers, self.connection_to)
 
     # ------------------------------------------------------------------ looking
 
@@ -273,7 +273,7 @@ class Cluster:
                             kind_of(error), error=str(error))  # fmt: skip
                 self._stale.set()
                 rest = min(rest * 2, _REST_SECONDS_MAX)
-            except Exception as error:  # noqa: BLE001 - whoever is told; look again later
+            except Exception as error:  # noqa: BLE001 - a bug of a listener; refresh again later
                 LINES.write(_log, "error", "what has changed in Kafka could not be followed",
                             kind_of(error), error, error=repr(error))  # fmt: skip
             async with self._looked:
@@ -284,54 +284,55 @@ class Cluster:
     async def _look(self) -> None:
         started = time.monotonic()
         async with self._viewing:
-            link = await self.any_link()
-            found = await self._seen_by(link)
+            connection = await self.any_connection()
+            found = await self._seen_by(connection)
             if missing := self.view.topics.keys() - found.topics.keys():
-                found = await self._confirmed(link, found, missing)
+                found = await self._confirmed(connection, found, missing)
             self._show(await self._with_cleanup(found), started)
 
     def _show(self, found: View, started: float) -> None:
         """From now on the cluster looks so."""
         before, self.view = self.view, found
-        for address in self._links.keys() - self.view.brokers.values():
+        for address in self._connections.keys() - self.view.brokers.values():
             if address not in self.config.bootstrap:
-                self._links.pop(address).close()
+                self._connections.pop(address).close()
         if self.view != before:
             _log.debug("Kafka looks another way", brokers=len(self.view.brokers),
                        topics=len(self.view.topics),
                        seconds=round(time.monotonic() - started, 3))  # fmt: skip
-            for told in self.on_change:
-                told(before, self.view)
+            for changed in self.on_change:
+                changed(before, self.view)
 
-    async def _seen_by(self, link: BrokerConnection, topics: Set[str] | None = None) -> View:
+    async def _seen_by(self, connection: BrokerConnection, topics: Set[str] | None = None) -> View:
         """What the cluster looks like to a broker.
 
         Parameters:
-            link: to it.
+            connection: to it.
             topics: that are asked for; None: all.
 
         Raises:
-            UpstreamError: it does not tell.
+            UpstreamError: it does not answer.
         """
-        return (await self._asked(link, topics))[0]
+        return (await self._asked(connection, topics))[0]
 
     async def _asked(
-        self, link: BrokerConnection, topics: Set[str] | None
+        self, connection: BrokerConnection, topics: Set[str] | None
     ) -> tuple[View, Set[str]]:
         """The same, with those of the topics that are asked for that there are not."""
-        request, body = _metadata(link, topics, create=False)
-        answer = await ask_slowly(link, request, body)
-        found = read(link, answer, _view)
+        request, body = _metadata(connection, topics, create=False)
+        answer = await ask_slowly(connection, request, body)
+        found = read(connection, answer, _view)
         if self.view.cluster_id not in ("", found.cluster_id):
-            # What is known of producers, and what is on its way, belongs to the one that it was.
-            link.close()
+            # The state of producers, and batches in flight, belong to the former cluster.
+            connection.close()
             raise UpstreamRefusedError(
-                f"{link} is of another cluster: {found.cluster_id}, not {self.view.cluster_id}"
+                f"{connection} is of another cluster: {found.cluster_id},"
+                f" not {self.view.cluster_id}"
             )
         if not found.brokers:
-            # It has just started, and was not told anything yet (under ZooKeeper).
-            link.close()
-            raise UpstreamAwayError(f"{link} does not know of any broker yet")
+            # It has just started, and has no metadata yet (under ZooKeeper).
+            connection.close()
+            raise UpstreamAwayError(f"{connection} does not know of any broker yet")
         there = {
             str(each.name) for each in answer.topics if each.error_code.value not in TOPIC_ABSENT
         }
@@ -340,7 +341,7 @@ class Cluster:
     async def _confirmed(self, first: BrokerConnection, found: View, missing: Set[str]) -> View:
         """What the cluster looks like, with topics that one broker does not know of any more.
 
-        It may lag behind. So others are asked, if there are any, and what they still know of stays,
+        It may lag. So others are asked, if there are any, and the topics that they still have stay,
         until none of them does.
         """
         still: dict[str, UpstreamTopic] = {}
@@ -350,10 +351,10 @@ class Cluster:
                 for address in others:
                     try:
                         other = await self._seen_by(
-                            await self._link(address), missing - still.keys()
+                            await self._connection(address), missing - still.keys()
                         )
                     except UpstreamError as error:
-                        LINES.write(_log, "info", "a broker does not tell what topics there are",
+                        LINES.write(_log, "info", "a broker does not return its topics",
                                     address, error=str(error))  # fmt: skip
                         continue
                     still |= other.topics
@@ -369,12 +370,12 @@ class Cluster:
     async def missing(self, places: Collection[TopicPartition]) -> Set[TopicPartition]:
         """Which partitions Kafka does not have, for certain, asked after this is called.
 
-        What it has is in the view when this returns. Of what it does not tell in time, nothing is
-        certain. One question is under way at a time, and serves all who wait for it.
+        What it has is in the view when this returns. Without an answer in time, nothing is
+        certain. One question runs at a time, and serves all callers.
         """
         legal = list({place.topic for place in places if not illegal_name(place.topic)})
         absent: set[str] = set()
-        told: set[str] = set()
+        answered: set[str] = set()
         for start in range(0, len(legal), _QUESTION_TOPICS_MAX):
             some = legal[start : start + _QUESTION_TOPICS_MAX]
             try:
@@ -383,15 +384,15 @@ class Cluster:
                 _log.warning("whether Kafka has topics is not known", topics=some[:10],
                              error=str(error))  # fmt: skip
             else:
-                told.update(some)
-        return {each for each in places if self._is_missing(each, absent, told)}
+                answered.update(some)
+        return {each for each in places if self._is_missing(each, absent, answered)}
 
-    def _is_missing(self, place: TopicPartition, absent: Set[str], told: Set[str]) -> bool:
+    def _is_missing(self, place: TopicPartition, absent: Set[str], answered: Set[str]) -> bool:
         name, number = place
         if name in absent or illegal_name(name):
             return True
         known = self.view.topics.get(name)
-        return name in told and known is not None and not 0 <= number < len(known.leaders)
+        return name in answered and known is not None and not 0 <= number < len(known.leaders)
 
     async def _find(self, names: Collection[str]) -> Set[str]:
         """Have the next question ask for topics.
@@ -400,7 +401,7 @@ class Cluster:
             Those, and perhaps others, that Kafka does not have.
 
         Raises:
-            UpstreamError: it does not tell in time.
+            UpstreamError: there is no answer in time.
         """
         if self._question is None:
             self._question = _Question(set(), asyncio.get_running_loop().create_future())
@@ -414,14 +415,14 @@ class Cluster:
             async with asyncio.timeout(_QUESTION_SECONDS):
                 absent = await asyncio.shield(question.absent)
         except TimeoutError:
-            text = f"Kafka does not tell its topics within {_QUESTION_SECONDS} s"
+            text = f"Kafka does not return its topics within {_QUESTION_SECONDS} s"
             raise UpstreamAwayError(text) from None
         if isinstance(absent, UpstreamError):
             raise UpstreamAwayError(str(absent)) from absent
         return absent
 
     async def _ask_questions(self) -> None:
-        """Ask, as long as somebody waits for it; not in the way of other requests."""
+        """Ask while callers wait, without delaying other requests."""
         try:
             while self._question is not None:
                 question, self._question = self._question, None
@@ -430,7 +431,7 @@ class Cluster:
                     absent = await self._ask_question(question.names)
                 except UpstreamError as error:
                     absent = error
-                except Exception as error:  # noqa: BLE001 - who waits is not to wait for a bug
+                except Exception as error:  # noqa: BLE001 - callers must not wait for ever because of a bug
                     _log.exception("Kafka could not be asked for topics")
                     absent = UpstreamAwayError(f"{type(error).__name__}: {error}")
                 question.absent.set_result(absent)
@@ -441,24 +442,26 @@ class Cluster:
     async def _ask_question(self, names: Set[str]) -> Set[str]:
         """Ask for topics, and see those that there are.
 
-        One broker may lag behind: what it does not know others are asked for.
+        One broker may lag: others are asked for the topics that it does not have.
 
         Raises:
-            UpstreamError: no broker tells.
+            UpstreamError: no broker answers.
         """
         started = time.monotonic()
         async with self._viewing:
-            link = await self.any_link()
-            found, absent = await self._asked(link, names)
+            connection = await self.any_connection()
+            found, absent = await self._asked(connection, names)
             topics = dict(found.topics)
-            others = [each for each in self._addresses() if each != link.address]
+            others = [each for each in self._addresses() if each != connection.address]
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CONFIRMING_SECONDS):
                     for address in others[:_QUESTION_OTHERS_MAX] if absent else ():
                         try:
-                            other, still = await self._asked(await self._link(address), absent)
+                            other, still = await self._asked(
+                                await self._connection(address), absent
+                            )
                         except UpstreamError as error:
-                            _log.info("a broker does not tell what topics there are",
+                            _log.info("a broker does not return its topics",
                                       error=str(error))  # fmt: skip
                             continue
                         topics |= other.topics
@@ -475,7 +478,7 @@ class Cluster:
         All are asked for from time to time, and new ones at once.
 
         Raises:
-            UpstreamError: no broker tells.
+            UpstreamError: no broker answers.
         """
         now = time.monotonic()
         if now >= self._cleanup_due:
@@ -484,8 +487,8 @@ class Cluster:
         missing = {each.topic_id: name for name, each in found.topics.items()
                    if each.topic_id not in self._cleanup}  # fmt: skip
         if missing:
-            told = await compacted(await self.any_link(), missing.values())
-            self._cleanup |= {id_: told.get(name) for id_, name in missing.items()}
+            cleanup = await compacted(await self.any_connection(), missing.values())
+            self._cleanup |= {id_: cleanup.get(name) for id_, name in missing.items()}
         topics = {
             name: replace(each, compacted=self._cleanup[each.topic_id])
             for name, each in found.topics.items()
@@ -494,10 +497,10 @@ class Cluster:
 
 
 def _metadata(
-    link: BrokerConnection, topics: Iterable[str] | None, *, create: bool
+    connection: BrokerConnection, topics: Iterable[str] | None, *, create: bool
 ) -> tuple[Request, bytes]:
     """A request for Metadata; of all topics, where none are named."""
-    request = Request(API_METADATA, version_for(link, API_METADATA))
+    request = Request(API_METADATA, version_for(connection, API_METADATA))
     wanted = None if topics is None else tuple(
         request.part("MetadataRequestTopic", name=name, topic_id=None) for name in topics
     )  # fmt: skip

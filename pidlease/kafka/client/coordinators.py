@@ -1,4 +1,4 @@
-"""Who coordinates which group and which transactional id."""
+"""The coordinators of groups and of transactional ids."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -35,7 +35,7 @@ class Coordinators:
     """See the module's text.
 
     Parameters:
-        cluster: who is asked.
+        cluster: finds them.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -67,7 +67,7 @@ class Coordinators:
     async def is_reachable(self, broker: int) -> bool:
         """Whether a broker takes connections. One that died may be named for seconds more."""
         try:
-            await self._cluster.link_to(broker)
+            await self._cluster.connection_to(broker)
         except UpstreamError as error:
             LINES.write(_log, "info", "a coordinator cannot be reached", broker,
                         broker=broker, error=str(error))  # fmt: skip

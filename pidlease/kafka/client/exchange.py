@@ -1,6 +1,6 @@
-"""Requests of our own, and answers that are none: those end the connection they came on.
+"""pidlease's own requests. An invalid response ends the connection that it came on.
 
-What comes behind an answer that makes no sense is not to be believed, either.
+Whatever follows an invalid response cannot be believed, either.
 """
 
 from collections.abc import Callable
@@ -19,64 +19,66 @@ Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
 
 
-async def ask(link: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
-    """Ask something, and read the answer.
+async def ask(connection: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
+    """Send a request, and read the response.
 
     Raises:
-        UpstreamError: there is none, or it makes no sense.
+        UpstreamError: there is no response, or it is invalid.
     """
-    return await ask_for(link, body, request.decode)
+    return await ask_for(connection, body, request.decode)
 
 
 async def ask_for(
-    link: BrokerConnection, body: Buffer, reader: Callable[[bytearray], Answer]
+    connection: BrokerConnection, body: Buffer, reader: Callable[[bytearray], Answer]
 ) -> Answer:
-    """The same with an answer that is read another way.
+    """Send a request, and read the response with `reader`.
 
     Raises:
-        UpstreamError: there is none, or it makes no sense.
+        UpstreamError: there is no response, or it is invalid.
     """
     try:
-        frame = await link.ask(body)
+        frame = await connection.ask(body)
     except UpstreamNonsenseError as error:
-        _end(link, error)
+        _end(connection, error)
         raise
-    return read(link, frame, reader)
+    return read(connection, frame, reader)
 
 
-async def ask_slowly(link: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
-    """The same as `ask` with an answer that may be long: others get their turn in between.
+async def ask_slowly(connection: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
+    """Send a request, and read a response that may be long, giving way to others meanwhile.
 
     Raises:
-        UpstreamError: there is none, or it makes no sense.
+        UpstreamError: there is no response, or it is invalid.
     """
-    frame = await ask_for(link, body, lambda frame: frame)
+    frame = await ask_for(connection, body, lambda frame: frame)
     try:
         return await request.decode_slowly(frame)
     except UpstreamNonsenseError as error:
-        _end(link, error)
+        _end(connection, error)
         raise
 
 
-def read(link: BrokerConnection, frame: bytearray, reader: Callable[[bytearray], Answer]) -> Answer:
-    """Read an answer.
+def read(
+    connection: BrokerConnection, frame: bytearray, reader: Callable[[bytearray], Answer]
+) -> Answer:
+    """Read a response.
 
     Parameters:
-        link: where it came from.
-        frame: what came.
-        reader: takes it apart.
+        connection: its connection.
+        frame: the response.
+        reader: decodes it.
 
     Raises:
-        UpstreamNonsenseError: it makes no sense; the connection is closed.
+        UpstreamNonsenseError: it is invalid; the connection is closed.
     """
     try:
         return reader(frame)
     except UpstreamNonsenseError as error:
-        _end(link, error)
+        _end(connection, error)
         raise
 
 
-def _end(link: BrokerConnection, error: UpstreamNonsenseError) -> None:
-    link.close(error)
-    LINES.write(_log, "error", "an answer of Kafka makes no sense", str(link),
-                broker=str(link), error=str(error))  # fmt: skip
+def _end(connection: BrokerConnection, error: UpstreamNonsenseError) -> None:
+    connection.close(error)
+    LINES.write(_log, "error", "a response of Kafka is invalid", str(connection),
+                broker=str(connection), error=str(error))  # fmt: skip

@@ -59,19 +59,19 @@ class Upstream:
         self._channels: Final = ProduceChannels(self.cluster)
         self._reading: dict[int, _Readers] = {}
         self._closed = False
-        #: Partitions of which something was left out that was asked for: from where to where.
-        self._holes: dict[TopicPartition, tuple[int, int]] = {}
+        #: Gaps in what leaders returned: partition -> first offset missing, first offset returned.
+        self._gaps: dict[TopicPartition, tuple[int, int]] = {}
 
     async def start(self) -> None:
         """Look at the cluster.
 
         Raises:
-            UpstreamError: no broker tells.
+            UpstreamError: no broker answers.
         """
         await self.cluster.start()
 
     async def close(self) -> None:
-        """End all connections; who still reads is told so."""
+        """End all connections; pending reads fail."""
         self._closed = True
         self._channels.close()
         for readers in self._reading.values():
@@ -101,10 +101,10 @@ class Upstream:
         readers = self._reading.get(leader)
         if readers is None:
             readers = self._reading[leader] = _Readers(self.cluster, leader)
-        async with readers.link() as link:
-            version = version_for(link, API_FETCH)
+        async with readers.connection() as connection:
+            version = version_for(connection, API_FETCH)
             body = write_fetch_request(version, place, offset, bytes_max, wait_ms=0)
-            return await ask_for(link, body, partial(self._fetched, version, place, offset))
+            return await ask_for(connection, body, partial(self._fetched, version, place, offset))
 
     def _fetched(
         self, version: int, place: TopicPartition, offset: int, frame: bytearray
@@ -127,10 +127,10 @@ class Upstream:
             missing = offset < begin
         topic = self.cluster.view.topics.get(place.topic)
         if not missing or topic is None or topic.compacted is not False:
-            self._holes.pop(place, None)
-        elif begin is None or self._holes.get(place) != (offset, begin):
+            self._gaps.pop(place, None)
+        elif begin is None or self._gaps.get(place) != (offset, begin):
             # It may have been compacted once: then the same is said again.
-            self._holes[place] = (offset, -1 if begin is None else begin)
+            self._gaps[place] = (offset, -1 if begin is None else begin)
             said = "nothing" if begin is None else f"records from {begin} on"
             raise UpstreamNonsenseError(
                 f"{said} for {place} at {offset}, which goes up to {found.end_offset}"
@@ -142,7 +142,7 @@ class Upstream:
         found = await self.ranges([place])
         if place not in found:
             self.stale()
-            raise UpstreamAwayError(f"the leader of {place} does not tell its offsets now")
+            raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
         return found[place]
 
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
@@ -150,7 +150,7 @@ class Upstream:
         rows = await self._offsets(self._leader(place), [place], timestamp)
         if place not in rows:
             self.stale()
-            raise UpstreamAwayError(f"the leader of {place} does not tell its offsets now")
+            raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
         row = rows[place]
         return None if row.offset < 0 else TimedOffset(int(row.offset), int(row.timestamp))
 
@@ -159,7 +159,7 @@ class Upstream:
     async def ranges(
         self, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """First offsets and ends of partitions; of those whose leaders tell them now."""
+        """First offsets and ends of partitions; leaders that do not answer now are left out."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for place in places:
             leader = self.cluster.view.leader(*place)
@@ -173,7 +173,7 @@ class Upstream:
                     starts = await self._offsets(leader, some, _EARLIEST)
                     ends = await self._offsets(leader, some, _LATEST)
                 except UpstreamError as error:
-                    LINES.write(_log, "warning", "a broker does not tell offsets", leader,
+                    LINES.write(_log, "warning", "a broker returns no offsets", leader,
                                 broker=leader, error=str(error))  # fmt: skip
                     self.stale()
                     break
@@ -182,7 +182,7 @@ class Upstream:
                     if 0 <= start <= end:
                         found[place] = start, end
                     else:
-                        LINES.write(_log, "error", "an answer of Kafka makes no sense", leader,
+                        LINES.write(_log, "error", "a response of Kafka is invalid", leader,
                                     broker=leader, error=f"{place} goes from {start} to {end}"
                                     )  # fmt: skip
         return found
@@ -190,8 +190,8 @@ class Upstream:
     async def _offsets(
         self, leader: int, places: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, Any]:
-        link = await self.cluster.link_to(leader)
-        request = Request(API_LIST_OFFSETS, version_for(link, API_LIST_OFFSETS))
+        connection = await self.cluster.connection_to(leader)
+        request = Request(API_LIST_OFFSETS, version_for(connection, API_LIST_OFFSETS))
         topics: dict[str, list[Any]] = {}
         for place in places:
             row = request.part(
@@ -205,7 +205,7 @@ class Upstream:
         )
         # Up to what all replicas have, also of transactions that are not committed.
         body = request.encode(replica_id=-1, isolation_level=0, topics=asked)
-        answer = await ask(link, request, body)
+        answer = await ask(connection, request, body)
         found = {}
         for topic in answer.topics:
             for row in topic.partitions:
@@ -233,22 +233,24 @@ class _Readers:
         self._room = asyncio.Semaphore(_READING_MAX)
 
     @asynccontextmanager
-    async def link(self) -> AsyncIterator[BrokerConnection]:
+    async def connection(self) -> AsyncIterator[BrokerConnection]:
         """One of them, for a moment."""
         async with self._room:
-            link = self._free.pop() if self._free else None
-            if link is None or not link.open:
-                link = await connect(self._cluster.config, self._cluster.address(self._broker))
+            connection = self._free.pop() if self._free else None
+            if connection is None or not connection.open:
+                connection = await connect(
+                    self._cluster.config, self._cluster.address(self._broker)
+                )
             try:
-                yield link
+                yield connection
             except asyncio.CancelledError:
-                link.close()  # an answer is still to come
+                connection.close()  # an answer is still to come
                 raise
             finally:
-                if link.open and not link.in_flight:
-                    self._free.append(link)
+                if connection.open and not connection.in_flight:
+                    self._free.append(connection)
 
     def close(self) -> None:
         """End them."""
-        for link in self._free:
-            link.close()
+        for connection in self._free:
+            connection.close()

@@ -1,4 +1,4 @@
-"""Batches on their way to the leaders of their partitions.
+"""Sends batches to the leaders of their partitions.
 
 Kafka works on one request of a connection at a time, until all replicas have it. So producers do
 not share a connection where there are enough of them; but what one producer sends stays on one
@@ -47,18 +47,18 @@ _REPLICAS_PART: Final = 0.8
 
 _log = structlog.get_logger(__name__)
 
-#: Told what became of a batch. UpstreamLostError and UpstreamNonsenseError: it is not known; any
-#: other: it was not sent.
-Told = Callable[[PartitionResponse | UpstreamError], None]
+#: Gets the outcome of a batch: unknown after UpstreamLostError and UpstreamNonsenseError; not sent
+#: after any other error.
+OnResponse = Callable[[PartitionResponse | UpstreamError], None]
 
 
 class _Send(NamedTuple):
     batch: ProduceBatch
-    told: Told
+    on_response: OnResponse
 
 
-class _Lane:
-    """What one producer has in flight to a partition, and where."""
+class _Route:
+    """The channel of a producer to a partition, and its batches in flight there."""
 
     __slots__ = ("channel", "count", "key")
 
@@ -72,7 +72,7 @@ class ProduceChannels:
     """All connections on which batches go up.
 
     Parameters:
-        cluster: who leads what.
+        cluster: the leaders.
         channels_max: connections to one broker.
     """
 
@@ -80,49 +80,51 @@ class ProduceChannels:
         self._cluster: Final = cluster
         self._channels_max: Final = channels_max
         self._channels: dict[int, list[_Channel]] = {}
-        self._lanes: dict[tuple[int, TopicPartition], _Lane] = {}
+        self._routes: dict[tuple[int, TopicPartition], _Route] = {}
 
-    def send(self, producer: int, batch: ProduceBatch, told: Told) -> None:
-        """Send a batch to the leader of its partition, behind what the producer sent before.
+    def send(self, producer: int, batch: ProduceBatch, on_response: OnResponse) -> None:
+        """Send a batch to the leader of its partition, after those that the producer sent before.
 
         Parameters:
-            producer: whose batches stay in order.
-            batch: it stays as it is until `told` is called.
-            told: told what became of it, on the event loop.
+            producer: its batches stay in order.
+            batch: not to be changed until the response.
+            on_response: gets the outcome, on the event loop.
         """
         key = (producer, batch.place)
-        lane = self._lanes.get(key)
-        if lane is None:
+        route = self._routes.get(key)
+        if route is None:
             leader = self._cluster.view.leader(*batch.place)
             if leader == NO_LEADER:
                 self._cluster.stale()
-                told(UpstreamAwayError(f"no broker leads {batch.place} now"))
+                on_response(UpstreamAwayError(f"no broker leads {batch.place} now"))
                 return
-            lane = self._lanes[key] = _Lane(self._choose(leader, producer), key)
-            lane.channel.enter(producer)
-        lane.count += 1
-        lane.channel.take(_Send(batch, partial(self._landed, lane, told)))
+            route = self._routes[key] = _Route(self._choose(leader, producer), key)
+            route.channel.enter(producer)
+        route.count += 1
+        route.channel.take(_Send(batch, partial(self._landed, route, on_response)))
 
-    def _landed(self, lane: _Lane, told: Told, result: PartitionResponse | UpstreamError) -> None:
-        lane.count -= 1
-        if not lane.count:
-            lane.channel.leave(lane.key[0])
-            self._end(lane)
+    def _landed(
+        self, route: _Route, on_response: OnResponse, result: PartitionResponse | UpstreamError
+    ) -> None:
+        route.count -= 1
+        if not route.count:
+            route.channel.leave(route.key[0])
+            self._end(route)
         if not isinstance(result, PartitionResponse) or result.code:
-            self._failed(lane, result)
-        told(result)
+            self._failed(route, result)
+        on_response(result)
 
-    def _failed(self, lane: _Lane, result: PartitionResponse | UpstreamError) -> None:
-        if not lane.key[0]:
-            # Without a producer nothing is to stay in order: the next goes to who leads now.
-            self._end(lane)
+    def _failed(self, route: _Route, result: PartitionResponse | UpstreamError) -> None:
+        if not route.key[0]:
+            # Without a producer there is no order to keep: the next goes to the new leader.
+            self._end(route)
         if not isinstance(result, PartitionResponse) or result.code in STALE_LEADER:
             self._cluster.stale()
 
-    def _end(self, lane: _Lane) -> None:
+    def _end(self, route: _Route) -> None:
         """What comes next goes another way."""
-        if self._lanes.get(lane.key) is lane:
-            del self._lanes[lane.key]
+        if self._routes.get(route.key) is route:
+            del self._routes[route.key]
 
     def _choose(self, broker: int, producer: int) -> "_Channel":
         """Where the producer has something in flight; else a free connection; else the emptiest."""
@@ -137,7 +139,7 @@ class ProduceChannels:
         return emptiest
 
     def close(self) -> None:
-        """End all connections; what is in flight is told so."""
+        """End all connections; batches in flight fail."""
         for channels in self._channels.values():
             for channel in channels:
                 channel.close()
@@ -149,7 +151,7 @@ class _Channel:
     def __init__(self, cluster: Cluster, broker: int) -> None:
         self._cluster: Final = cluster
         self._broker: Final = broker
-        self._link: BrokerConnection | None = None
+        self._connection: BrokerConnection | None = None
         self._version = 0
         self._connecting: asyncio.Task[None] | None = None
         self._queue: deque[_Send] = deque()
@@ -157,7 +159,7 @@ class _Channel:
         self._correlation_id = 0
         self._timeout_ms = int(cluster.config.request_seconds * 1000 * _REPLICAS_PART)
         self._closed = False
-        #: Who has something in flight here, and to how many partitions.
+        #: Producers with batches in flight here, and to how many partitions.
         self.producers: dict[int, int] = {}
 
     def take(self, send: _Send) -> None:
@@ -181,8 +183,8 @@ class _Channel:
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._link is not None:
-            self._link.close()
+        if self._connection is not None:
+            self._connection.close()
         self._give_up(UpstreamAwayError("the server stops"))
 
     def _schedule(self) -> None:
@@ -192,33 +194,33 @@ class _Channel:
 
     def _flush(self) -> None:
         self._scheduled = False
-        link = self._link
+        connection = self._connection
         if not self._queue:
             return
-        if link is None or not link.open:
+        if connection is None or not connection.open:
             if self._closed:
                 self._give_up(UpstreamAwayError("the server stops"))
             elif self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect())
             return
-        while self._queue and link.in_flight < _REQUESTS_MAX and not link.paused:
-            self._send(link, self._next())
-        link.flush()
+        while self._queue and connection.in_flight < _REQUESTS_MAX and not connection.paused:
+            self._send(connection, self._next())
+        connection.flush()
 
     async def _connect(self) -> None:
         try:
             address = self._cluster.address(self._broker)
-            link = await connect(self._cluster.config, address)
+            connection = await connect(self._cluster.config, address)
             try:
-                self._version = version_for(link, API_PRODUCE)
+                self._version = version_for(connection, API_PRODUCE)
             except UpstreamError:
-                link.close()
+                connection.close()
                 raise
-            link.on_change = self._schedule
-            self._link = link
+            connection.on_change = self._schedule
+            self._connection = connection
         except UpstreamError as error:
             self._give_up(error)
-        except Exception as error:  # noqa: BLE001 - told to those who wait
+        except Exception as error:  # noqa: BLE001 - the batches that wait fail by it
             LINES.write(_log, "error", "no connection to Kafka", (self._broker, kind_of(error)),
                         error, broker=self._broker, error=repr(error))  # fmt: skip
             self._give_up(UpstreamAwayError(f"no connection to broker {self._broker}: {error!r}"))
@@ -230,7 +232,7 @@ class _Channel:
         """Nothing of what waits was sent."""
         waiting, self._queue = self._queue, deque()
         for send in waiting:
-            _tell(send, error)
+            _report(send, error)
 
     def _next(self) -> list[_Send]:
         """What the next request takes: until a partition comes again, or another transaction."""
@@ -254,23 +256,23 @@ class _Channel:
             sends.append(queue.popleft())
         return sends
 
-    def _send(self, link: BrokerConnection, sends: list[_Send]) -> None:
+    def _send(self, connection: BrokerConnection, sends: list[_Send]) -> None:
         self._correlation_id = number = self._correlation_id + 1 & 0x7FFFFFFF
         version, batch = self._version, sends[0].batch
         if len(sends) == 1 and batch.transactional_id is None:
-            link.hold(
+            connection.hold(
                 write_single_request(version, number, self._timeout_ms, batch),
-                partial(self._answered_alone, link, version, sends),
+                partial(self._answered_alone, connection, version, sends),
             )
             return
         parts = write_produce_request(
             version, number, self._timeout_ms, [each.batch for each in sends]
         )
-        link.hold(parts, partial(self._answered, link, version, sends))
+        connection.hold(parts, partial(self._answered, connection, version, sends))
 
     def _answered_alone(
         self,
-        link: BrokerConnection,
+        connection: BrokerConnection,
         version: int,
         sends: list[_Send],
         answer: bytearray | UpstreamError,
@@ -279,15 +281,15 @@ class _Channel:
         if isinstance(answer, bytearray):
             row = read_single_response(version, answer, sends[0].batch.place)
         if row is None:
-            self._answered(link, version, sends, answer)
+            self._answered(connection, version, sends, answer)
             return
-        _tell(sends[0], row)
+        _report(sends[0], row)
         if self._queue:
             self._schedule()
 
     def _answered(
         self,
-        link: BrokerConnection,
+        connection: BrokerConnection,
         version: int,
         sends: list[_Send],
         answer: bytearray | UpstreamError,
@@ -298,24 +300,28 @@ class _Channel:
             # Whatever it was: the request is gone, and may have had its effect.
             error = UpstreamLostError(str(answer))
         else:
-            error = UpstreamNonsenseError(f"{link}: a batch is missing in an answer to Produce")
+            error = UpstreamNonsenseError(
+                f"{connection}: a batch is missing in an answer to Produce"
+            )
             try:
                 rows = read_produce_response(version, answer)
             except UpstreamNonsenseError as nonsense:
                 error = nonsense
             if rows.keys() != {send.batch.place for send in sends}:
                 rows = {}  # what fits is not to be believed, either
-                LINES.write(_log, "error", "an answer of Kafka makes no sense", str(link),
-                            broker=str(link), error=str(error))  # fmt: skip
-                link.close(error)
+                LINES.write(_log, "error", "a response of Kafka is invalid", str(connection),
+                            broker=str(connection), error=str(error))  # fmt: skip
+                connection.close(error)
         for send in sends:
-            _tell(send, rows.get(send.batch.place, error))
+            _report(send, rows.get(send.batch.place, error))
         self._schedule()
 
 
-def _tell(send: _Send, result: PartitionResponse | UpstreamError) -> None:
-    """Tell one of many; what goes wrong there is not to keep the others waiting."""
+def _report(send: _Send, result: PartitionResponse | UpstreamError) -> None:
+    """Report an outcome; a bug of one receiver must not keep the others waiting."""
     try:
-        send.told(result)
+        send.on_response(result)
     except Exception:  # noqa: BLE001 - a bug
-        _log.exception("what became of a batch could not be told", partition=str(send.batch.place))
+        _log.exception(
+            "the outcome of a batch could not be handed on", partition=str(send.batch.place)
+        )

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Kept(NamedTuple):
-    """How long Kafka remembers what nobody uses, in ms; 0: it does not say.
+    """How long Kafka remembers unused ids, in ms; 0: unknown.
 
     Attributes:
         producers_ms: producers that have not written,
@@ -37,27 +37,29 @@ class Kept(NamedTuple):
 
 
 async def kept_ms(
-    brokers: Iterable[int], link_to: Callable[[int], Awaitable[BrokerConnection]]
+    brokers: Iterable[int], connection_to: Callable[[int], Awaitable[BrokerConnection]]
 ) -> Kept:
     """How long Kafka remembers: the shortest that a broker is set to.
 
     Parameters:
         brokers: those that are asked.
-        link_to: a connection to one.
+        connection_to: a connection to one.
 
     Raises:
-        UpstreamError: an answer makes no sense.
+        UpstreamError: a response is invalid.
     """
     found: list[Kept] = []
     for broker in brokers:
         try:
-            link = await link_to(broker)
+            connection = await connection_to(broker)
         except UpstreamError as error:
-            LINES.write(_log, "warning", "a broker does not tell its settings", broker,
+            LINES.write(_log, "warning", "a broker does not return its settings", broker,
                         broker=broker, error=str(error))  # fmt: skip
             continue
-        told = await _ask(link, _BROKER, [str(broker)], (_PRODUCERS, _TRANSACTIONAL_IDS))
-        settings = told.get(str(broker), {})
+        found_settings = await _ask(
+            connection, _BROKER, [str(broker)], (_PRODUCERS, _TRANSACTIONAL_IDS)
+        )
+        settings = found_settings.get(str(broker), {})
         found.append(
             Kept(*(int(settings.get(key) or 0) for key in (_PRODUCERS, _TRANSACTIONAL_IDS)))
         )
@@ -67,11 +69,11 @@ async def kept_ms(
     )
 
 
-async def compacted(link: BrokerConnection, topics: Iterable[str]) -> dict[str, bool]:
+async def compacted(connection: BrokerConnection, topics: Iterable[str]) -> dict[str, bool]:
     """Of which topics Kafka removes records by their keys.
 
     Parameters:
-        link: to the broker that is asked.
+        connection: to the broker that is asked.
         topics: their names; those of which it does not say it are left out.
 
     Raises:
@@ -80,24 +82,26 @@ async def compacted(link: BrokerConnection, topics: Iterable[str]) -> dict[str, 
     names = list(topics)
     found: dict[str, bool] = {}
     for start in range(0, len(names), _AT_ONCE):
-        told = await _ask(link, _TOPIC, names[start : start + _AT_ONCE], (_CLEANUP,))
-        for name, settings in told.items():
+        found_settings = await _ask(
+            connection, _TOPIC, names[start : start + _AT_ONCE], (_CLEANUP,)
+        )
+        for name, settings in found_settings.items():
             if settings.get(_CLEANUP) is not None:
                 found[name] = "compact" in str(settings[_CLEANUP])
     return found
 
 
 async def _ask(
-    link: BrokerConnection, kind: int, names: Sequence[str], keys: tuple[str, ...]
+    connection: BrokerConnection, kind: int, names: Sequence[str], keys: tuple[str, ...]
 ) -> dict[str, dict[str, str | None]]:
-    request = Request(API_DESCRIBE_CONFIGS, version_for(link, API_DESCRIBE_CONFIGS))
+    request = Request(API_DESCRIBE_CONFIGS, version_for(connection, API_DESCRIBE_CONFIGS))
     resources = tuple(
         request.part("DescribeConfigsResource", resource_type=kind, resource_name=name,
                      configuration_keys=keys)
         for name in names
     )  # fmt: skip
     body = request.encode(resources=resources, include_synonyms=False, include_documentation=False)
-    answer: Any = await ask(link, request, body)
+    answer: Any = await ask(connection, request, body)
     return {
         str(result.resource_name): {str(each.name): each.value for each in result.configs}
         for result in answer.results

@@ -57,7 +57,7 @@ class Fencing:
     """See the module's text.
 
     Parameters:
-        cluster: who is asked.
+        cluster: has the coordinators.
         coordinators: of transactional ids.
     """
 
@@ -66,19 +66,19 @@ class Fencing:
         self._coordinators: Final = coordinators
 
     async def raise_epoch(self, place: TopicPartition) -> Writer:
-        """Make who asks the partition's writer, as far as Kafka's coordinator is concerned.
+        """Become the partition's writer, as far as Kafka's coordinator is concerned.
 
         Raises:
             UpstreamError: it could not be done, or it is not known.
         """
         answer = await self._ask(
-            place, API_INIT_PRODUCER_ID, lambda told: told.error_code,
+            place, API_INIT_PRODUCER_ID, lambda response: response.error_code,
             transactional_id=self._id(place), transaction_timeout=_TRANSACTION,
         )  # fmt: skip
         writer = Writer(int(answer.producer_id), int(answer.producer_epoch))
         if not (0 <= writer.pid < _PIDS_OF_KAFKA and writer.epoch >= 0):
             error = f"no producer can be {writer}, as which Kafka makes us the writer of {place}"
-            LINES.write(_log, "error", "an answer of Kafka makes no sense", str(place),
+            LINES.write(_log, "error", "a response of Kafka is invalid", str(place),
                         error=error)  # fmt: skip
             raise UpstreamNonsenseError(error)
         return writer
@@ -95,23 +95,25 @@ class Fencing:
             place, API_ADD_PARTITIONS_TO_TXN, _of_partition,
             **{f"v3_and_below_{name}": value for name, value in of.items()},
         )  # fmt: skip
-        await self._ask(place, API_END_TXN, lambda told: told.error_code, **of, committed=False)
+        await self._ask(
+            place, API_END_TXN, lambda response: response.error_code, **of, committed=False
+        )
 
     async def current(self, place: TopicPartition) -> Writer | None:
-        """Who is a partition's writer, by the coordinator; None: it does not tell (before 3.0).
+        """Look up a partition's writer; None: the coordinator does not return it (before 3.0).
 
         Raises:
             UpstreamError: it cannot be asked now.
         """
         transactional_id = self._id(place)
-        link = await self._cluster.link_to(
+        connection = await self._cluster.connection_to(
             await self._coordinators.of(TRANSACTION, transactional_id)
         )
-        if API_DESCRIBE_TRANSACTIONS not in link.versions:
+        if API_DESCRIBE_TRANSACTIONS not in connection.versions:
             return None
         answer = await self._ask(
             place, API_DESCRIBE_TRANSACTIONS,
-            lambda told: _only(told.transaction_states).error_code,
+            lambda response: _only(response.transaction_states).error_code,
             transactional_ids=(transactional_id,),
         )  # fmt: skip
         found = answer.transaction_states[0]
@@ -130,7 +132,7 @@ class Fencing:
         Raises:
             UpstreamError: it could not be done in time, or is refused.
         """
-        who = f"the writer of {place} ({self._id(place)})"
+        writer = f"the writer of {place} ({self._id(place)})"
         latest = time.monotonic() + min(_SECONDS, self._cluster.config.request_seconds)
         failures = 0
         while True:
@@ -149,9 +151,9 @@ class Fencing:
                 if code in COORDINATOR_MOVED:
                     self._coordinators.forget()
                 elif code not in TRANSACTION_BUSY:
-                    raise UpstreamRefusedError(f"{who}: {reason}", code.value)
+                    raise UpstreamRefusedError(f"{writer}: {reason}", code.value)
             if time.monotonic() >= latest:
-                raise UpstreamAwayError(f"{who}: {reason}")
+                raise UpstreamAwayError(f"{writer}: {reason}")
             failures += 1
             await asyncio.sleep(_BACKOFF.seconds(failures))
 
@@ -162,14 +164,14 @@ class Fencing:
             if error.code is ErrorCode.transactional_id_authorization_failed:
                 raise UpstreamRefusedError(str(error), error.code.value) from error
             raise
-        link = await self._cluster.link_to(broker)
-        request = Request(api_key, version_for(link, api_key))
+        connection = await self._cluster.connection_to(broker)
+        request = Request(api_key, version_for(connection, api_key))
         if api_key == API_ADD_PARTITIONS_TO_TXN:
             topic = request.part(
                 "AddPartitionsToTxnTopic", name=place.topic, partitions=(place.partition,)
             )
             values = {**values, "v3_and_below_topics": (topic,)}
-        return await ask(link, request, request.encode(**values))
+        return await ask(connection, request, request.encode(**values))
 
 
 def _of_partition(answer: Any) -> ErrorCode:  # noqa: ANN401 - one of kio's classes

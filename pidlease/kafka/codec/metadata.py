@@ -6,7 +6,7 @@ every version against kio, which takes 90 ms to write the answer for 10,000 part
 
 import struct
 from functools import cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -93,7 +93,7 @@ class MetadataReader:
         self.left -= min(count, self.left)
 
     def end(self) -> MetadataRequest:
-        """Read what is behind the topics.
+        """Read the rest after the topics.
 
         Raises:
             MalformedError: it is no request of this version.
@@ -101,12 +101,12 @@ class MetadataReader:
         reader, version = self._reader, self._version
         create = version < 4 or reader.take(1) != b"\0"
         if version >= 8:
-            # Whether to tell what the client may do: nothing is forbidden here.
+            # Whether to return what the client may do: nothing is forbidden here.
             reader.take(2 if version <= 10 else 1)
         reader.tags()
         if self._topics is not None or version < FLEXIBLE_FROM:
             # librdkafka asks for all topics with three bytes too many, from version 9 on: it writes
-            # the null array as four bytes (librdkafka #5049). Kafka does not look behind the end.
+            # the null array as four bytes (librdkafka #5049). Kafka ignores what follows.
             reader.end()
         return MetadataRequest(self._topics, create)
 
@@ -136,7 +136,7 @@ def write_topic(layout: int, name: str, topic_id: str, rows: bytes, partitions: 
 
 
 def write_no_topic(layout: int, asked: RequestedTopic, code: int) -> bytes:
-    """What is said of a topic that cannot be told of.
+    """Encode a topic with an error, and without partitions.
 
     Parameters:
         layout: see `topic_layout`.
@@ -199,7 +199,7 @@ class PartitionRows:
 
 @cache
 def _row(layout: int, leader_epoch: int, *, led: bool) -> tuple[bytes, bytes]:
-    """What stands before and behind the number in a partition's row."""
+    """The bytes before and after the number in a partition's row."""
     flexible = layout >= FLEXIBLE_FROM
     node = INT32.pack(NODE_ID)
     only = write_array(1, flexible=flexible) + node
@@ -224,24 +224,18 @@ def _make_rows(head: bytes, tail: bytes, count: int) -> bytes:
     return bytes(rows)
 
 
-class SingleBroker(Protocol):
-    """A cluster of one broker: its id, and where clients connect to."""
+def write_head(
+    version: int, correlation_id: int, *, cluster_id: str, host: str, port: int
+) -> bytes:
+    """Everything before the topics' array, from the response header on.
 
-    @property
-    def cluster_id(self) -> str:
-        """The id of the cluster."""
-
-    @property
-    def host(self) -> str:
-        """The host that clients connect to."""
-
-    @property
-    def port(self) -> int:
-        """The port that clients connect to."""
-
-
-def write_head(version: int, correlation_id: int, cluster: SingleBroker) -> bytes:
-    """Everything in front of the topics' array, from the response header on."""
+    Parameters:
+        version: of the request.
+        correlation_id: of the request.
+        cluster_id: the id of the cluster.
+        host: the host that clients connect to.
+        port: its port.
+    """
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     parts = [INT32.pack(correlation_id), tags]
@@ -250,13 +244,13 @@ def write_head(version: int, correlation_id: int, cluster: SingleBroker) -> byte
     parts += [
         write_array(1, flexible=flexible),
         INT32.pack(NODE_ID),
-        write_string(cluster.host, flexible=flexible),
-        INT32.pack(cluster.port),
+        write_string(host, flexible=flexible),
+        INT32.pack(port),
         write_string(None, flexible=flexible) if version >= 1 else b"",  # rack
         tags,
     ]
     if version >= 2:
-        parts.append(write_string(cluster.cluster_id, flexible=flexible))
+        parts.append(write_string(cluster_id, flexible=flexible))
     if version >= 1:
         parts.append(INT32.pack(NODE_ID))  # the controller
     return b"".join(parts)
@@ -264,7 +258,7 @@ def write_head(version: int, correlation_id: int, cluster: SingleBroker) -> byte
 
 @cache
 def write_tail(version: int) -> bytes:
-    """Everything behind the topics' array."""
+    """Everything after the topics' array."""
     operations = _NO_OPERATIONS if 8 <= version <= 10 else b""
     code = INT16.pack(0) if version >= 13 else b""  # KIP-1102: no need to bootstrap again
     return operations + code + (b"\0" if version >= FLEXIBLE_FROM else b"")

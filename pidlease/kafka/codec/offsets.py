@@ -235,7 +235,7 @@ def write_group_head(version: int, group_id: str, topics: int) -> bytes:
 
 
 def write_group_tail(version: int, error: ErrorCode) -> bytes:
-    """What is behind a group's last topic."""
+    """Encode what follows a group's last topic."""
     code = INT16.pack(error) if version >= FETCH_ERROR_FROM else b""
     return code + b"\0" if version >= FETCH_MANY_FROM else code
 
@@ -251,7 +251,7 @@ def write_rows(
 ) -> bytes:
     """Partitions of a topic, with what was committed, if anything was."""
     flexible = version >= _FETCH_FLEXIBLE_FROM
-    # Before version 2 an error of the group is told of each partition.
+    # Before version 2 each partition has the error of the group.
     code = INT16.pack(error if version < FETCH_ERROR_FROM else 0)
     tail = code + b"\0" if flexible else code
     nothing = write_string("", flexible=flexible)

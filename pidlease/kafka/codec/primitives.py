@@ -32,7 +32,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: bytearray) -> RequestHeader:
-    """Read header v1 (the flexible v2 differs only in tags behind it; see `skip_tags`).
+    """Read header v1 (the flexible v2 differs only in the tags that follow; see `Reader.tags`).
 
     Raises:
         MalformedError: it ends too early.
@@ -51,7 +51,7 @@ def read_request_header(frame: bytearray) -> RequestHeader:
 
 
 class Reader:
-    """Reads one value behind the other; every length is held against what is there.
+    """Reads one value after the other, and compares every length with the bytes that are left.
 
     Parameters:
         frame: the message.

@@ -1,6 +1,6 @@
 """The error code that stands in an answer itself, read without reading the answer.
 
-Most answers about groups, leases and transactions begin with one, behind the header and, where the
+Most answers about groups, leases and transactions begin with one, after the header and, where the
 version has it, the throttle time. Those about partitions have one in each row instead.
 """
 
@@ -21,7 +21,7 @@ def code_place(api_key: int, version: int) -> int:
     """Where the code stands in such an answer, in bytes; -1: nowhere, or not in front.
 
     Parameters:
-        api_key: what was asked; not ApiVersions, whose header has another form.
+        api_key: of the request; not ApiVersions, which has another response header.
         version: of the request.
     """
     kind = load_response_schema(api_key, version)

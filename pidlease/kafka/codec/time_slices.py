@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 
-#: Steps of about a microsecond that hold nobody up.
+#: Steps of about a microsecond that delay other tasks little enough.
 STEPS_AT_ONCE: Final = 500
 
 

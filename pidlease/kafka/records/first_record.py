@@ -1,4 +1,4 @@
-"""Who sent a batch whose header cannot say it: the header `pidlease` of its first record.
+"""The producer of a batch, by the header `pidlease` of its first record.
 
 Of a compressed batch only as much is unpacked as that takes, and never more than a limit: what
 some kilobytes unpack to is bounded by nothing else.
@@ -42,7 +42,7 @@ _Unpack = Callable[[Buffer, bytearray], Any]
 def find_identity(
     header: BatchHeader, data: Buffer, unpacked_max: int = UNPACKED_MAX
 ) -> Identity | None:
-    """Who sent a batch, by its first record.
+    """Find the producer of a batch, in its first record.
 
     Parameters:
         header: the batch's header.
@@ -91,7 +91,7 @@ def unpack(codec: str, records: memoryview, size: int, limit: int) -> Buffer:
         limit: how much may be unpacked at once, in bytes.
 
     Returns:
-        At least `size` bytes, of which nothing tells how many were there where the rest is broken;
+        At least `size` bytes, though it is unknown how many there were if the rest is broken;
         less where there is no more.
 
     Raises:
@@ -119,8 +119,8 @@ def _unpack_into(unpack: _Unpack, records: Buffer, size: int) -> Buffer:
     try:
         count = unpack(records, out)
     except cramjam.DecompressionError:
-        # There is more than there is room for, or it is broken behind what was unpacked. Nothing
-        # tells which; but a first record that can be read is all that is asked for.
+        # There is more than there is room for, or it is broken after what was unpacked. Which of
+        # them is unknown; but all that is needed is a first record that can be read.
         return out
     return memoryview(out)[:count]
 

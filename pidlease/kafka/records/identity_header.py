@@ -1,13 +1,13 @@
-"""The `pidlease` record header: who sent what, where the batch header cannot say it.
+"""The `pidlease` record header: the producer, where the batch header has no room for it.
 
-It stands on the first record of each send under the policies strict, monotonic and epoch, whose
-numbers have 64 bits and whose batches a partition's writer puts into the log:
+It stands on the first record of each send under the policies strict, monotonic and epoch: their
+numbers have 64 bits, and a partition's writer puts their batches into the log:
 
     version i8 = 1 | kind i8 | generation i64 | first i64 | last i64 | PID i64, or a name in UTF-8
 
 Kind 1 brings a PID, kind 2 a producer id of policy epoch. Big-endian, as all of Kafka's numbers.
 Version 2 stands in batches that hold several sends, which a server in front of Kafka joins; there
-the number of records of this send, i32, stands behind `last`.
+the number of records of this send, i32, follows `last`.
 """
 
 import struct
@@ -40,11 +40,11 @@ class IdentityError(Exception):
 
 
 class CutOffError(IdentityError):
-    """The first record goes on behind what there is of it."""
+    """The first record goes on after the bytes that are there."""
 
 
 class Identity(NamedTuple):
-    """Who sent a batch, and under which numbers.
+    """The producer of a batch, and its sequence numbers.
 
     Attributes:
         pid: the PID; -1 where it is a name.
@@ -151,7 +151,7 @@ def to_headers(reader: Reader) -> tuple[int, int]:
     """Read on from a record's beginning to the number of its headers.
 
     Returns:
-        Where the record begins behind its length, and where it ends.
+        Where the record begins after its length, and where it ends.
 
     Raises:
         CutOffError, ValueError: of `varints`: there is no such record.

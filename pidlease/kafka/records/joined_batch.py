@@ -48,7 +48,10 @@ def join(sends: Sequence[Buffer]) -> bytearray | None:
     for data in sends:
         try:
             records = list(DefaultRecordBatch(bytes(data)))
-            headers = [_told(records[0].headers, len(records)), *(r.headers for r in records[1:])]
+            headers = [
+                _with_count(records[0].headers, len(records)),
+                *(r.headers for r in records[1:]),
+            ]
         except Exception:  # noqa: BLE001 - whatever aiokafka cannot read: it goes as it came
             return None
         for record, its in zip(records, headers, strict=True):
@@ -59,16 +62,16 @@ def join(sends: Sequence[Buffer]) -> bytearray | None:
     return joined
 
 
-def _told(headers: Sequence[tuple[str, bytes | None]], records: int) -> list[Any]:
+def _with_count(headers: Sequence[tuple[str, bytes | None]], records: int) -> list[Any]:
     """The first record's headers, that say of how many records the send is.
 
     Raises:
         IdentityError: there is no identity.
     """
     place, identity = _identity(headers)
-    told: list[Any] = list(headers)
-    told[place] = (_KEY, encode_identity(identity._replace(records=records)))
-    return told
+    counted: list[Any] = list(headers)
+    counted[place] = (_KEY, encode_identity(identity._replace(records=records)))
+    return counted
 
 
 def parted(logged: LoggedBatch, data: Buffer) -> Iterator[LoggedBatch]:
@@ -79,7 +82,7 @@ def parted(logged: LoggedBatch, data: Buffer) -> Iterator[LoggedBatch]:
         data: all of it.
 
     Raises:
-        UnidentifiedBatchError: one of them does not say who sent it.
+        UnidentifiedBatchError: one of them does not name its producer.
     """
     header, identity = logged
     if identity is None or not identity.records:

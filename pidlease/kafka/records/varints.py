@@ -11,7 +11,7 @@ class CutOffError(ValueError):
 
 
 class Reader:
-    """Reads varints and bytes, one behind the other.
+    """Reads varints and bytes, one after the other.
 
     Parameters:
         data: where they stand.

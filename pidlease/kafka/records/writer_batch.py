@@ -2,8 +2,8 @@
 
 On the embedded log, which one process writes, the writer is one PID of policy 5 that needs no
 fence, and its numbers never move: so a batch that is sent again has the CRC that it had before,
-and a repeat with other content can be told from a repeat. Towards Kafka it gets the numbers of a
-producer that Kafka fences, and keeps that CRC where it is judged.
+and a repeat is distinguished from other content under the same numbers. Towards Kafka it gets the
+numbers of a producer that Kafka fences, and keeps that CRC where it is validated.
 """
 
 import struct
@@ -119,10 +119,12 @@ def is_marker_of(header: BatchHeader, writer: Writer | None) -> bool:
 def logged(
     header: BatchHeader, data: memoryview, writers: Container[int] = (WRITER_PID,)
 ) -> LoggedBatch:
-    """A batch of the log, with who sent it. The record header is believed under the writers only.
+    """Read a batch of the log, and its producer.
+
+    The record header is believed under the writers only.
 
     Raises:
-        UnidentifiedBatchError: a writer's batch does not say who sent it.
+        UnidentifiedBatchError: a writer's batch does not name its producer.
     """
     if header.producer_id not in writers or header.is_control:
         return LoggedBatch(header)

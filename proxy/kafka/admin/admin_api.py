@@ -1,4 +1,4 @@
-"""The admin APIs together: who answers which, and how many are worked on at once."""
+"""Dispatches the admin requests, and bounds how many run at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ from proxy.kafka.listener_config import KafkaListenerConfig
 #: Requests that are taken apart at once, of those that read and of those that change: taken apart
 #: they are some ten times as large as they came. The others wait as they came.
 _REQUESTS_AT_ONCE: Final = 4
-#: Partitions whose records are deleted at once, over all requests.
+#: The most partitions with a deletion of records running, over all requests.
 _DELETIONS_AT_ONCE: Final = 8
 
 _Answering = Callable[[Any, Rows], Awaitable[None]]
@@ -42,8 +42,8 @@ class AdminApi:
 
     Parameters:
         engine: what they are about.
-        config: how the door is set.
-        check_settings: raises ValueError for topic settings that make no sense.
+        config: of the listener.
+        check_settings: raises ValueError for topic settings that are invalid.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Changes that are done to their end, also when nobody waits for them any more."""
+"""Changes that run to their end, even if the client is gone."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ def deadline_of(timeout: timedelta | None = None) -> float:
 
 
 class AdminChanges:
-    """So many pieces of work at once; what is begun goes on when who asked for it is gone.
+    """Bounds the changes that run at once; a change goes on when its client is gone.
 
     Parameters:
         at_once: how many.

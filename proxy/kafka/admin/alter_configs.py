@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs (44, KIP-339), and AlterConfigs (33), which replaces them all.
 
-What is wrong with a request is told as Kafka tells it (ConfigAdminManager,
+Errors are those of Kafka (ConfigAdminManager,
 ConfigurationControlManager). Resource BROKER without a name is what holds for all brokers
 (KIP-226): here, what is set for all topics while the server runs.
 """
@@ -48,7 +48,7 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-class _Told(NamedTuple):
+class _Current(NamedTuple):
     """What new settings are made of.
 
     Attributes:
@@ -63,7 +63,7 @@ class _Told(NamedTuple):
 
 
 #: Makes new settings of the old ones.
-_Change = Callable[[_Told, dict[str, str]], dict[str, str]]
+_Change = Callable[[_Current, dict[str, str]], dict[str, str]]
 
 
 class AlteringApi:
@@ -72,7 +72,7 @@ class AlteringApi:
     Parameters:
         engine: where they are.
         settings: what a topic has, by name.
-        check_settings: raises ValueError for topic settings that make no sense.
+        check_settings: raises ValueError for topic settings that are invalid.
         works: where changes are done.
     """
 
@@ -126,8 +126,8 @@ class AlteringApi:
         name, engine = resource.resource_name, self._engine
 
         def changed(own: dict[str, str]) -> dict[str, str]:
-            told = _Told(resource, self._settings, engine.all_topics_settings)
-            new = change(told, own)
+            current = _Current(resource, self._settings, engine.all_topics_settings)
+            new = change(current, own)
             self._check_settings(new)
             return new
 
@@ -152,7 +152,7 @@ class AlteringApi:
         self, resource: Any, change: _Change, *, validate_only: bool
     ) -> Verdict:
         def changed(shared: dict[str, str]) -> dict[str, str]:
-            new = change(_Told(resource, self._shared_settings, {}), shared)
+            new = change(_Current(resource, self._shared_settings, {}), shared)
             check_shared(new)
             return new
 
@@ -175,21 +175,21 @@ class AlteringApi:
 # ---------------------------------------------------------------------- new settings
 
 
-def _some_changed(told: _Told, own: dict[str, str]) -> dict[str, str]:
+def _some_changed(current: _Current, own: dict[str, str]) -> dict[str, str]:
     changed = dict(own)
-    for config in told.resource.configs:
+    for config in current.resource.configs:
         name, value, operation = config.name, config.value, config.config_operation
-        setting = told.settings.get(name)
+        setting = current.settings.get(name)
         if setting is None:
-            raise UnfitSettingError(unknown(name, told.settings))
+            raise UnfitSettingError(unknown(name, current.settings))
         if operation == Operation.SET:
-            changed |= own_settings([(name, value)], told.settings)
+            changed |= own_settings([(name, value)], current.settings)
         elif operation == Operation.DELETE:
             changed.pop(name, None)
         elif operation in (Operation.APPEND, Operation.SUBTRACT):
-            before = own.get(name, told.shared.get(name, setting.value))
+            before = own.get(name, current.shared.get(name, setting.value))
             value = _list_changed(setting, before, Operation(operation), value)
-            changed |= own_settings([(name, value)], told.settings)
+            changed |= own_settings([(name, value)], current.settings)
         else:
             raise _InvalidRequestError(f"operation {operation} on {name}")
     return changed
@@ -199,7 +199,7 @@ def _list_changed(setting: Setting, before: str, operation: Operation, value: st
     """A list with more in it, or less.
 
     Where a topic has none of its own, of the one that holds for it: Kafka takes the one that
-    nobody has set (ConfigurationControlManager.getParts), and so would allow what all topics are
+    is unset (ConfigurationControlManager.getParts), and so would allow what all topics are
     not to take.
     """
     if setting.kind is not Kind.LIST or not setting.writable:
@@ -213,10 +213,10 @@ def _list_changed(setting: Setting, before: str, operation: Operation, value: st
     return ",".join(name for name in names if name not in given)
 
 
-def _all_replaced(told: _Told, own: dict[str, str]) -> dict[str, str]:
+def _all_replaced(current: _Current, own: dict[str, str]) -> dict[str, str]:
     del own
-    given = [(each.name, each.value) for each in told.resource.configs]
-    return own_settings(given, told.settings)
+    given = [(each.name, each.value) for each in current.resource.configs]
+    return own_settings(given, current.settings)
 
 
 # ---------------------------------------------------------------------- what may be wrong

@@ -1,4 +1,4 @@
-"""The settings of topics and of the server by Kafka's names: what they are, and who set them.
+"""The settings of topics and of the server by Kafka's names: what they are, and their sources.
 
 Kafka's names stand for the same things here. Those that tools like to send, and that have only one
 value here, are described as read-only, and may be set to that value.
@@ -34,7 +34,7 @@ class Kind(enum.IntEnum):
 
 @enum.unique
 class Source(enum.IntEnum):
-    """Who set a value (DescribeConfigsResponse.ConfigSource)."""
+    """The source of a value (DescribeConfigsResponse.ConfigSource)."""
 
     TOPIC = 1
     ALL_BROKERS = 3
@@ -49,7 +49,7 @@ class Setting(NamedTuple):
         name: Kafka's, or one of our own.
         kind: the type of its value.
         value: what the server is set to.
-        default: what it is where nobody sets it.
+        default: what it is where it is unset.
         text: what it does.
         server_name: what it is called as a setting of the server.
         writable: whether a topic may have another value.
@@ -74,7 +74,7 @@ class Synonym:
 
 
 def synonyms(setting: Setting, own: str | None, shared: str | None) -> list[Synonym]:
-    """Where a setting's value comes from; the first counts, behind it is what it hides.
+    """Where a setting's value comes from; the first counts, and hides those that follow.
 
     Parameters:
         setting: the server's.
@@ -145,7 +145,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-#: How much of a name, or a value, is told back: messages are short strings in old versions.
+#: How much of a name, or a value, is returned: messages are short strings in old versions.
 _SHOWN: Final = 100
 #: The most settings of one topic: there are fewer.
 _SETTINGS_MAX: Final = 1000

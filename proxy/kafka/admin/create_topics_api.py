@@ -1,6 +1,6 @@
 """CreateTopics (19) and CreatePartitions (37).
 
-What is wrong with a request is told as Kafka's controller tells it (ControllerApis,
+Errors are those of Kafka's controller (ControllerApis,
 ReplicationControlManager).
 """
 
@@ -35,7 +35,7 @@ class CreatingApi:
         engine: where they are.
         config: how topics are made.
         settings: what a topic has, by name.
-        check_settings: raises ValueError for topic settings that make no sense.
+        check_settings: raises ValueError for topic settings that are invalid.
         works: where changes are done.
     """
 
@@ -71,7 +71,7 @@ class CreatingApi:
                     made, verdict = await self._works.run(work, deadline)
                 except TimeoutError:
                     verdict = TIMED_OUT
-            await self._tell_created(rows, asked, made, verdict, new=not request.validate_only)
+            await self._put_created(rows, asked, made, verdict, new=not request.validate_only)
 
     async def _create(self, asked: Any) -> tuple[Topic | None, Verdict]:
         topic, verdict = self._new_topic(asked)
@@ -128,7 +128,7 @@ class CreatingApi:
             return self._config.default_partitions
         return int(asked.num_partitions)
 
-    async def _tell_created(
+    async def _put_created(
         self, rows: Rows, asked: Any, made: Topic | None, verdict: Verdict, *, new: bool
     ) -> None:
         await rows.add(

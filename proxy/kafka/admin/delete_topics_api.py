@@ -1,6 +1,6 @@
 """DeleteTopics (20) and DeleteRecords (21).
 
-What is wrong with a request is told as Kafka tells it (ControllerApis, KafkaApis).
+Errors are those of Kafka (ControllerApis, KafkaApis).
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_store
 from proxy.kafka.admin.response_rows import Rows
 from proxy.kafka.metadata_cache import TopicIds
 
-#: What is told instead of the first offset where records could not be deleted
+#: Returned instead of the first offset where records could not be deleted
 #: (DeleteRecordsResponse.INVALID_LOW_WATERMARK).
 _NO_OFFSET: Final = -1
-#: Partitions of a request whose records are deleted at once.
+#: The most partitions of a request with a deletion of records running.
 _PARTITIONS_AT_ONCE: Final = 8
 #: A multiple of them, after which others get their turn.
 _PARTITIONS_AT_A_TURN: Final = 256

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the settings of topics and of the server, and who set them."""
+"""DescribeConfigs (32): the settings of topics and of the server, and their sources."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class _Found(NamedTuple):
         settings: by name.
         own: what of it is the resource's own.
         shared: what of it is set for all topics.
-        shared_only: whether only that is told.
+        shared_only: whether only that is returned.
     """
 
     settings: Mapping[str, Setting]
@@ -134,7 +134,7 @@ def _config(
     found = synonyms(setting, of.own.get(setting.name), of.shared.get(setting.name))
     if of.shared_only:
         found = [each for each in found if each.source is Source.ALL_BROKERS]
-    told = [
+    sources = [
         response.part("DescribeConfigsSynonym", name=each.name, value=each.value,
                       source=each.source.value)
         for each in (found if with_synonyms else ())
@@ -146,7 +146,7 @@ def _config(
         read_only=not setting.writable,
         config_source=found[0].source.value,
         is_sensitive=False,
-        synonyms=tuple(told),
+        synonyms=tuple(sources),
         config_type=setting.kind.value,
         documentation=setting.text if with_text else None,
     )

@@ -60,7 +60,7 @@ class DescribeProducersApi:
             await rows.end_row()
 
     async def _partition(self, topic: str, number: int, rows: Rows) -> int:
-        """Tell of a partition; how many producers were told since others had their turn."""
+        """Put a partition; return how many producers were put since others had their turn."""
         partition = self._engine.partition(topic, number)
         verdict = DONE
         found: _Producers | None = None
@@ -105,7 +105,7 @@ async def _producers(partition: Partition, rows: Rows) -> _Producers | None:
     count = 0
     for pid, state in partition.table.described_producers():
         if is_stand_in(pid):
-            continue  # who has a producer id of its own has no PID
+            continue  # a producer with an id of Kafka's own has no PID
         if rows.full:
             return None
         found.append(_row(pid, state))
@@ -126,7 +126,7 @@ def _row(pid: int, state: ProducerState) -> bytes:
 
 
 def _small(number: int) -> int:
-    """A number of a policy that counts further than Kafka's field does is not told."""
+    """A number of a policy that counts further than Kafka's field is left out."""
     return number if number <= _INT32_MAX else _NONE
 
 

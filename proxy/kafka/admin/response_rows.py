@@ -44,7 +44,7 @@ class Rows:
 
     @property
     def full(self) -> bool:
-        """Whether no large row should be put to it any more; what is not told gets an error."""
+        """Whether no large row should be put to it any more; what is left out gets an error."""
         return self._refused or self._size >= self._limit
 
     async def add(self, name: str, /, **values: Any) -> None:
@@ -68,7 +68,7 @@ class Rows:
         self._unheld = 0
 
     def write(self, data: bytes) -> None:
-        """Put bytes to the row that is being made; `grow` was told of them."""
+        """Put bytes to the row that is being made; they are counted by `grow`."""
         self._pieces.append(data)
         self._pieces_size += len(data)
         if self._pieces_size >= _STEP_BYTES:

@@ -15,7 +15,7 @@ from pidlease.kafka.api import (
 from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import RequestHeader
 
-#: Requests whose resources may be brokers.
+#: Requests about resources that may be brokers.
 OF_BROKERS: Final = (
     API_DESCRIBE_CONFIGS,
     API_ALTER_CONFIGS,

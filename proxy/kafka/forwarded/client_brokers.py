@@ -1,4 +1,4 @@
-"""A client's own connections to brokers: what it asks waits for nobody else.
+"""A client's own connections to brokers: its requests wait for no other client.
 
 Kafka works on one request of a connection at a time. A client that waits (for records, for its
 group) would hold up all others that shared its connection.
@@ -26,31 +26,31 @@ class ClientBrokers:
     def __init__(self, cluster: Cluster) -> None:
         self.order: Final = asyncio.Lock()
         self._cluster = cluster
-        self._links: dict[tuple[int, bool], BrokerConnection] = {}
+        self._connections: dict[tuple[int, bool], BrokerConnection] = {}
 
-    async def link(self, broker: int, *, polling: bool = False) -> BrokerConnection:
+    async def connection(self, broker: int, *, polling: bool = False) -> BrokerConnection:
         """The connection to a broker.
 
         Parameters:
             broker: its id.
-            polling: whether it is for requests that wait for records: others do not wait behind.
+            polling: whether it is for requests that wait for records: others do not wait for them.
 
         Raises:
             UpstreamError: it does not answer, or is not known.
         """
         address = self._cluster.address(broker)
-        link = self._links.get((broker, polling))
-        if link is None or not link.open or link.address != address:
-            if link is not None:
-                link.close()
-            link = await connect(self._cluster.config, address)
-            self._links[broker, polling] = link
-        return link
+        connection = self._connections.get((broker, polling))
+        if connection is None or not connection.open or connection.address != address:
+            if connection is not None:
+                connection.close()
+            connection = await connect(self._cluster.config, address)
+            self._connections[broker, polling] = connection
+        return connection
 
     def close(self) -> None:
         """The client is gone."""
-        for link in self._links.values():
-            link.close()
+        for connection in self._connections.values():
+            connection.close()
 
 
 class BrokersOfClients:
@@ -62,17 +62,17 @@ class BrokersOfClients:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._links: dict[KafkaConnection, ClientBrokers] = {}
+        self._brokers: dict[KafkaConnection, ClientBrokers] = {}
 
     def of(self, connection: KafkaConnection) -> ClientBrokers:
         """A client's."""
-        links = self._links.get(connection)
-        if links is None:
-            links = self._links[connection] = ClientBrokers(self._cluster)
-        return links
+        brokers = self._brokers.get(connection)
+        if brokers is None:
+            brokers = self._brokers[connection] = ClientBrokers(self._cluster)
+        return brokers
 
     def closed(self, connection: KafkaConnection) -> None:
         """A client is gone."""
-        links = self._links.pop(connection, None)
-        if links is not None:
-            links.close()
+        brokers = self._brokers.pop(connection, None)
+        if brokers is not None:
+            brokers.close()

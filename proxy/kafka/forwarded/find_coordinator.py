@@ -18,7 +18,7 @@ class FindCoordinatorApi:
     """See the module's text.
 
     Parameters:
-        coordinators: who coordinates what, in Kafka.
+        coordinators: those of Kafka.
         config: how the server describes itself.
     """
 
@@ -37,15 +37,15 @@ class FindCoordinatorApi:
         response = Response(API_FIND_COORDINATOR, header.version)
         kind = getattr(request, "key_type", GROUP)
         if header.version < _FIND_MANY_FROM:
-            found = await self._told(kind, request.key)
+            found = await self._found(kind, request.key)
             return response.encode(header.correlation_id, **found)
         rows = tuple([
-            response.part("Coordinator", key=key, **await self._told(kind, key))
+            response.part("Coordinator", key=key, **await self._found(kind, key))
             for key in request.coordinator_keys
         ])  # fmt: skip
         return response.encode(header.correlation_id, coordinators=rows)
 
-    async def _told(self, kind: int, key: str) -> dict[str, object]:
+    async def _found(self, kind: int, key: str) -> dict[str, object]:
         if kind not in (GROUP, TRANSACTION):
             return _error(ErrorCode.invalid_request, f"there are no coordinators of type {kind}")
         answer = await self._coordinators.find(kind, key)

@@ -1,4 +1,4 @@
-"""Which requests are served in front of Kafka: by us, or by the broker whose affair they are."""
+"""Dispatches the requests in front of Kafka: to pidlease, or to the broker in charge."""
 
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
@@ -113,7 +113,7 @@ class ForwardedApis:
 
     Parameters:
         engine: judges what comes under our PIDs.
-        config: how the door is set.
+        config: of the listener.
         upstream: the cluster.
         versions: what its brokers serve.
         writers: producer ids of the server's own, which no client may use.
@@ -135,7 +135,7 @@ class ForwardedApis:
         self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
-        # Kafka's leader epochs are not told: those that clients hear of elsewhere would not fit.
+        # Kafka's leader epochs are left out: those that clients get elsewhere would not fit.
         self._metadata = MetadataApi(engine, config.cluster, self._make, leader_epoch=-1)
         self._absent: dict[str, float] = {}
         self._changing = TopicChanges(self._cluster, engine)
@@ -151,7 +151,7 @@ class ForwardedApis:
         """See `Apis`."""
 
     async def close(self) -> None:
-        """See `Apis`: who waits for Kafka is told by the end of the connection."""
+        """See `Apis`: requests that wait for Kafka end with the connection."""
 
     def closed(self, connection: KafkaConnection) -> None:
         """See `Apis`."""
@@ -198,16 +198,16 @@ class ForwardedApis:
         self, slot: Slot, header: RequestHeader, frame: bytearray
     ) -> Coroutine[Any, Any, bytes | None]:
         key = header.api_key
-        links = self._clients.of(slot.connection)
+        brokers = self._clients.of(slot.connection)
         if key == API_FETCH:
             fetches = self._fetches.setdefault(slot.connection, ClientFetches())
-            return self._fetching.answer(links, fetches, slot, header, frame)
+            return self._fetching.answer(brokers, fetches, slot, header, frame)
         if key in _OF_LEADERS:
-            return self._joining.partitions(links, header, frame)
+            return self._joining.partitions(brokers, header, frame)
         if key in COORDINATED:
-            return self._joining.coordinated(links, header, frame)
+            return self._joining.coordinated(brokers, header, frame)
         if key in LISTED:
-            return self._joining.listed(links, header, frame)
+            return self._joining.listed(brokers, header, frame)
         if key == API_FIND_COORDINATOR:
             return self._finding.answer(header, frame)
         forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)
@@ -218,7 +218,7 @@ class ForwardedApis:
     # ------------------------------------------------------------------ as it came
 
     def _broker_for(self, header: RequestHeader, frame: bytearray) -> Callable[[], Awaitable[int]]:
-        """Finds the broker whose affair a request is."""
+        """Find the broker in charge of a request."""
         key = header.api_key
         if key in _OF_ANYBODY:
             return self._controller
@@ -226,7 +226,7 @@ class ForwardedApis:
         reader.tags()
         about = reader.string() or ""
         if key == API_TXN_OFFSET_COMMIT:
-            about = reader.string() or ""  # the group, behind the transactional id
+            about = reader.string() or ""  # the group, after the transactional id
         kind = TRANSACTION if key in _OF_TRANSACTIONS else GROUP
         if kind is TRANSACTION and about.startswith(WRITERS_PREFIX):
             raise MalformedError(f"transactional id {about} is the server's own")
@@ -239,12 +239,12 @@ class ForwardedApis:
     async def _forward(
         self, slot: Slot, frame: bytearray, broker: Callable[[], Awaitable[int]], key: int
     ) -> bytes:
-        links = self._clients.of(slot.connection)
+        brokers = self._clients.of(slot.connection)
         seconds = _GROUP_SECONDS if key in _OF_GROUPS else 0.0
         try:
-            async with links.order:
-                link = await links.link(await broker())
-                answer = link.begin(frame, seconds)
+            async with brokers.order:
+                connection = await brokers.connection(await broker())
+                answer = connection.begin(frame, seconds)
             return bytes(await answer)
         except UpstreamError:
             self._coordinators.forget()
@@ -257,7 +257,7 @@ class ForwardedApis:
         place: TopicPartition,
         data: memoryview,
         transactional_id: str | None,
-        told: Callable[[PartitionResponse], None],
+        respond: Callable[[PartitionResponse], None],
     ) -> None:
         """Bring a batch to Kafka that is its own affair."""
         counts, began = self._engine.counts, time.monotonic()
@@ -269,26 +269,28 @@ class ForwardedApis:
                             partition=str(place), error=str(result))  # fmt: skip
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
                 code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
-                told(PartitionResponse(code, message="its leader in Kafka did not answer"))
+                respond(PartitionResponse(code, message="its leader in Kafka did not answer"))
                 return
             counts.forwarded(began, result.code, result.offset)
             if result.code == 0 and result.offset < 0:
-                LINES.write(_log, "error", "an answer of Kafka makes no sense", "no offset",
+                LINES.write(_log, "error", "a response of Kafka is invalid", "no offset",
                             partition=str(place),
                             error=f"a batch is taken at offset {result.offset}")  # fmt: skip
-                told(PartitionResponse(UNKNOWN_OUTCOME, message="Kafka does not say where it is"))
+                respond(
+                    PartitionResponse(UNKNOWN_OUTCOME, message="Kafka does not say where it is")
+                )
             else:
-                told(result)
+                respond(result)
 
         # By its id: what goes under one stays in order. Below 51 bytes there is none.
         producer = int.from_bytes(data[43:51], "big", signed=True)
         if producer >= OWN_PIDS_FROM:
             reason = f"PID {producer} was leased here, and takes part in no transaction"
-            told(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
+            respond(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
         if producer in self._writers:
             reason = f"PID {producer} is the server's own"
-            told(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
+            respond(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
         # Kafka's ids begin with 0, which would mean here that nothing is to stay in order.
         self._upstream.send(~producer, ProduceBatch(place, data, transactional_id), answered)

@@ -1,10 +1,10 @@
 """Fetch (key 1) in front of Kafka: each partition from its leader, one answer of all of them.
 
-Fetch sessions (KIP-227) are not kept: the answer's session id 0 tells a client to ask in full each
-time. A broker that has nothing yet is not asked again while it still waits: its answer belongs to
-the client's next request, if that asks for the same.
+Fetch sessions (KIP-227) are not kept: the response's session id 0 makes a client send full
+requests. A broker that has nothing yet is not asked again while it still waits: its response
+belongs to the client's next request, if that asks for the same.
 
-A partition whose leader is away does not end the wait: its error is held back until the client's
+A partition without its leader does not end the wait: its error is held back until the client's
 wait is over, its leader is another one, or there is something else to answer. Clients that got it
 at once would ask again at once, some hundred times a second.
 """
@@ -40,7 +40,7 @@ from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
 
-#: How much longer than it was told to wait a broker may take.
+#: How much longer than its maximum wait a broker may take.
 _LATE_SECONDS: Final = 30.0
 #: How long errors are held back at most, whatever the client asks for; and how much longer than
 #: that for a broker that is about to answer.
@@ -59,13 +59,13 @@ _Rows = dict[PartitionKey, EncodedPartition | ErrorCode]
 
 
 class _Asked:
-    """A request to one broker that has no answer, or one that nobody has taken yet."""
+    """A request to one broker without a response, or with one that is not used yet."""
 
     def __init__(
-        self, key: _Key, link: BrokerConnection, answer: asyncio.Future[bytearray]
+        self, key: _Key, connection: BrokerConnection, answer: asyncio.Future[bytearray]
     ) -> None:
         self.key = key
-        self.link = link
+        self.connection = connection
         self.answer = answer
         self._rows: _Rows | None = None
 
@@ -79,13 +79,13 @@ class _Asked:
     def _read(self) -> _Rows:
         try:
             code, rows = read(
-                self.link, self.answer.result(), partial(read_partitions, self.key[0])
+                self.connection, self.answer.result(), partial(read_partitions, self.key[0])
             )
             if code:
                 raise UpstreamNonsenseError(f"Kafka answers error {code} to a Fetch")
         except UpstreamError as error:
-            LINES.write(_log, "info", "a leader did not answer a Fetch", str(self.link),
-                        broker=str(self.link), error=str(error))  # fmt: skip
+            LINES.write(_log, "info", "a leader did not answer a Fetch", str(self.connection),
+                        broker=str(self.connection), error=str(error))  # fmt: skip
             return {(name, number): _NOT_LEADER for name, number, _ in self.key[2]}
         return dict(rows)
 
@@ -140,20 +140,20 @@ class LeaderFetches:
     """See the module's text.
 
     Parameters:
-        cluster: who leads what.
+        cluster: the leaders.
         fetch_bytes_max: the most that one answer holds, beyond its first batch.
     """
 
     def __init__(self, cluster: Cluster, fetch_bytes_max: int) -> None:
         self._cluster = cluster
         self._fetch_bytes_max = fetch_bytes_max
-        #: Requests whose errors are held back: what to set when a leader has changed.
+        #: Requests with errors held back: what to set when a leader has changed.
         self._held: dict[asyncio.Event, list[PartitionKey]] = {}
         cluster.on_change.append(self._changed)
 
     async def answer(
         self,
-        links: ClientBrokers,
+        brokers: ClientBrokers,
         fetches: ClientFetches,
         slot: Slot,
         header: RequestHeader,
@@ -167,11 +167,11 @@ class LeaderFetches:
         async with slot.connection.answering:
             request = await read_request_slowly(header, frame)
             fetches.followed = slot.followed()
-            rows = await self._gather(links, fetches, header, request)
+            rows = await self._gather(brokers, fetches, header, request)
             self._fill(slot, header, request, rows, fetches)
 
     async def _gather(
-        self, links: ClientBrokers, fetches: ClientFetches, header: RequestHeader, request: Any
+        self, brokers: ClientBrokers, fetches: ClientFetches, header: RequestHeader, request: Any
     ) -> _Rows:
         """What leaders answer, when there is something to answer at once, or the wait is over."""
         missing = await self._missing(request)
@@ -180,7 +180,7 @@ class LeaderFetches:
         idle = False
         while True:
             known = len(rows)
-            asked = await self._ask_all(links, fetches, header, request, rows, deadline)
+            asked = await self._ask_all(brokers, fetches, header, request, rows, deadline)
             final = any(map(_is_final, rows.values()))
             followed = None if final else fetches.followed
             changed = await self._wait(asked, rows, deadline, followed)
@@ -193,7 +193,7 @@ class LeaderFetches:
             done = changed or final or any(map(_is_final, rows.values()))
             done = done or fetches.followed.done() or not rows or time.monotonic() >= deadline
             if not done and not asked:
-                # A broker that was started again leads what it led: nothing tells that it is back.
+                # A broker that was started again leads what it led: no event reports it.
                 rows.clear()
                 continue
             # Brokers that have nothing answer when the wait is over, or a little before it.
@@ -203,7 +203,7 @@ class LeaderFetches:
 
     async def _ask_all(
         self,
-        links: ClientBrokers,
+        brokers: ClientBrokers,
         fetches: ClientFetches,
         header: RequestHeader,
         request: Any,
@@ -222,7 +222,7 @@ class LeaderFetches:
                 left = max(deadline - time.monotonic(), 0)
                 part = dataclasses.replace(part, max_wait=timedelta(seconds=left))
             try:
-                asked.append(await self._ask(links, fetches, header, leader, part))
+                asked.append(await self._ask(brokers, fetches, header, leader, part))
             except UpstreamError as error:
                 LINES.write(_log, "info", "a leader cannot be reached", leader,
                             broker=leader, error=str(error))  # fmt: skip
@@ -282,7 +282,7 @@ class LeaderFetches:
 
     async def _ask(
         self,
-        links: ClientBrokers,
+        brokers: ClientBrokers,
         fetches: ClientFetches,
         header: RequestHeader,
         leader: int,
@@ -298,17 +298,17 @@ class LeaderFetches:
         before = fetches.asked.get(leader)
         if before is not None:
             # What it had to say is taken where it is of use; that there was nothing is not news.
-            if before.key == key and (before.link.open or before.answer.done()):
+            if before.key == key and (before.connection.open or before.answer.done()):
                 if not before.answer.done() or before.has_records:
                     return before
             elif not before.answer.done():
-                before.link.close()  # the client reads elsewhere: what comes is of no use
+                before.connection.close()  # the client reads elsewhere: what comes is of no use
         request = Request(API_FETCH, header.version)
         seconds = part.max_wait.total_seconds() + _LATE_SECONDS
-        async with links.order:
-            link = await links.link(leader, polling=True)
-            answer = link.begin(request.encode_entity(part), seconds)
-        asked = fetches.asked[leader] = _Asked(key, link, answer)
+        async with brokers.order:
+            connection = await brokers.connection(leader, polling=True)
+            answer = connection.begin(request.encode_entity(part), seconds)
+        asked = fetches.asked[leader] = _Asked(key, connection, answer)
         return asked
 
     async def _wait(
@@ -325,7 +325,7 @@ class LeaderFetches:
         Parameters:
             asked: the requests to brokers.
             rows: errors that are held back, by partition.
-            deadline: when the wait is over, as time.monotonic tells it.
+            deadline: when the wait is over, by time.monotonic.
             followed: ends the wait, too; None: brokers answer at once, and are waited for.
 
         Returns:
@@ -374,7 +374,7 @@ class LeaderFetches:
         topics: dict[str, list[bytes | memoryview]] = {}
         size, limit = 0, self._limit(request)
         for topic in request.topics:
-            told = topics.setdefault(topic.topic, [])
+            parts = topics.setdefault(topic.topic, [])
             for part in topic.partitions:
                 place = topic.topic, int(part.partition)
                 row = rows.get(place, ErrorCode.none)
@@ -382,14 +382,14 @@ class LeaderFetches:
                 if isinstance(row, EncodedPartition):
                     fetches.marks[place] = row.offsets
                     if not row.size or not size or size + row.size <= limit:
-                        told.append(row.data)
+                        parts.append(row.data)
                         size += row.size
                         self._note(code)
                         continue
                     code = 0
                 self._note(code)
                 marks = fetches.marks.get(place, _NO_MARKS)
-                told.append(empty_partition(header.version, place[1], code, marks))
+                parts.append(empty_partition(header.version, place[1], code, marks))
         slot.count(size)
         slot.fill(*join_partitions(header.version, slot.correlation_id, topics))
 

@@ -58,8 +58,8 @@ class SplitRequests:
     """See the module's text.
 
     Parameters:
-        cluster: who leads what.
-        coordinators: who coordinates what.
+        cluster: the leaders.
+        coordinators: of groups and transactional ids.
     """
 
     def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
@@ -67,7 +67,7 @@ class SplitRequests:
         self._coordinators = coordinators
 
     async def partitions(
-        self, links: ClientBrokers, header: RequestHeader, frame: bytearray
+        self, brokers: ClientBrokers, header: RequestHeader, frame: bytearray
     ) -> bytes:
         """Answer a request about partitions: each part by its leader.
 
@@ -90,7 +90,7 @@ class SplitRequests:
             (leader, dataclasses.replace(request, topics=_regroup(request, some)))
             for leader, some in by_leader.items()
         ]
-        for answer in await self._ask(links, header, asked):
+        for answer in await self._ask(brokers, header, asked):
             for topic in answer.topics:
                 for row in topic.partitions:
                     if row.error_code.value in STALE_LEADER:
@@ -136,7 +136,7 @@ class SplitRequests:
         return response.encode(header.correlation_id, topics=topics)
 
     async def coordinated(
-        self, links: ClientBrokers, header: RequestHeader, frame: bytearray
+        self, brokers: ClientBrokers, header: RequestHeader, frame: bytearray
     ) -> bytes:
         """Answer a request about groups or transactional ids: each part by its coordinator.
 
@@ -151,12 +151,14 @@ class SplitRequests:
             (broker, dataclasses.replace(request, **{field: tuple(keys)}))
             for broker, keys in split.items()
         ]
-        answers = await self._ask(links, header, asked)
+        answers = await self._ask(brokers, header, asked)
         joined = tuple(row for answer in answers for row in getattr(answer, result))
         response = Response(header.api_key, header.version)
         return response.encode(header.correlation_id, **{result: joined})
 
-    async def listed(self, links: ClientBrokers, header: RequestHeader, frame: bytearray) -> bytes:
+    async def listed(
+        self, brokers: ClientBrokers, header: RequestHeader, frame: bytearray
+    ) -> bytes:
         """Answer ListGroups or ListTransactions: what each broker coordinates.
 
         Raises:
@@ -165,7 +167,7 @@ class SplitRequests:
         """
         request = await read_request_slowly(header, frame)
         asked = [(broker, request) for broker in self._cluster.view.brokers]
-        answers = await self._ask(links, header, asked)
+        answers = await self._ask(brokers, header, asked)
         code = next((each.error_code for each in answers if each.error_code.value), ErrorCode.none)
         result = LISTED[header.api_key]
         values = {result: tuple(row for answer in answers for row in getattr(answer, result))}
@@ -175,18 +177,19 @@ class SplitRequests:
         return response.encode(header.correlation_id, error_code=code, **values)
 
     async def _ask(
-        self, links: ClientBrokers, header: RequestHeader, asked: Iterable[tuple[int, Any]]
+        self, brokers: ClientBrokers, header: RequestHeader, asked: Iterable[tuple[int, Any]]
     ) -> list[Any]:
         request = Request(header.api_key, header.version)
-        linked, futures = [], []
-        async with links.order:
+        connections, futures = [], []
+        async with brokers.order:
             for broker, entity in asked:
-                link = await links.link(broker)
-                linked.append(link)
-                futures.append(link.begin(request.encode_entity(entity)))
+                connection = await brokers.connection(broker)
+                connections.append(connection)
+                futures.append(connection.begin(request.encode_entity(entity)))
         frames = await asyncio.gather(*futures)
         return [
-            read(link, frame, request.decode) for link, frame in zip(linked, frames, strict=True)
+            read(connection, frame, request.decode)
+            for connection, frame in zip(connections, frames, strict=True)
         ]
 
 

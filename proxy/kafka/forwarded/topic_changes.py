@@ -1,7 +1,7 @@
 """Changes of topics by a client: answered when they are seen here, too.
 
 Kafka answers when the change is certain, and brokers learn of it a moment later. A client that goes
-on at once would be told that there is no such topic.
+on at once would get an error: no such topic.
 """
 
 import asyncio

@@ -40,7 +40,7 @@ NEW_MEMBER_JOIN_MS: Final = 5 * 60 * 1000
 
 @enum.unique
 class State(enum.Enum):
-    """Kafka's names for the states, as ListGroups tells them."""
+    """Kafka's names for the states, as in ListGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -111,7 +111,7 @@ class Group:
     # ------------------------------------------------------------------ memory
 
     def held_by(self, request: Join) -> int:
-        """How many bytes the member that joins holds already, who it is being told by its id."""
+        """The bytes that the joining member holds already; its id identifies it."""
         member_id: str | None = request.member_id
         if not member_id and request.instance_id is not None:
             member_id = self.members.static.get(request.instance_id)
@@ -163,7 +163,7 @@ class Group:
             else:
                 self._add(now, request, member_id, waiter)
         elif request.requires_member_id:
-            # It is to come again with this id: who gives up waiting then leaves no trace (KIP-394).
+            # It is to come again with this id: a client that gives up leaves no trace (KIP-394).
             self.members.add_pending(member_id, self._due(now + request.session_ms))
             self._refuse_join(waiter, ErrorCode.member_id_required, member_id)
         else:
@@ -223,7 +223,7 @@ class Group:
             self.effects.append(Answer(waiter, answer))
             return
         self.members.set_join(member, waiter)
-        # While completing, the leader may have been told of the old id: begin anew.
+        # While completing, the leader may have got the old id: begin anew.
         self._prepare_or_complete(now)
 
     # ------------------------------------------------------------------ SyncGroup
@@ -270,7 +270,7 @@ class Group:
     def heartbeat(
         self, now: int, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """A member is still there; what it is to be told."""
+        """Note that a member is alive; return the error for it."""
         error = self._check_member(member_id, instance_id)
         if error is not ErrorCode.none:
             return error
@@ -318,19 +318,19 @@ class Group:
     # ------------------------------------------------------------------ LeaveGroup
 
     def leave(self, now: int, leaving: Iterable[Identity]) -> list[ErrorCode]:
-        """Members leave; for each, what it is to be told."""
+        """Remove members; return the error for each."""
         errors = [self._leave(each) for each in leaving]
         if ErrorCode.none in errors and self.state is not State.EMPTY:
             self._prepare_or_complete(now)
         return errors
 
-    def _leave(self, who: Identity) -> ErrorCode:
-        member_id: str | None = who.member_id
-        if not who.member_id:
+    def _leave(self, leaving: Identity) -> ErrorCode:
+        member_id: str | None = leaving.member_id
+        if not leaving.member_id:
             # A tool removes a static member by the name that its owner gave it.
-            member_id = self.members.static.get(who.instance_id or "")
-        elif who.member_id not in self.members.pending:
-            error = self._check_member(who.member_id, who.instance_id)
+            member_id = self.members.static.get(leaving.instance_id or "")
+        elif leaving.member_id not in self.members.pending:
+            error = self._check_member(leaving.member_id, leaving.instance_id)
             if error is not ErrorCode.none:
                 return error
         if not member_id:
@@ -433,7 +433,7 @@ class Group:
             self._assignments = {}
 
     def _propagate(self, now: int, assignments: dict[str, bytes], error: ErrorCode) -> None:
-        """Give all members their assignments, and answer those who wait for them."""
+        """Give all members their assignments, and complete their SyncGroup requests."""
         for member in self.members.by_id.values():
             self.members.assign(member, assignments.get(member.member_id, b""))
             waiter, member.sync = member.sync, None
@@ -454,7 +454,7 @@ class Group:
         self, member: Member, *, leader: str | None = None, skip_assignment: bool = False
     ) -> JoinAnswer:
         leader = leader if leader is not None else self.members.leader or ""
-        told = leader == member.member_id and self.state is not State.PREPARING
+        leads = leader == member.member_id and self.state is not State.PREPARING
         return JoinAnswer(
             ErrorCode.none,
             member.member_id,
@@ -463,7 +463,7 @@ class Group:
             self.protocol_name,
             leader,
             skip_assignment,
-            self.members.told_to_leader(self.protocol_name or "") if told else (),
+            self.members.for_leader(self.protocol_name or "") if leads else (),
         )
 
     def _refuse_join(self, waiter: Waiter, error: ErrorCode, member_id: str) -> None:

@@ -30,7 +30,7 @@ _TRANSACTION_KEY: Final = 1
 _FIND_MANY_FROM: Final = 4
 #: and a group that is not known has a code of its own (KIP-1043).
 _GROUP_NOT_FOUND_FROM: Final = 6
-#: Groups that are told of before others get their turn.
+#: Groups that are put before others get their turn.
 _AT_ONCE: Final = 100
 #: A request that is larger is read in turns with others.
 _LARGE_REQUEST_BYTES: Final = 4 << 10

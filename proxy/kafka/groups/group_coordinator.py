@@ -1,4 +1,4 @@
-"""All consumer groups of the server: their timers, who waits, and what is to be stored.
+"""All consumer groups of the server: their timers, their waiters, and what is to be stored.
 
 A group that is idle (without members) is known by what is stored of it alone.
 """
@@ -70,26 +70,26 @@ class Coordinator:
         self.known: Final = KnownGroups(offsets.table, self.active)
         #: Groups of which storing that they are empty has failed.
         self._unsaved: set[str] = set()
-        #: Limits of which the log was told that they are reached.
-        self._told_full: set[str] = set()
+        #: Limits that were logged as reached.
+        self._logged_full: set[str] = set()
 
     def start(self) -> None:
         """Note of the groups that had members when the server ended that they have none now."""
         now_ms = self._clock_ms()
         for group_id, stored in list(self._offsets.table.groups.items()):
             if stored.protocol_type is not None and stored.empty_ms < 0:
-                # At once for who asks, and for the next start when it is stored.
+                # At once for requests, and for the next start when it is stored.
                 stored.empty_ms = now_ms
                 note = GroupNote(group_id, stored.protocol_type, stored.generation, now_ms)
-                self._offsets.write(note).add_done_callback(_tell_failure)
+                self._offsets.write(note).add_done_callback(_log_failure)
 
     def close(self) -> None:
-        """Refuse all who wait, and whoever comes from now on."""
+        """Refuse all requests, those that wait and those to come."""
         self.closed = True
         for group in list(self.active.values()):
             self._drop(group, ErrorCode.not_coordinator)
 
-    # ------------------------------------------------------------------ who there is
+    # ------------------------------------------------------------------ known groups
 
     def state(self, group_id: str) -> State:
         """A group's state; dead, if there is none of that id."""
@@ -112,7 +112,7 @@ class Coordinator:
             return True
         if len(self.known) >= self.limits.groups_max:
             return self._refuse_full("groups-max")
-        self._told_full.discard("groups-max")
+        self._logged_full.discard("groups-max")
         return True
 
     def remove(self, group_id: str) -> None:
@@ -157,7 +157,7 @@ class Coordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """A member is still there; what it is to be told."""
+        """Note that a member is alive; return the error for it."""
         error = self._check_id(group_id)
         group = self.active.get(group_id)
         if error is not ErrorCode.none:
@@ -169,7 +169,7 @@ class Coordinator:
         return error
 
     def leave(self, group_id: str, leaving: list[Identity]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Members leave; what is to be told of the request, and of each."""
+        """Remove members; return the error of the request, and of each."""
         error = self._check_id(group_id)
         group = self.active.get(group_id)
         if error is not ErrorCode.none:
@@ -223,13 +223,13 @@ class Coordinator:
             return True  # whoever is there may go on
         if self.size_bytes + size > self.limits.memory_bytes_max:
             return self._refuse_full("group-memory-bytes-max")
-        self._told_full.discard("group-memory-bytes-max")
+        self._logged_full.discard("group-memory-bytes-max")
         return True
 
     def _refuse_full(self, setting: str) -> bool:
-        """Tell the log, once until there is room again; False."""
-        if setting not in self._told_full:
-            self._told_full.add(setting)
+        """Log it, once until there is room again; return False."""
+        if setting not in self._logged_full:
+            self._logged_full.add(setting)
             _log.error("consumer groups are refused: a limit is reached", setting=setting)
         return False
 
@@ -339,11 +339,11 @@ def _group_bytes(group_id: str) -> int:
 
 def _answer(effect: Answer) -> None:
     waiter, answer = cast("asyncio.Future[JoinAnswer | SyncAnswer]", effect.waiter), effect.answer
-    if not waiter.done():  # who asked may have gone
+    if not waiter.done():  # the client may be gone
         waiter.set_result(answer)
 
 
-def _tell_failure(stored: "asyncio.Future[None]") -> None:
+def _log_failure(stored: "asyncio.Future[None]") -> None:
     if stored.exception() is not None:
         LINES.write(_log, "error", "group not stored", error=str(stored.exception()))
 

@@ -1,4 +1,4 @@
-"""Who is in a group: its members' protocols, its leader, its static members.
+"""The members of a group: their protocols, its leader, its static members.
 
 As in Kafka's ClassicGroup. Nothing here knows of the group's states.
 """
@@ -20,8 +20,8 @@ class Member:
 
     Attributes:
         instance_id: of a static member (KIP-345); None: a dynamic one.
-        join: who waits for the answer to its JoinGroup,
-        sync: and who for that to its SyncGroup.
+        join: waits for the response to its JoinGroup,
+        sync: waits for the response to its SyncGroup.
         is_new: it waits to join for the first time, and has no id yet to send heartbeats with.
         deadline: when it is taken for gone, in ms.
     """
@@ -121,7 +121,7 @@ class Members:
         return member
 
     def replace_static(self, old_id: str, new_id: str) -> tuple[Member, Member]:
-        """Give a static member that came back a new id, and nobody who waits; old and new one."""
+        """Give a static member that came back a new id and no waiter; return old and new."""
         was_leader = self.leader == old_id
         old = self.by_id[old_id]
         self.remove(old_id)
@@ -156,7 +156,7 @@ class Members:
         member.assignment = assignment
 
     def set_join(self, member: Member, waiter: Waiter | None) -> Waiter | None:
-        """Note who waits for the answer to a member's JoinGroup; who did before."""
+        """Set the waiter for the response to a member's JoinGroup; return the one before."""
         before = member.join
         self.joining += (waiter is not None) - (before is not None)
         member.join = waiter
@@ -174,7 +174,7 @@ class Members:
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is waited for."""
+        """Whether all members have joined."""
         return self.joining == len(self.by_id) and not self.pending
 
     @property
@@ -217,7 +217,7 @@ class Members:
         )
         return votes.most_common(1)[0][0]
 
-    def told_to_leader(self, protocol: str) -> tuple[JoinedMember, ...]:
+    def for_leader(self, protocol: str) -> tuple[JoinedMember, ...]:
         """What the leader makes its assignment from."""
         return tuple(
             JoinedMember(each.member_id, each.instance_id, each.metadata(protocol))

@@ -39,7 +39,7 @@ class Join:
     """A JoinGroup request.
 
     Attributes:
-        requires_member_id: whether a new member is first told its id (version 4 on, KIP-394).
+        requires_member_id: whether a new member first gets its id (version 4 on, KIP-394).
         skips_assignment: whether the client understands SkipAssignment (version 9 on, KIP-814).
     """
 
@@ -76,14 +76,14 @@ class Sync:
 
 
 class Identity(NamedTuple):
-    """Who leaves by a LeaveGroup request; without a member id a static member is meant."""
+    """A member that leaves by LeaveGroup; without a member id, a static member."""
 
     member_id: str
     instance_id: str | None
 
 
 class JoinedMember(NamedTuple):
-    """What the leader is told of a member."""
+    """What the leader gets to know of a member."""
 
     member_id: str
     instance_id: str | None
@@ -115,7 +115,7 @@ class SyncAnswer:
 
 
 class Answer(NamedTuple):
-    """To be given to one who waits."""
+    """A response for a waiter."""
 
     waiter: Waiter
     answer: JoinAnswer | SyncAnswer

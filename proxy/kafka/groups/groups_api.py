@@ -34,14 +34,14 @@ class GroupsApi:
     """Consumer groups, and their committed offsets.
 
     Parameters:
-        engine: tells which topics there are.
+        engine: has the topics.
         offsets: what is stored.
         limits: what is allowed to groups.
         at: host and port, where clients are to connect.
         clock_ms: the time, in ms since 1970.
 
     Attributes:
-        requests: API key -> who answers it.
+        requests: API key -> its handler.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GroupsApi:
         }
         self._engine = engine
         self._offsets = offsets
-        self._upkeep: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin; the engine has recovered, and what is stored has been read."""
@@ -80,15 +80,15 @@ class GroupsApi:
         self._offsets.keep_topics({topic.name: topic.topic_id for topic in topics})
         self.coordinator.start()
         self._engine.on_topic_deleted.append(self._forget)
-        self._upkeep = asyncio.create_task(self.expiry.run())
+        self._maintenance = asyncio.create_task(self.expiry.run())
 
     async def close(self) -> None:
-        """Answer all who wait, and take nothing new. What is being stored goes on."""
+        """Complete all requests, and take nothing new. What is being stored goes on."""
         self.coordinator.close()
-        if self._upkeep is not None:
-            self._upkeep.cancel()
+        if self._maintenance is not None:
+            self._maintenance.cancel()
             with suppress(asyncio.CancelledError):
-                await self._upkeep
+                await self._maintenance
 
     async def _forget(self, topic: Topic) -> None:
         self._offsets.forget_topic(topic.topic_id)

@@ -1,4 +1,4 @@
-"""An answer whose size is not known before: paced, and counted in the memory of all."""
+"""A response of unknown size: paced, and counted in the memory of all."""
 
 import asyncio
 from typing import Final

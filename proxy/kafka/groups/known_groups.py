@@ -12,7 +12,7 @@ class KnownGroups:
 
     Parameters:
         table: what is stored.
-        active: ids of the groups that have members, or will; `recount` is told when that changes.
+        active: ids of the groups that have members, or will; `recount` follows a change.
 
     Attributes:
         unstored: ids that count, and are not stored.
@@ -37,7 +37,7 @@ class KnownGroups:
         return [*self._table.groups, *self.unstored]
 
     def expect(self, group_id: str, stored: "asyncio.Future[None]") -> None:
-        """A commit is on its way: from now on there is such a group, if it does not fail."""
+        """A commit begins: from now on there is such a group, if it does not fail."""
         self._coming[group_id] += 1
         self.recount(group_id)
 

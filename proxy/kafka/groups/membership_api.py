@@ -15,9 +15,9 @@ from proxy.kafka.request_order import Answered
 
 #: From these versions on: the name of the protocol may be null (KIP-559),
 _NULLABLE_NAME_FROM: Final = 7
-#: a new member is told its id before it joins (KIP-394),
+#: a new member gets its id before it joins (KIP-394),
 _MEMBER_ID_REQUIRED_FROM: Final = 4
-#: a leader can be told not to assign anything (KIP-814),
+#: a leader can skip the assignment (KIP-814),
 _SKIP_ASSIGNMENT_FROM: Final = 9
 #: SyncGroup says the protocol (KIP-559),
 _PROTOCOL_IN_SYNC_FROM: Final = 5
@@ -61,7 +61,7 @@ class MembershipApi:
         return _joined_later(header, waiter)
 
     def sync_group(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
-        """Answer SyncGroup, when the group's leader has said who reads what."""
+        """Answer SyncGroup, when the group's leader has assigned the partitions."""
         request = read_request(header, frame)
         protocol_type = getattr(request, "protocol_type", None)
         protocol_name = getattr(request, "protocol_name", None)
@@ -110,11 +110,11 @@ class MembershipApi:
         members = tuple(
             response.part(
                 "MemberResponse",
-                member_id=who.member_id,
-                group_instance_id=who.instance_id,
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
                 error_code=code,
             )
-            for who, code in zip(leaving, errors, strict=False)
+            for each, code in zip(leaving, errors, strict=False)
             if many
         )
         return response.encode(header.correlation_id, error_code=error, members=members)

@@ -28,10 +28,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Lets offsets leave that nobody needs.
+    """Expires offsets that no group needs.
 
     Attributes:
-        coordinator: tells the groups' states.
+        coordinator: knows the groups' states.
         offsets: what is stored.
         clock_ms: the time, in ms since 1970.
     """
@@ -52,20 +52,20 @@ class Expiry:
                     checked = now
                     await self.check()
             except Exception as error:  # noqa: BLE001 - what goes wrong once is tried again
-                LINES.write(_log, "error", "upkeep of consumer groups failed", kind_of(error),
+                LINES.write(_log, "error", "maintenance of consumer groups failed", kind_of(error),
                             error, error=repr(error))  # fmt: skip
 
     async def check(self) -> None:
         """Let go of offsets that have expired, and of groups that are empty.
 
         See GroupCoordinatorShard.cleanupGroupMetadata. Those of a topic leave when it is deleted,
-        and only then: one whose deletion is under way may yet stay.
+        and only then: one that is being deleted may yet stay.
         """
         ids = list(self.offsets.table.groups)
         for start in range(0, len(ids), _GROUPS_AT_ONCE):
             records = [self._leaving(each) for each in ids[start : start + _GROUPS_AT_ONCE]]
             writes = [self.offsets.write(each) for each in records if each is not None]
-            # What fails is told by who stores it, and tried again the next time.
+            # The store logs a failure; the next run tries again.
             await asyncio.gather(*writes, return_exceptions=True)
             await asyncio.sleep(0)
 
@@ -73,13 +73,13 @@ class Expiry:
         """What is to leave of a group; None: nothing."""
         stored = self.offsets.table.groups.get(group_id)
         if stored is None or self.offsets.is_busy(group_id):
-            return None  # while something is on its way it is not known what the group will have
+            return None  # with a record in flight it is unknown what the group will have
         expired = {topic: tuple(self._expired(group_id, stored, topic)) for topic in stored.topics}
         leaving = tuple((topic, numbers) for topic, numbers in expired.items() if numbers)
         left = any(len(expired[topic]) < len(part.offsets) for topic, part in stored.topics.items())
         if not left and self.coordinator.state(group_id) is State.EMPTY:
             if group_id in self.coordinator.active:
-                return None  # somebody is about to join
+                return None  # a member is about to join
             _log.info("group removed: it has no members and no offsets", group=group_id)
             return RemoveGroup(group_id)
         if leaving:
@@ -88,7 +88,7 @@ class Expiry:
         return None
 
     def _expired(self, group_id: str, stored: StoredGroup, topic: str) -> Iterator[int]:
-        """The partitions of a topic whose offsets may leave (ClassicGroup, KIP-211)."""
+        """The partitions of a topic with expired offsets (ClassicGroup, KIP-211)."""
         group = self.coordinator.active.get(group_id)
         state = self.coordinator.state(group_id)
         if group is not None and (group.unsaved or group.reads(topic)):

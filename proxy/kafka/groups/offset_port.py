@@ -13,10 +13,10 @@ class Offsets(Protocol):
 
     @property
     def table(self) -> OffsetTable:
-        """What is stored, as it may be told."""
+        """What is stored, and may be returned."""
 
     def write(self, record: Record) -> "asyncio.Future[None]":
-        """Store a record, behind all that were given before.
+        """Store a record, after all that were given before.
 
         Returns:
             Done when it is stored and `table` says it; OffsetsFailedError where it is not.
@@ -26,7 +26,7 @@ class Offsets(Protocol):
         """
 
     def is_busy(self, group: str) -> bool:
-        """Whether records of a group are on their way."""
+        """Whether records of a group are being stored."""
 
     async def settled(self) -> None:
         """Wait until all that was given to `write` so far is stored, or has failed."""

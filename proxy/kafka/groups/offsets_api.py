@@ -55,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 #: Topic name, and its partitions with their codes.
 _Codes = list[tuple[str, list[tuple[int, ErrorCode]]]]
-#: Topic name, the partitions to tell of, and what the group committed for the topic.
+#: Topic name, the partitions to return, and what the group committed for the topic.
 _Asked = tuple[str, Sequence[int], dict[int, CommittedOffset]]
 
 
@@ -63,7 +63,7 @@ class OffsetsApi:
     """Answers the requests named above.
 
     Parameters:
-        engine: tells which topics there are.
+        engine: has the topics.
         coordinator: the groups.
         offsets: what is stored.
         clock_ms: the time, in ms since 1970.
@@ -143,7 +143,7 @@ class OffsetsApi:
     # ------------------------------------------------------------------ OffsetFetch
 
     def offset_fetch(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
-        """Answer OffsetFetch, behind all commits that came before it."""
+        """Answer OffsetFetch, after all commits that came before it."""
         return self._fetched(header, read_fetch(header, frame), slot)
 
     async def _fetched(self, header: RequestHeader, asked: list[FetchGroup], slot: Slot) -> None:
@@ -161,17 +161,17 @@ class OffsetsApi:
     async def _group(
         self, version: int, asked: FetchGroup, growing: GrowingResponse
     ) -> list[bytes]:
-        """A group's part of the answer; only the error where it cannot be told."""
+        """A group's part of the answer; only the error where there is one."""
         error = ErrorCode.coordinator_not_available
         if not self._coordinator.closed:
             topics = self._fetch(asked)
             found = await _topics(version, asked.group_id, topics, growing)
             if found is not None:
                 return found
-            LINES.write(_log, "warning", "offsets not told: too many at once", asked.group_id,
+            LINES.write(_log, "warning", "offsets not returned: too many at once", asked.group_id,
                         group=asked.group_id)  # fmt: skip
             error = ErrorCode.invalid_request
-        # The oldest version tells errors of partitions only.
+        # The oldest version has errors of partitions only.
         parts = [write_group_head(version, asked.group_id, len(asked.topics or ()))]
         for name, partitions in asked.topics or ():
             parts.append(write_topic_head(version, name, len(partitions)))
@@ -181,7 +181,7 @@ class OffsetsApi:
         return parts
 
     def _fetch(self, asked: FetchGroup) -> list[_Asked]:
-        """Topics with the partitions that are to be told, and what is known of them."""
+        """Topics with the partitions to return, and their offsets."""
         stored = self._offsets.table.groups.get(asked.group_id)
         if asked.topics is not None:
             return [(name, each, self._offsets_of(stored, name)) for name, each in asked.topics]
@@ -249,7 +249,7 @@ def _java_length(text: str) -> int:
 
 
 def _each_once(asked: list[FetchGroup]) -> list[FetchGroup]:
-    """A group that is asked for again in the same words is told of once."""
+    """Drop a group that is requested again in the same words."""
     seen: dict[tuple[object, ...], FetchGroup] = {}
     for each in asked:
         topics = each.topics

@@ -10,7 +10,7 @@ CONSUMER = "consumer"
 
 #: Subscriptions that differ: bytes of them that are read for one generation, on the event loop,
 _BYTES_MAX: Final = 64 << 10
-#: and how many are compared with those that come behind.
+#: and how many are compared with those that follow.
 _KNOWN_MAX: Final = 16
 
 

@@ -37,12 +37,12 @@ class ScriptedCluster(Cluster):
         self.away = False
         self._under_way = 0
 
-    async def any_link(self) -> BrokerConnection:
+    async def any_connection(self) -> BrokerConnection:
         if self.away:
             raise UpstreamAwayError("nobody answers")
-        return await self._link(FIRST)
+        return await self._connection(FIRST)
 
-    async def _link(self, address: Address) -> BrokerConnection:
+    async def _connection(self, address: Address) -> BrokerConnection:
         return cast("BrokerConnection", SimpleNamespace(address=address))
 
     async def _asked(
