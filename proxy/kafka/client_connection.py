@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Final, Protocol, cast
 
 import structlog
+from typing_extensions import override
 
 from pidlease.kafka.codec.primitives import (
     INT32,
@@ -238,8 +239,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ life cycle
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BaseProtocol`."""
         # uvloop's transports are asyncio's in all but name.
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
@@ -249,8 +250,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             LINES.write(_log, "warning", "too many connections", self.host, peer=self.peer)
             self.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """See `asyncio.BaseProtocol`."""
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._write_paused = False
         self._take_back_untaken()
@@ -308,14 +309,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ reading
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """See `asyncio.BufferedProtocol`."""
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
             return memoryview(self._frame)[self._filled :]
         return memoryview(self._buffer)[self._end :]
 
+    @override
     def buffer_updated(self, nbytes: int) -> None:
-        """See `asyncio.BufferedProtocol`."""
         self.last_read = monotonic()
         frame = self._frame
         if frame is None:
@@ -330,8 +331,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.budget.arrived(len(frame))
             self._take(frame)
 
+    @override
     def eof_received(self) -> bool:
-        """See `asyncio.BufferedProtocol`: close, as Kafka does."""
         self.flush()
         return False
 
@@ -462,15 +463,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._frame is None:
             self._read_frames()
 
+    @override
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`: the client does not take its answers."""
         self._write_paused = True
         self.write_paused_at = monotonic()
         self.writable.clear()
         self._pause()
 
+    @override
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._write_paused = False
         self._take_back_untaken()
         self.writable.set()

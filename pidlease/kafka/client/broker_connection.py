@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
 
 import structlog
+from typing_extensions import override
 
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.api import SENT_VERSIONS
@@ -158,14 +159,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ asyncio's side
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BaseProtocol`."""
         # uvloop's transports are asyncio's in all but name.
         self._transport = cast(asyncio.Transport, transport)
         self._watch = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._transport = None
         self.paused = False
         if self._watch is not None:
@@ -176,17 +177,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._complete(self._waiting.popleft().answered, error)
         self._changed()
 
+    @override
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self.paused = True
 
+    @override
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self.paused = False
         self._changed()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """See `asyncio.BufferedProtocol`."""
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
         frame = self._frame
         if frame is None:
             return memoryview(self._buffer)[self._filled :]
@@ -195,8 +196,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
             frame += bytes(min(self._frame_size, 2 * len(frame)) - len(frame))
         return memoryview(frame)[self._filled :]
 
+    @override
     def buffer_updated(self, nbytes: int) -> None:
-        """See `asyncio.BufferedProtocol`."""
         self._filled += nbytes
         if self._frame is None:
             self._take_frames()
@@ -204,8 +205,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
             frame, self._frame, self._filled = self._frame, None, 0
             self._answer(frame)
 
+    @override
     def eof_received(self) -> bool:
-        """See `asyncio.BufferedProtocol`."""
         return False
 
     def _take_frames(self) -> None:
