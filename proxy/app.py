@@ -83,7 +83,6 @@ class App:
             lambda: Parts(self._side, self._engine, self._listener),
         )  # fmt: skip
         if settings.faults:
-            _log.warning("faults are on: this server will fail on purpose", plan=settings.faults)
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
         self._engine: Engine | None = None
         self._listener: KafkaListener | None = None
@@ -115,6 +114,9 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if self._settings.faults:
+            _log.warning("faults are on: this server will fail on purpose",
+                         plan=self._settings.faults)  # fmt: skip
         signalled = asyncio.create_task(stop.wait())
         start = asyncio.create_task(self._start())
         await asyncio.wait({signalled, start}, return_when=asyncio.FIRST_COMPLETED)
