@@ -16,7 +16,7 @@ class PidBlock:
         first: the first number in it.
         count: how many there are.
         taken_ms: when it was taken, in ms since 1970; never later than any lease out of it.
-        owner: who took it.
+        owner: the server that took it.
     """
 
     first: int
@@ -26,7 +26,7 @@ class PidBlock:
 
     @property
     def end(self) -> int:
-        """The first number behind the block."""
+        """The first number after the block."""
         return self.first + self.count
 
 
@@ -52,14 +52,14 @@ class BlockAges:
 
     @property
     def end(self) -> int:
-        """The first number behind all recorded blocks."""
+        """The first number after all recorded blocks."""
         return self._blocks[-1].end if self._blocks else 1
 
     def add(self, block: PidBlock) -> None:
         """Record a block.
 
         Raises:
-            ValueError: it does not lie behind all others.
+            ValueError: it does not lie after all others.
         """
         if block.first < self.end:
             raise ValueError(f"block {block.first} does not follow {self.end}")

@@ -1,4 +1,4 @@
-"""The verdict on a batch: pure, one place, for all doors.
+"""The verdict on a batch: pure, one place, for all listeners.
 
 The order of the rules matters and is the design's. Each was tried against the model of the
 protocol; the comments name the trace that a simpler rule loses to.
@@ -30,7 +30,7 @@ class Age(enum.Enum):
 
     YOUNG: younger than the lease length. Nothing of it can have expired, so a producer of which
     nothing is known never wrote. OLD: its state may have expired. NEVER: no block was ever
-    recorded that holds it; nobody leased it here.
+    recorded that holds it; it was never leased here.
     """
 
     YOUNG = "young"
@@ -46,7 +46,7 @@ class Verdict(NamedTuple):
         offset: of a duplicate among the last five batches; -1 where it is not known (any more).
         expected: the sequence that would be admitted (gap and overlap); -1 otherwise.
         generation: the stored generation (fenced and malformed); -1 otherwise.
-        differs: a duplicate by its numbers whose bytes are others (logged and counted).
+        differs: a duplicate by its numbers with other bytes (logged and counted).
         reason: for malformed, what was wrong.
     """
 
@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
 
 
 #: The longest batch where numbers wrap. No real one comes near; but five of half the number
-#: space would meet themselves on the way round, and one could not be told from a step back.
+#: space would wrap around into themselves, and one would look like a step back.
 WRAPPING_SPAN_MAX: Final = 2**28
 
 ADMIT: Final = Verdict(Kind.ADMIT)
@@ -95,7 +95,7 @@ def judge(
     if batch.generation < granted:
         return Verdict(Kind.FENCED, generation=granted)
     if 0 <= granted < batch.generation:
-        # Nobody was granted it: let in, it would fence the one who was granted the last.
+        # It was not granted: let in, it would fence the producer that was granted the last.
         reason = f"generation {batch.generation} was not granted; the last one was {granted}"
         return Verdict(Kind.MALFORMED, generation=granted, reason=reason)
     if state is None:
@@ -166,7 +166,7 @@ def _judge_numbers(rules: Rules, state: ProducerState, batch: Batch) -> Verdict:
 
 
 def _is_behind(rules: Rules, sequence: int, mark: int) -> bool:
-    """Whether a sequence lies below a mark; with wrapping numbers, in the half space behind it."""
+    """Whether a sequence lies below a mark; with wrapping numbers, in the half space below it."""
     if not rules.wraps:
         return sequence < mark
     modulus = rules.sequence_max + 1

@@ -24,7 +24,7 @@ class LogConfig:
 
     Attributes:
         segment_bytes: a new segment is begun where the last would grow beyond this.
-        retention_ms: segments whose records are all older leave; -1: never.
+        retention_ms: segments with only older records are removed; -1: never.
         retention_bytes: the oldest segments leave while a partition is larger; -1: never.
         fsync: when an append counts.
     """

@@ -47,7 +47,7 @@ WIDE: Final = Layout(struct.Struct("<qqq"), struct.Struct("<qqqI"), struct.Struc
 _ARRIVAL: Final = struct.Struct("<q")
 _NARROW_HEAD: Final = NARROW.head.size
 _WIDE_HEAD: Final = WIDE.head.size
-#: Where the fourth batch ends: what is kept behind a new one.
+#: Where the fourth batch ends: what is kept after a new one.
 _NARROW_KEPT: Final = NARROW.size - NARROW.batch.size
 _WIDE_KEPT: Final = WIDE.size - WIDE.batch.size
 #: Generation and H: what judging the next batch takes.

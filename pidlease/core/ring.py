@@ -55,7 +55,7 @@ class LeaseRing:
         return self._gone
 
     def read(self, position: int, limit: int) -> tuple[int, list[int]]:
-        """PIDs from a position on, for who reads the ring in parts while it changes.
+        """Return PIDs from a position on, to read the table in parts while it changes.
 
         Parameters:
             position: as `head` counts; entries before the head are left out, they have gone.

@@ -26,18 +26,18 @@ class Rules:
     """One policy's row.
 
     Attributes:
-        policy: whose row this is.
+        policy: the policy of this row.
         sequence_max: the largest sequence number.
         generation_max: the largest generation.
         wraps: sequence_max is followed by 0 (Kafka's 31-bit numbers).
         restarts: a higher generation starts at 0 again, by any step up; otherwise the numbers
             go on and the generation may only be one higher, or granted.
-        holes: a sequence beyond H + 1 is admitted.
+        holes: gaps are allowed: a sequence beyond H + 1 is admitted.
         ranges: a batch may hold fewer records than its range has numbers: a copier's source has
-            holes, and so have ids that a producer brings from elsewhere.
+            gaps, and so have ids that a producer brings from elsewhere.
         low_mark: below the lowest sequence admitted in this generation is a gap, not a duplicate.
-        start_young: where a PID may start whose block is younger than the lease.
-        start_old: the same for a PID whose block is older. (A PID of no recorded block is
+        start_young: where a PID may start while its block is younger than the lease.
+        start_old: where it may start when its block is older. (A PID of no recorded block is
             unknown, but for producers with a name of their own.)
     """
 
@@ -104,7 +104,7 @@ EPOCH: Final = Rules(
     start_old=Start.AT_ZERO,
 )
 
-#: The policies that a door may bring. The writer is the proxy's own and is never judged.
+#: The policies that a listener may bring. The writer is the proxy's own and is never judged.
 RULES: Final = {rules.policy: rules for rules in (STRICT, KAFKA, MONOTONIC, EPOCH)}
 
 # By plain numbers: hashing a member of an enum calls Python, and this is asked for each batch.
@@ -112,5 +112,5 @@ _BY_POLICY: Final = {int(policy): rules for policy, rules in RULES.items()}
 
 
 def rules_of(pid: int) -> Rules | None:
-    """The row of a PID's policy; None where no door may bring such a PID."""
+    """The row of a PID's policy; None where no listener may bring such a PID."""
     return _BY_POLICY.get(pid >> POLICY_SHIFT) if pid & N_MASK else None

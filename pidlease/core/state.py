@@ -16,7 +16,7 @@ UNKNOWN_CRC: Final = 0xFFFFFFFF
 
 
 class Batch(NamedTuple):
-    """The identity of a batch, as a door brings it.
+    """The identity of a batch, as a listener brings it.
 
     Attributes:
         generation: the producer's fence number.
@@ -62,7 +62,7 @@ class ProducerState(NamedTuple):
 
 
 def next_sequence(rules: Rules, high: int) -> int:
-    """The sequence that follows `high`: H + 1, or 0 behind Kafka's 2^31 - 1."""
+    """The sequence that follows `high`: H + 1, or 0 after Kafka's 2^31 - 1."""
     return 0 if rules.wraps and high == rules.sequence_max else high + 1
 
 
@@ -84,8 +84,8 @@ def fold(
     """Apply a batch that stands in the log. Never judges: the log is the truth.
 
     The generation is the highest seen, and within it the last batch wins; a batch of a lower
-    generation changes nothing. Where who was forgotten begins at 0 again within its generation
-    (policy epoch), that stands in the log: what was kept is not what the producer goes on from,
+    generation changes nothing. Where a forgotten producer begins at 0 again within its generation
+    (policy epoch), that is in the log: what was kept is not what the producer goes on from,
     and its next requests are no duplicates of the ones before.
 
     Parameters:
@@ -112,7 +112,7 @@ def fold(
 def keep_low(rules: Rules, lowest: int, high: int) -> int:
     """The low mark of numbers that wrap, when H has moved on.
 
-    It is dragged along once it is half the number space behind, where it means nothing.
+    It moves up once it is half the number space below, where it has no meaning.
     """
     modulus = rules.sequence_max + 1
     half = modulus >> 1

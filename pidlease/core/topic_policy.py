@@ -1,4 +1,4 @@
-"""What a topic takes: whether batches are judged at all, by which policies, and who may begin.
+"""The batches that a topic allows: deduplication on or off, policies, first sequence numbers.
 
 Pulsar switches deduplication by namespace and topic (`isDeduplicationEnabled`); allowed policies
 and the rule for the first batch are ours.
@@ -12,7 +12,7 @@ from pidlease.core.rules import RULES
 
 _COMPACTED: Final = (
     "the topic's cleanup.policy is compact (or cannot be asked for), which removes records that say"
-    " who sent what; use a topic that is not compacted"
+    " their identity headers; use a topic that is not compacted"
 )
 #: What a batch without a PID counts as, beside the numbers of the policies.
 NO_PID: Final = 0
@@ -25,10 +25,10 @@ class TopicPolicy:
     Attributes:
         deduplication: off lets every batch through. It is known of all the same, so that judging
             goes on from there when it is on again.
-        allowed: numbers of the policies whose batches are taken, and `NO_PID`.
+        allowed: numbers of the policies with allowed batches, and `NO_PID`.
         starts_at_zero: a producer of which nothing is known begins at 0, also where its policy
             would let it begin anywhere.
-        compacted: whether records are removed by their keys: then those that say who sent what
+        compacted: whether records are removed by their keys: then those with identity headers
             might go, and only what stands in a batch's header is kept.
     """
 

@@ -1,1 +1,1 @@
-"""Judge, append, apply: what happens to a batch between a door and a log."""
+"""The engine: validates, appends and applies batches, between the listeners and the log."""

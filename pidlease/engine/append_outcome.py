@@ -1,4 +1,4 @@
-"""What becomes of a batch, in words that every door can translate."""
+"""Outcomes of batches, for every listener to translate."""
 
 import enum
 from collections.abc import Callable
@@ -18,12 +18,12 @@ FENCED_FOR_EVER: Final = RELEASED
 class Status(enum.Enum):
     """How a batch ended.
 
-    The first seven are the design's results. FAILED: not in the log, nor is anything of this
-    producer behind it; try again. STOPPED: the partition takes no appends. NO_LEASE: the
-    producer would need a slot of the lease ring, and all are taken; try again later. FORBIDDEN:
-    the topic does not take batches of this policy. SESSION_ENDED: of a producer that had an error
-    on this connection, after which nothing of it is judged there. REFUSED: the log behind did not
-    take it, for a reason of its own. NOT_OWNER: another server writes to this partition now.
+    The first seven are verdicts of the validation. FAILED: not in the log, nor is any later batch
+    of this producer; try again. STOPPED: the partition accepts no appends. NO_LEASE: the lease
+    table is full; try again later. FORBIDDEN: the topic does not allow batches of this policy.
+    SESSION_ENDED: the producer had an error on this connection, so none of its later batches is
+    validated there. REFUSED: Kafka did not append it, for a reason of its own. NOT_OWNER: another
+    server writes to this partition now.
     """
 
     APPENDED = "appended"
@@ -46,12 +46,12 @@ class Outcome(NamedTuple):
     """How a batch ended, with what a client may want to know.
 
     Attributes:
-        status: how.
-        offset: of its first record; -1 where it is not in the log, or not known any more.
+        status: how it ended.
+        offset: the offset of its first record; -1 where it is not in the log, or forgotten.
         expected: the sequence that would be admitted (gap, overlap); else -1.
         generation: the stored generation (fenced, malformed); else -1.
         reason: for a person.
-        code: Kafka's error code, where it is another one than the status has.
+        code: Kafka's error code, where it differs from the status's own.
     """
 
     status: Status
@@ -75,8 +75,8 @@ STATUS_OF: Final = {
 }
 
 
-def told_as(verdict: Verdict) -> Outcome:
-    """A verdict that is no admission, with what to do about it."""
+def refusal_of(verdict: Verdict) -> Outcome:
+    """Return the outcome of a batch that is not admitted, with what to do about it."""
     kind, offset, expected, generation, _, reason = verdict
     if kind is Kind.FENCED and generation >= FENCED_FOR_EVER:
         reason = "fenced: its name has another PID now, or none; lease by the name"

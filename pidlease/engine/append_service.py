@@ -1,4 +1,4 @@
-"""Appends by doors that make the batches themselves: records in, an outcome out."""
+"""Appends of listeners that make the batches themselves: a batch in, an outcome out."""
 
 import asyncio
 from functools import partial
@@ -29,7 +29,7 @@ class AppendService:
 
     def __init__(self, engine: Engine) -> None:
         self.engine: Final = engine
-        #: Appends under way by what stands for a name: it may wait for the log to be read.
+        #: Running appends for each number of a producer name.
         self._open: dict[int, int] = {}
 
     async def append(
@@ -42,40 +42,40 @@ class AppendService:
     ) -> Outcome:
         """Append a batch.
 
-        Who stops waiting does not stop the append.
+        The append goes on when the caller stops waiting.
 
         Parameters:
-            partition: where to.
-            data: a record batch v2; where there is an identity, it stands in its first record.
-            identity: who sends it; None: nobody, it is a plain append.
+            partition: where to append.
+            data: a record batch v2; its first record holds the identity, if there is one.
+            identity: the identity of its producer; None: a plain append without one.
             repeatable: whether the same request makes the same content, by `crc_of_send`. Where
                 not, the content is not compared with what it repeats.
 
         Returns:
-            What became of it.
+            The outcome.
 
         Raises:
             CorruptBatchError: `data` is no intact batch.
-            InvalidBatchError: it may not stand in a log.
+            InvalidBatchError: it must not be in a log.
         """
         header = read_header(data)
         check_intact(header, data)
         check_from_client(header)
-        told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        completed: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         policy = None
         if identity is not None and partition.judging:
             policy = Policy.EPOCH if identity.name else policy_of(identity.pid)
 
         def done(outcome: Outcome) -> None:
             partition.counts.by_http[policy, outcome.status] += 1
-            if not told.done():  # who asked has gone away
-                told.set_result(outcome)
+            if not completed.done():  # the caller may have gone away
+                completed.set_result(outcome)
 
         if identity is None:
             partition.produce(-1, header, data, batch_of(header), done)
         else:
             self._produce(partition, header, data, identity, done, repeatable=repeatable)
-        return await told
+        return await completed
 
     def _produce(self, partition: Partition, header: BatchHeader, data: bytearray,
                  identity: Identity, done: Done, *, repeatable: bool) -> None:  # fmt: skip
@@ -89,7 +89,7 @@ class AppendService:
         partition.produce(pid, header, data, identified(identity, header, crc), done)
 
     def _close(self, pid: int, done: Done, outcome: Outcome) -> None:
-        """An append by a name is done; where nothing of it was admitted, nothing is known of it."""
+        """Complete an append by name, and drop the name's number if nothing was admitted."""
         self._open[pid] -= 1
         if not self._open[pid]:
             del self._open[pid]

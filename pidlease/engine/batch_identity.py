@@ -1,4 +1,4 @@
-"""Whose a batch is, and under which numbers: by its header, or by the first record's."""
+"""The producer and the sequence numbers of a batch: by its header, or its first record."""
 
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ class BatchIdentity(NamedTuple):
     """A batch's producer, and the batch's identity.
 
     Attributes:
-        pid: the PID, or what stands for a producer id of policy epoch.
-        batch: the identity that it is judged by.
+        pid: the PID, or the number of a producer name of policy epoch.
+        batch: the identity that it is validated by.
     """
 
     pid: int
@@ -23,19 +23,19 @@ class BatchIdentity(NamedTuple):
 
 
 def batch_of(header: BatchHeader) -> Batch:
-    """The identity that Kafka's numbering gives a batch (policy kafka), from its header alone."""
+    """Return the identity of a batch of policy kafka, from its header alone."""
     first = header.base_sequence
     last = (first + header.last_offset_delta) & 0x7FFFFFFF
     return Batch(header.producer_epoch, first, last, header.records, header.crc)
 
 
 def identified(identity: Identity, header: BatchHeader, crc: int) -> Batch:
-    """The identity of a batch that brings it in its first record.
+    """Return the identity of a batch that has it in its first record.
 
     Parameters:
         identity: what the record says.
-        header: of the batch, as it stands under the writer.
-        crc: what its content is compared by: of `writer.crc_of_send`, or UNKNOWN_CRC.
+        header: of the batch, under the writer.
+        crc: compares its content: from `crc_of_send`, or UNKNOWN_CRC.
     """
     name, generation, first, last = identity[1:5]
     # A producer of policy epoch counts requests, whatever they hold.
@@ -43,12 +43,12 @@ def identified(identity: Identity, header: BatchHeader, crc: int) -> Batch:
     return Batch(generation, first, last, records, crc)
 
 
-def whose(logged: LoggedBatch, names: ProducerNames) -> BatchIdentity | None:
-    """Whose a batch of the log is; None: it was sent without a PID, or under none of ours.
+def identity_of(logged: LoggedBatch, names: ProducerNames) -> BatchIdentity | None:
+    """Return the identity of a batch of the log; None: it has no PID, or none of pidlease.
 
     Parameters:
         logged: the batch.
-        names: gets the producer id, where it is one.
+        names: gets the producer name, where the batch has one.
     """
     header, identity = logged
     if identity is None:
@@ -59,5 +59,5 @@ def whose(logged: LoggedBatch, names: ProducerNames) -> BatchIdentity | None:
 
 
 def no_policy(pid: int) -> str:
-    """What is said of a PID that nobody can have leased."""
+    """Return the reason to refuse a PID that cannot have been leased."""
     return f"PID {pid} belongs to no policy; lease one by InitProducerId, or POST /v1/leases"

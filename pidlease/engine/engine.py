@@ -1,4 +1,4 @@
-"""The engine as the doors see it: topics, their partitions, leases; start and stop."""
+"""The engine as the listeners see it: topics, partitions, leases; start and stop."""
 
 import asyncio
 import time
@@ -45,7 +45,7 @@ __all__ = [
     "wall_clock_ms",
 ]
 
-#: Tells which partitions the log does not have, for certain, asked after it is called.
+#: Returns the partitions that the log certainly does not have, by a request after the call.
 AskLog = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Set[TopicPartition]]]
 
 #: How long a stop waits for what is in flight.
@@ -63,7 +63,7 @@ class EngineConfig:
         ring_capacity: slots of the lease ring.
         judging: off lets every batch through as if it had no PID.
         partitions_max: partitions of all topics together.
-        keeper: when things are done that are done from time to time.
+        maintenance: how often background work is done.
     """
 
     lease_ms: int = 24 * 3600 * 1000
@@ -79,7 +79,7 @@ def wall_clock_ms() -> int:
 
 
 class Engine:
-    """Everything between the doors and the log.
+    """Everything between the listeners and the log.
 
     Parameters:
         store: the logs.
@@ -107,16 +107,16 @@ class Engine:
         self.counts: Final = Counts()
         #: The producer ids of policy epoch that are known.
         self.names: Final = snapshots.names
-        asking = coordination.pool or pool
+        coordination_pool = coordination.pool or pool
         self.leases: Final = Leases(
             coordination.sequence,
-            asking,
+            coordination_pool,
             clock_ms,
             lease_ms=config.lease_ms,
             capacity=config.ring_capacity,
             names=self.names,
         )
-        self.naming: Final = NamedLeases(coordination.names, asking, self.leases)
+        self.naming: Final = NamedLeases(coordination.names, coordination_pool, self.leases)
         self._store = store
         self._snapshots = snapshots
         #: The threads for blocking work.
@@ -131,7 +131,7 @@ class Engine:
         self._following = TopicSync(self._table, self.leases, pool)
         self.topics: Final = self._table.topics
         self._partitions: Final = self._table.partitions
-        #: Whether requests are taken; set when a door is open, and false again before it closes.
+        #: Whether requests are accepted; set when a listener opens, and reset before it closes.
         self.ready = False
         #: Whether a stop has been announced: requests are still taken, and better sent elsewhere.
         self.leaving = False
@@ -143,7 +143,7 @@ class Engine:
     # ------------------------------------------------------------------ life cycle
 
     async def start(self) -> None:
-        """Recover. `ready` is for whoever opens the doors.
+        """Recover. `ready` is for the opener of the listeners.
 
         Raises:
             SequenceError: the PID sequence cannot be read, or gives no block.
@@ -168,7 +168,7 @@ class Engine:
     async def stop(self) -> None:
         """Wait for what is in flight, take a snapshot, close the log.
 
-        The doors take nothing new when this is called.
+        The listeners accept nothing new when this is called.
         """
         self.ready = False
         with suppress(TimeoutError):
@@ -196,7 +196,7 @@ class Engine:
 
     @property
     def on_topic_deleted(self) -> list[Callable[[Topic], Coroutine[Any, Any, None]]]:
-        """Who is told of a deleted topic, before its name can be used again."""
+        """Callbacks for a deleted topic, called before its name can be used again."""
         return self._table.on_deleted
 
     @property
@@ -266,7 +266,7 @@ class Engine:
         return await self.ask_log(places)
 
     async def create_topic(self, topic: Topic) -> None:
-        """Make a topic, durably; also when who asked for it goes away meanwhile.
+        """Create a topic, durably, even when the caller goes away meanwhile.
 
         Raises:
             TopicExistsError: there is one of that name.
@@ -310,7 +310,7 @@ class Engine:
 
         Raises:
             UnknownTopicError: there is none of that name.
-            ValueError: a setting makes no sense.
+            ValueError: a setting is invalid.
             OSError: they could not be made durable.
         """
         await self.change_topic(name, lambda _: dict(overrides))
@@ -320,12 +320,12 @@ class Engine:
 
         Parameters:
             name: the topic's.
-            change: makes all of its new settings of all of its old ones, and checks them; nobody
-                else changes them meanwhile. What it raises is raised, and nothing has changed.
+            change: makes all of its new settings of all of its old ones, and checks them; no other
+                change runs meanwhile. What it raises is raised, and nothing has changed.
 
         Raises:
             UnknownTopicError: there is none of that name.
-            ValueError: a setting makes no sense.
+            ValueError: a setting is invalid.
             OSError: they could not be made durable.
         """
         await self._table.change(self._table.alter(name, change))

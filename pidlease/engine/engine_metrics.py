@@ -22,7 +22,7 @@ def engine_metrics(engine: Engine) -> Iterable[Metric]:
     yield from _ways_into_the_log(engine.counts)
     yield from _leases(engine.leases)
     yield metrics.LEASE_SECONDS.histograms(
-        {(door,): each for door, each in engine.counts.lease_seconds.items()}
+        {(listener,): each for listener, each in engine.counts.lease_seconds.items()}
     )
     yield from _snapshots(engine.maintenance)
     yield from _replay(engine.replay)
@@ -63,12 +63,12 @@ def _topics(counts: Counts) -> Iterator[Metric]:
 def _judged(topic: str, counts: TopicCounts) -> Iterator[tuple[tuple[str, ...], float]]:
     for became, total in counts.judged().items():
         by_http = counts.by_http.get(became, 0)
-        for door, count in ((_HTTP, by_http), (_KAFKA, total - by_http)):
+        for listener, count in ((_HTTP, by_http), (_KAFKA, total - by_http)):
             if count > 0:
-                yield (door, topic, *_told(became)), count
+                yield (listener, topic, *_labels(became)), count
 
 
-def _told(became: Became) -> tuple[str, str]:
+def _labels(became: Became) -> tuple[str, str]:
     policy, status = became
     return _policy(policy), status.value.replace(" ", "_")
 

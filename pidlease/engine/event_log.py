@@ -1,13 +1,13 @@
-"""Events of which there may be very many: some of each kind are told, and how many were not."""
+"""Warnings that may be very many: logs some of each kind, and counts the others."""
 
 import time
 from typing import Any, Final
 
 import structlog
 
-#: Of each kind so many are told,
-_TOLD: Final = 10
-#: in a time of so many seconds.
+#: The number of events of each kind that are logged,
+_LOGGED_MAX: Final = 10
+#: in this time.
 _SECONDS: Final = 10.0
 
 _log = structlog.get_logger(__name__)
@@ -23,24 +23,24 @@ class _Window:
 
 
 class EventLog:
-    """Tells warnings; for one event loop.
+    """Logs warnings; for one event loop.
 
     Parameters:
-        told: so many of each kind
-        seconds: in so long.
+        logged_max: how many of each kind to log
+        seconds: in this time.
     """
 
-    def __init__(self, told: int = _TOLD, seconds: float = _SECONDS) -> None:
-        self._told: Final = told
+    def __init__(self, logged_max: int = _LOGGED_MAX, seconds: float = _SECONDS) -> None:
+        self._logged_max: Final = logged_max
         self._seconds: Final = seconds
         self._windows: Final[dict[str, _Window]] = {}
 
-    def tell(self, event: str, **what: Any) -> None:  # noqa: ANN401 - whatever can be told
-        """Tell an event, unless there were many of its kind just now.
+    def warn(self, event: str, **what: Any) -> None:  # noqa: ANN401 - structlog's
+        """Log an event, unless there were many of its kind just now.
 
         Parameters:
-            event: its kind, of which there are few.
-            what: told with it; the first one after some were left out says how many.
+            event: its kind; there are few.
+            what: its values; the first event after some were left out says how many.
         """
         now = time.monotonic()
         window = self._windows.get(event)
@@ -50,7 +50,7 @@ class EventLog:
             if left_out:
                 what["left_out_before"] = left_out
         window.count += 1
-        if window.count <= self._told:
+        if window.count <= self._logged_max:
             _log.warning(event, **what)
         else:
             window.left_out += 1

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import structlog
 
+from pidlease.core.backoff import Backoff
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.topics.topic_table import TopicTable
@@ -29,9 +30,8 @@ _SETTLE_SECONDS: Final = 15.0
 _SETTLED_AT_ONCE: Final = 500
 #: How often it is looked how long anything waits for a snapshot.
 _DELAY_LOOK_SECONDS: Final = 0.005
-#: How long to wait after a failure; twice as long behind each further one, up to the second.
-_FAILURE_SECONDS: Final = 5.0
-_FAILURE_SECONDS_MAX: Final = 60.0
+#: Between failed snapshots.
+_BACKOFF: Final = Backoff(5.0, 60.0)
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ class MaintenanceConfig:
 
     Attributes:
         snapshot_batches: a snapshot after this many appended batches,
-        snapshot_seconds: or after this time, if anything changed; and once more behind the last
+        snapshot_seconds: or after this time, if anything changed; and once more after the last
             change, so that all which are kept have it.
         flush_seconds: how often fsync policy `interval` fsyncs.
         retention_seconds: how often old segments are looked for.
@@ -55,7 +55,7 @@ class MaintenanceConfig:
 
 
 class Maintenance:
-    """The tasks behind the engine.
+    """The background tasks of the engine.
 
     Parameters:
         table: all partitions, and what is known of those that cannot be read yet.
@@ -115,11 +115,11 @@ class Maintenance:
         self._config = config
 
     async def stop(self) -> None:
-        """End, behind what is under way: a thread that writes a snapshot cannot be cancelled."""
+        """End after the running work: a thread that writes a snapshot cannot be cancelled."""
         self._stopping.set()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(outcome, BaseException):
-                _log.error("upkeep had ended", error=repr(outcome))
+                _log.error("maintenance had ended", error=repr(outcome))
 
     async def _pause(self, seconds: float) -> bool:
         """Wait; False when it is time to end."""
@@ -166,7 +166,7 @@ class Maintenance:
             return manifest
 
     async def _snapshot_loop(self) -> None:
-        last, wait = time.monotonic(), _FAILURE_SECONDS
+        last, failures = time.monotonic(), 0
         while await self._pause(_SNAPSHOT_POLL_SECONDS):
             if not self._judging:
                 continue  # nothing is folded: a snapshot would call applied what is not
@@ -180,11 +180,12 @@ class Maintenance:
             try:
                 await self.snapshot()
             except Exception as error:  # noqa: BLE001 - the one before stays, the next is tried
+                failures += 1
+                wait = _BACKOFF.seconds(failures)
                 self._failed(error, wait)
                 await self._pause(wait)
-                wait = min(2 * wait, _FAILURE_SECONDS_MAX)
             else:
-                last, wait = time.monotonic(), _FAILURE_SECONDS
+                last, failures = time.monotonic(), 0
 
     def _failed(self, error: Exception, wait: float) -> None:
         self.snapshot_failures += 1
@@ -246,5 +247,5 @@ class Maintenance:
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - what goes wrong once is tried again
-                LINES.write(_log, "error", "upkeep failed", (work.__name__, kind_of(error)), error,
-                            work=work.__name__, error=repr(error))  # fmt: skip
+                LINES.write(_log, "error", "maintenance failed", (work.__name__, kind_of(error)),
+                            error, work=work.__name__, error=repr(error))  # fmt: skip

@@ -1,9 +1,9 @@
-"""One partition: the one path from a batch to its place in the log.
+"""One partition: the path of every batch, from validation to its acknowledgement.
 
-    produce -> judge (looks at pushed) -> append -> apply (moves persisted) -> answer
+    produce -> judge (by the pushed state) -> append -> apply (to the persisted state) -> complete
 
-Pushed is what was judged and sent to the log, persisted what the log has acknowledged. All of
-this runs on the event loop; only the append itself is elsewhere (`appends.py`).
+The pushed state includes batches that were sent to the log, the persisted state only those that the
+log has acknowledged. All of this runs on the event loop; the appenders do the append itself.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch, ProducerState
 from pidlease.core.topic_policy import TopicPolicy
-from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, told_as
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, refusal_of
 from pidlease.engine.appenders.block_lookup import BlockLookup
 from pidlease.engine.appenders.catch_up import LOST, Parked, ParkedBatches
 from pidlease.engine.appenders.failed_batches import FailedFirsts
 from pidlease.engine.appenders.group_appender import Applied
 from pidlease.engine.batch_identity import no_policy
 from pidlease.engine.partition_context import PartitionContext
-from pidlease.engine.pending_batches import Pending, behind_failed, original, tell
+from pidlease.engine.pending_batches import Pending, after_failed, complete, original
 from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.topic_counts import Counts, TopicCounts
 from pidlease.kafka.records.record_batch import BatchHeader
@@ -42,10 +42,10 @@ from pidlease.storage.errors import (
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
-#: Verdicts that hang on what is known: more may stand in a log that others write to, too.
+#: Verdicts that more of the log could change, where other servers write to it as well.
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
 
-#: The refusal of a batch while another server may have stored what comes before it.
+#: The outcome of a batch while another server may have stored the preceding one.
 _OWNER_UNKNOWN: Final = Outcome(
     Status.FAILED,
     reason="which server serves this partition cannot be known now; send it again",
@@ -101,32 +101,32 @@ class Partition:
         self.table: Final = ProducerTable(name, topic, around.names, log.end_offset)
         self.log = log
         self.policy = TopicPolicy()
-        #: Whether its topic was deleted, or is not seen any more; then no door finds it.
+        #: Whether its topic was deleted, or is not seen any more; then no listener finds it.
         self.gone = False
         self._leases = around.leases
         self._fences = around.leases.fences
         self._formers = around.leases.formers
-        #: What is counted over all partitions, and of its topic.
+        #: The counts over all partitions, and those of its topic.
         self.totals: Final[Counts] = around.counts
         self.counts: Final[TopicCounts] = around.counts.of(name.topic)
         self._clock_ms = around.clock_ms
         self._events: Final = around.events
-        #: Whether anything is judged here.
+        #: Whether batches are validated.
         self.judging: Final = around.judging
         self._pushed: dict[int, Packed] = {}
-        self._flying: dict[int, deque[Pending]] = {}
+        self._in_flight: dict[int, deque[Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
-        #: Whether the log was read again as its owner, when that was last done.
+        #: Whether this server was the owner when it last read the log again.
         self._read_as_owner = True
         self._appends: Final = around.appends(log, self)
         self._shared: Final = self._appends.shared
-        #: Batches of PIDs that another server may have leased; None: there were none yet.
+        #: Batches that wait for a lookup of PID blocks; None: there were none yet.
         self._lookup: BlockLookup | None = None
         self._watchers: set[asyncio.Event] = set()
 
     @property
     def policy(self) -> TopicPolicy:
-        """What the topic takes; it may be changed at any time."""
+        """The batches that the topic allows; may change at any time."""
         return self._policy
 
     @policy.setter
@@ -134,7 +134,7 @@ class Partition:
         self._policy = policy
         self._takes_all = policy.takes_all
 
-    # ------------------------------------------------------------------ judging
+    # ------------------------------------------------------------------ validation
 
     def produce(  # noqa: C901, PLR0912, PLR0915 - the hot path, in one piece
         self,
@@ -176,7 +176,7 @@ class Partition:
             self._look_up(rules, _Submitted(pid, header, data, batch, done))
             return
         if self._shared and not read.log:
-            reading = self._appends.reading_for(pid, flying=pid in self._flying)
+            reading = self._appends.catch_up_for(pid, in_flight=pid in self._in_flight)
             if reading is not None:
                 submitted = _Submitted(pid, header, data, batch, done)
                 self._wait_for(reading, rules, submitted, read._replace(log=True))
@@ -184,7 +184,7 @@ class Partition:
         state = self._pushed.get(pid) or self.table.states.get(pid)
         verdict = self._judge(rules, pid, state, batch)
         if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):
-            done(self._outcome(rules.policy, behind_failed(self._failed.first(pid))))
+            done(self._outcome(rules.policy, after_failed(self._failed.first(pid))))
         elif verdict.kind is not Kind.ADMIT:
             if verdict.kind in _HEARSAY:
                 submitted = _Submitted(pid, header, data, batch, done)
@@ -196,10 +196,10 @@ class Partition:
         else:
             self._pushed[pid] = fold_packed(rules, state, batch, -1, 0)
             pending = Pending(pid, batch, NewBatch(data, header), done)
-            flying = self._flying.get(pid)
-            if flying is None:
-                self._flying[pid] = flying = deque()
-            flying.append(pending)
+            in_flight = self._in_flight.get(pid)
+            if in_flight is None:
+                self._in_flight[pid] = in_flight = deque()
+            in_flight.append(pending)
             if self._failed:
                 self._failed.forget(pid)
             self._appends.push(pending)
@@ -215,7 +215,7 @@ class Partition:
             self._look_up(rules, submitted)
             return True
         if self._shared and not read.log:
-            reading = self._appends.reading_before_refusal(pid)
+            reading = self._appends.catch_up_before_refusal(pid)
             if reading is not None:
                 self._wait_for(reading, rules, submitted, read._replace(log=True))
                 return True
@@ -243,53 +243,53 @@ class Partition:
             read: all that will have been read for it then.
         """
         pid, _, _, batch, done = submitted
-        told = partial(self._told, pid, done) if rules.holes else done
-        again = partial(self.produce, *submitted._replace(done=told), read)
+        completed = partial(self._after_wait, pid, done) if rules.holes else done
+        again = partial(self.produce, *submitted._replace(done=completed), read)
         reading.park(pid, Parked(again, partial(self._give_up, pid, batch, done)))
 
     def _give_up(self, pid: int, batch: Batch, done: Done, outcome: Outcome) -> None:
-        """Answer a batch that cannot be judged now; a following one is no gap."""
+        """Complete a batch that cannot be validated now; the next one is no gap."""
         rules = rules_of(pid)
         if rules is not None:
             self._note_failed(rules, pid, batch)
         done(self._outcome(policy_of(pid), outcome))
 
-    def _told(self, pid: int, done: Done, outcome: Outcome) -> None:
-        """A batch that waited for the log, and whose numbers hold nothing off, is done."""
+    def _after_wait(self, pid: int, done: Done, outcome: Outcome) -> None:
+        """Complete a batch that waited, of a producer with sequence gaps."""
         if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
             self._fail_waiting(pid)
         done(outcome)
 
     def _fail_waiting(self, pid: int) -> None:
-        """A batch of a producer has failed: those of it that wait are not to pass it."""
+        """Fail the waiting batches of a producer, because an earlier one has failed."""
         self._appends.failed(pid)
         if self._lookup is not None:
             self._lookup.fail(pid)
 
     async def sure_of(self, pid: int) -> bool:
-        """Whether all that the log holds of a producer is applied: it is read, or asked for, first.
+        """Catch up with the log, and return whether all batches of a producer are applied.
 
         False: that cannot be known now.
         """
-        reading = self._appends.reading_before_refusal(pid)
+        reading = self._appends.catch_up_before_refusal(pid)
         if reading is None:
             return not self.gone
         known: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def tell(*, sure: bool) -> None:
+        def finish(*, sure: bool) -> None:
             if not known.done():
                 known.set_result(sure and self._knows_all_of(pid))
 
-        reading.park(pid, Parked(partial(tell, sure=True), lambda _: tell(sure=False)))
+        reading.park(pid, Parked(partial(finish, sure=True), lambda _: finish(sure=False)))
         return await known and not self.gone
 
     def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
-        """Tell, and count, what a door has found to be wrong with a batch.
+        """Complete, and count, a batch that a listener refuses.
 
         Parameters:
-            pid: of the batch's header.
-            outcome: what was found.
-            done: told.
+            pid: the producer id of the batch's header.
+            outcome: what is wrong with the batch.
+            done: called with the outcome.
         """
         done(self._outcome(policy_of(pid), outcome))
 
@@ -307,12 +307,12 @@ class Partition:
         return verdict
 
     def _stood_before(self, pid: int, batch: Batch) -> bool:
-        """Whether all of a name's batch came under the PID before: its numbering goes on."""
+        """Return whether a batch was stored under the name's former PID: its numbering goes on."""
         former = self.table.producer(self._formers[pid]) if pid in self._formers else None
         return former is not None and batch.last <= former.high
 
     def _let_through(self, rules: Rules, pid: int, state: Packed | None, batch: Batch) -> Verdict:
-        """Nothing is judged; but of what makes no sense, or nobody leased, nothing can be known."""
+        """Validate without deduplication: reject malformed batches and unleased PIDs."""
         reason = malformed(rules, batch)
         if reason:
             return Verdict(Kind.MALFORMED, reason=reason)
@@ -322,42 +322,42 @@ class Partition:
         return ADMIT
 
     def _no_slot(self, pid: int, rules: Rules, pending: Pending) -> None:
-        """The first batch of a producer for whom the ring has no slot."""
+        """Refuse the first batch of a producer for which the lease table has no slot."""
         if not self._policy.deduplication:
             self._appends.push(Pending(0, *pending.sent))
             return
         if not self.names.name(pid):
-            # What is behind it on the wire is not to pass it. (Nothing that counts from 0 can,
-            # and what stands for its name is another number the next time.)
+            # Later batches on the wire must not overtake it. (Those of a policy that counts from 0
+            # cannot, and a producer name has another number the next time.)
             self._note_failed(rules, pid, pending.batch)
         reason = "all lease slots are taken"
         pending.done(self._outcome(rules.policy, Outcome(Status.NO_LEASE, reason=reason)))
 
     def _note_failed(self, rules: Rules, pid: int, batch: Batch) -> None:
-        """Hold off what comes behind a batch that failed.
+        """Hold off the batches after a failed one.
 
-        Not where holes are allowed: nothing tells there which one comes again, so the door ends
-        the producer's session on its connection.
+        Not where sequence gaps are allowed: nothing shows there which one comes again, so the
+        listener ends the producer's session on its connection.
         """
         if not rules.holes:
             self._failed.note(pid, batch)
 
     def _refuse(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict, done: Done) -> None:
-        """Answer a batch that is not admitted, unless the answer hangs on one in flight."""
+        """Complete a batch that is not admitted, or let it wait for one in flight."""
         kind = verdict.kind
-        flying = self._flying.get(pid)
-        if flying and rules.holes and kind is Kind.OVERLAP:
-            # To wait would let what is behind it pass: nothing here tells that it must not.
+        in_flight = self._in_flight.get(pid)
+        if in_flight and rules.holes and kind is Kind.OVERLAP:
+            # Not wait: later batches would overtake it, because gaps are allowed.
             reason = "what it straddles is not acknowledged yet; connect again, and send it again"
             done(self._outcome(rules.policy, Outcome(Status.FAILED, reason=reason)))
             return
-        if flying and kind in (Kind.DUPLICATE, Kind.OVERLAP):
+        if in_flight and kind in (Kind.DUPLICATE, Kind.OVERLAP):
             durable = self.table.states.get(pid)
             verdict = judge_packed(rules, durable, batch) if durable is not None else verdict
             if durable is None or verdict.kind is not Kind.DUPLICATE:
-                # What it repeats, or straddles, is not acknowledged yet: wait for that answer.
+                # It repeats or straddles a batch that is not acknowledged yet: wait for that one.
                 self.totals.joined += 1
-                original(flying, batch).retries.append((batch, done))
+                original(in_flight, batch).retries.append((batch, done))
                 return
         if verdict.differs:
             self.totals.differing += 1
@@ -365,12 +365,12 @@ class Partition:
                         (self.name, pid), pid=pid, batch=batch,
                         partition=str(self.name))  # fmt: skip
         if kind is not Kind.DUPLICATE:
-            self._tell_refusal(pid, rules, batch, verdict)
-        outcome = told_as(verdict)
+            self._log_refusal(pid, rules, batch, verdict)
+        outcome = refusal_of(verdict)
         done(self._outcome(rules.policy, outcome))
 
-    def _tell_refusal(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict) -> None:
-        self._events.tell(
+    def _log_refusal(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict) -> None:
+        self._events.warn(
             f"a batch was refused: {verdict.kind.value}", topic=self.name.topic,
             partition=self.name.partition, pid=pid, policy=rules.policy.name.lower(),
             generation=batch.generation, known_generation=verdict.generation, first=batch.first,
@@ -384,7 +384,7 @@ class Partition:
     # ------------------------------------------------------------------ appending
 
     def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
-        """Move persisted, in the order of the log (see `appends.Appending`)."""
+        """Apply batches to the persisted state, in the order of the log."""
         now_ms = self._clock_ms()
         counts, table = self.counts, self.table
         self.totals.appends += 1
@@ -406,38 +406,38 @@ class Partition:
             applied.append((pending, Outcome(Status.APPENDED, offset)))
         return applied
 
-    def tell(self, applied: Applied) -> None:
-        """See `appends.Appending`."""
+    def complete(self, applied: Applied) -> None:
+        """Complete applied batches, then the retries that wait for them."""
         self.wake()
         for pending, outcome in applied:
-            tell(pending.done, outcome)
+            complete(pending.done, outcome)
             for batch, done in pending.retries:
                 self._answer_retry(pending.pid, batch, done)
 
     def _land(self, pid: int) -> None:
-        flying = self._flying[pid]
-        flying.popleft()
-        if not flying:
-            del self._flying[pid]
+        in_flight = self._in_flight[pid]
+        in_flight.popleft()
+        if not in_flight:
+            del self._in_flight[pid]
             del self._pushed[pid]
 
     def _answer_retry(self, pid: int, batch: Batch, done: Done) -> None:
-        """Judge a retry again, now that what it waited for is acknowledged."""
+        """Complete a retry, now that the batch it waited for is acknowledged."""
         rules = rules_of(pid)
         state = self.table.states.get(pid)
         verdict = ADMIT if rules is None or state is None else judge_packed(rules, state, batch)
         if rules is None or verdict.kind is Kind.ADMIT:
-            # Cannot be: it repeats or straddles what was just applied. If it is, a retry is safe.
+            # Impossible: it repeats or straddles what was just applied. If not, a retry is safe.
             _log.critical("a joined retry would be admitted", pid=pid, batch=batch, state=state)
             outcome = Outcome(Status.FAILED, reason="send it again")
-            tell(done, self._outcome(policy_of(pid), outcome))
+            complete(done, self._outcome(policy_of(pid), outcome))
             return
-        self._refuse(pid, rules, batch, verdict, partial(tell, done))
+        self._refuse(pid, rules, batch, verdict, partial(complete, done))
 
     # ------------------------------------------------------------------ failing
 
     def fail(self, failed: Applied) -> None:
-        """See `appends.Appending`."""
+        """Fall back to the persisted state, and complete failed batches."""
         self.totals.appends += 1
         self.counts.failed += len(failed)
         for pending, _ in failed:
@@ -445,13 +445,13 @@ class Partition:
                 self._fall_back(pending.pid, pending.batch)
         for pending, outcome in failed:
             policy = policy_of(pending.pid)
-            tell(pending.done, self._outcome(policy, outcome))
+            complete(pending.done, self._outcome(policy, outcome))
             for _, done in pending.retries:
-                tell(done, self._outcome(policy, outcome))
+                complete(done, self._outcome(policy, outcome))
 
     def _fall_back(self, pid: int, batch: Batch) -> None:
-        """Let pushed be persisted again, and remember what comes first when it comes again."""
-        self._flying.pop(pid, None)
+        """Reset the pushed state, and note which batch must come first again."""
+        self._in_flight.pop(pid, None)
         self._pushed.pop(pid, None)
         self._fail_waiting(pid)
         rules = rules_of(pid)
@@ -480,33 +480,33 @@ class Partition:
         return self.table.hole_ms
 
     def is_in_flight(self, pid: int) -> bool:
-        """Whether batches of a PID are in flight."""
-        return pid in self._flying
+        """Return whether batches of a PID are in flight."""
+        return pid in self._in_flight
 
     def forget(self, pid: int) -> None:
-        """Let go of a producer whose lease has ended."""
+        """Forget a producer after its lease has ended."""
         self.table.states.pop(pid, None)
         self._failed.forget(pid)
         self._appends.forget(pid)
 
     def rows(self) -> PartitionRows:
-        """What a snapshot holds of this partition, as of now."""
+        """Return this partition's part of a snapshot, as of now."""
         return self.table.rows()._replace(next_offset=self._appends.applied)
 
     def settle(self) -> bool:
-        """Put an end to doubts that can be ended by now; False: there are none."""
+        """Resolve unknown outcomes that can be resolved by now; False: there are none."""
         return self._appends.settle()
 
     @property
     def applied_offset(self) -> int:
-        """See `rereading.Takeable`."""
+        """The offset before which everything is applied for certain."""
         return self._appends.applied
 
-    async def reread(self, log: ForwardingLog) -> None:
-        """See `rereading.Rereadable`.
+    async def catch_up(self, log: ForwardingLog) -> None:
+        """Apply what is in the log and is not applied yet.
 
-        What another server stored may lie before what is applied here, where this does not read.
-        So only its owner learns from the log that a batch is to be refused.
+        Another server may have stored batches before this server's applied offset, which are not
+        read here. So only the owner of the partition may refuse a batch by what it reads.
         """
         as_owner = await self._is_owner(log)
         now_ms = self._clock_ms()
@@ -516,14 +516,14 @@ class Partition:
         self._read_as_owner = as_owner
 
     def _knows_all_of(self, pid: int) -> bool:
-        """Whether no other server can have stored anything of a PID, when the log was read again.
+        """Return whether all batches of a PID are applied, once the log was read again.
 
-        Under the partition's writer that is sure: it is asked for, or taken, first.
+        Under the partition's writer they are: a check, or a takeover, of the writer came first.
         """
         return self._read_as_owner or policy_of(pid) is not Policy.KAFKA
 
     async def _is_owner(self, log: ForwardingLog) -> bool:
-        """Whether this server owns the partition; False: that cannot be known now.
+        """Return whether this server owns the partition; False: that cannot be known now.
 
         Raises:
             NotOwnerError: another server does.
@@ -541,7 +541,7 @@ class Partition:
     async def read_on(
         self, log: ForwardingLog, start: int, end: int, marker: Writer | None = None
     ) -> bool:
-        """See `rereading.Takeable`."""
+        """Apply what is in the log from one offset to another (see `TakeoverTarget`)."""
         start, found = max(start, log.start_offset), False
         if start >= end:
             return found
@@ -550,37 +550,37 @@ class Partition:
             async for batches in log.batches_from(start, end):
                 self.table.replay(batches, now_ms)
                 found = found or any(is_marker_of(each.header, marker) for each in batches)
-        finally:  # also of what was read before it failed
+        finally:  # also for what was read before it failed
             self._leases.restore(self.table.states.keys() - before, self)
             self._catch_up_pushed()
         return found
 
     def _catch_up_pushed(self) -> None:
-        """Move pushed to what was read, where another server has stored batches past it.
+        """Move the pushed state to what was read, where another server has stored later batches.
 
-        The batches in flight here are duplicates then, and Kafka answers them so. Judged by them,
-        the next batch would be a gap: a Kafka client raises its epoch, and sends again what the
-        other server has stored.
+        The batches in flight here are duplicates then, and Kafka responds so. Validated by them,
+        the next batch would be a gap: a Kafka client would raise its epoch, and send again what
+        the other server has stored.
         """
-        for pid in self._flying:
+        for pid in self._in_flight:
             rules, state = rules_of(pid), self.table.states.get(pid)
             if rules and state is not None and is_newer(rules, state, self._pushed[pid]):
                 self._pushed[pid] = state
 
     def caught_up(self, end: int, now_ms: int) -> None:
-        """See `rereading.Takeable`."""
-        self._appends.reread(end, now_ms)
+        """Note that all of the log is applied up to its end at a time."""
+        self._appends.caught_up(end, now_ms)
 
     def note_leases(self) -> None:
-        """Tell the leases which PIDs have state here, after a restore and the replay."""
+        """Register the PIDs with state here at the leases, after a restore and the replay."""
         self._appends.begin(self.table.next_offset)
         self._leases.restore(self.table.states, self)
 
     async def delete_records(self, before: int) -> int:
-        """Delete all records before an offset, durably. What is known of producers stays.
+        """Delete all records before an offset, durably. The producers' states stay.
 
         Parameters:
-            before: the first offset to keep; -1: all that is acknowledged goes.
+            before: the first offset to keep; -1: delete all that is acknowledged.
 
         Returns:
             The first offset that is left.
@@ -618,11 +618,11 @@ class Partition:
 
     @property
     def known_end(self) -> int:
-        """The first offset behind all that is known to have been acknowledged; for a display."""
+        """The first offset after all that is known to have been acknowledged; for a display."""
         return self.log.promised_end if self.incomplete else self.readable_end
 
     def check_not_stopped(self) -> None:
-        """Return if the partition takes appends.
+        """Return if the partition accepts appends.
 
         Raises:
             LogStoppedError: it does not.
@@ -631,28 +631,28 @@ class Partition:
             raise self.stopped_error()
 
     def stopped_error(self) -> LogStoppedError:
-        """What a client is told of a partition that is stopped."""
+        """Return the error of a partition that is stopped."""
         return LogStoppedError(f"{self.name} is stopped: {self.log.stopped}")
 
     @property
     def in_flight(self) -> int:
-        """How many batches are on their way."""
+        """How many batches are in flight or wait to be."""
         return self._appends.in_flight
 
     @property
-    def behind(self) -> int:
-        """See `replay.Replayed`."""
+    def offsets_to_apply(self) -> int:
+        """How many offsets of its log are not applied yet."""
         return max(self.log.end_offset - self.table.next_offset, 0)
 
     def watch(self, event: asyncio.Event) -> None:
-        """Have an event set whenever records were acknowledged."""
+        """Set an event from now on whenever records are acknowledged."""
         self._watchers.add(event)
 
     def wake(self) -> None:
-        """Set the events of all who watch."""
+        """Set all watching events."""
         for watcher in self._watchers:
             watcher.set()
 
     def unwatch(self, event: asyncio.Event) -> None:
-        """Leave the event alone from now on."""
+        """Stop setting an event."""
         self._watchers.discard(event)

@@ -21,7 +21,7 @@ class PartitionContext:
         judging: off lets every batch through as if it had no PID.
         names: the producer ids of policy epoch.
         appends: how admitted batches come into the log.
-        events: where refused batches are told.
+        events: logs refused batches.
     """
 
     leases: Leases

@@ -1,4 +1,4 @@
-"""Batches between judging and the log's answer."""
+"""Batches between validation and acknowledgement."""
 
 from collections import deque
 from typing import Final
@@ -9,7 +9,7 @@ from pidlease.core.state import Batch
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
 from pidlease.log.ports import Forwarded, NewBatch
 
-#: How much one append takes at most; it bounds what a crash can tear, and a waiting answer.
+#: The largest append; it bounds what a crash can tear, and how long a response waits.
 GROUP_BYTES_MAX: Final = 8 << 20
 GROUP_BATCHES_MAX: Final = 1000
 
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Pending:
-    """A batch on its way into the log, and who waits for it."""
+    """A batch to append, and the callbacks that wait for its outcome."""
 
     __slots__ = ("batch", "done", "new", "pid", "retries")
 
@@ -30,12 +30,12 @@ class Pending:
 
     @property
     def sent(self) -> tuple[Batch, NewBatch, Done]:
-        """What was sent, without by whom."""
+        """The batch without its producer."""
         return self.batch, self.new, self.done
 
 
 def next_group(queue: deque[Pending]) -> list[Pending]:
-    """Take what goes into the next append."""
+    """Take the batches of the next append."""
     group: list[Pending] = []
     size = 0
     while queue and len(group) < GROUP_BATCHES_MAX:
@@ -46,31 +46,31 @@ def next_group(queue: deque[Pending]) -> list[Pending]:
     return group
 
 
-def original(flying: deque[Pending], batch: Batch) -> Pending:
-    """The batch in flight that a retry repeats; where it only overlaps some, the last of them."""
-    for pending in flying:
+def original(in_flight: deque[Pending], batch: Batch) -> Pending:
+    """Return the batch in flight that a retry repeats; the last one where it overlaps several."""
+    for pending in in_flight:
         if pending.batch[:3] == batch[:3]:  # generation, first, last
             return pending
-    return flying[-1]
+    return in_flight[-1]
 
 
-def tell(done: Done, outcome: Outcome) -> None:
-    """Tell one of many; what goes wrong there is not to keep the others waiting."""
+def complete(done: Done, outcome: Outcome) -> None:
+    """Complete one of many batches; its failure must not keep the others waiting."""
     try:
         done(outcome)
-    except Exception:  # noqa: BLE001 - a door's bug
-        _log.exception("an outcome could not be told", outcome=outcome)
+    except Exception:  # noqa: BLE001 - a listener's bug
+        _log.exception("an outcome could not be delivered", outcome=outcome)
 
 
 def not_taken(answer: Forwarded) -> Outcome:
-    """What is said of a batch that the log behind did not take, or perhaps did."""
+    """Return the outcome of a batch that Kafka did not append, or perhaps did."""
     if answer.definite and answer.code:
         return Outcome(Status.REFUSED, reason=answer.reason, code=answer.code)
     code = 0 if answer.definite else UNKNOWN_OUTCOME
     return Outcome(Status.FAILED, reason=answer.reason, code=code)
 
 
-def behind_failed(expected: int) -> Outcome:
-    """What is said of a batch behind one that failed."""
+def after_failed(expected: int) -> Outcome:
+    """Return the outcome of a batch after one that failed."""
     reason = f"sequence {expected} failed and comes first again"
     return Outcome(Status.FAILED, expected=expected, reason=reason)

@@ -8,7 +8,7 @@ from pidlease.core.packed import Packed, fold_packed, offset_of, unpack
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
 from pidlease.core.state import ProducerState
-from pidlease.engine.batch_identity import whose
+from pidlease.engine.batch_identity import identity_of
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
@@ -48,7 +48,7 @@ class ProducerTable:
         """Fold batches of the log into the state. In a thread, before anything is judged."""
         for logged in batches:
             header = logged.header
-            found = whose(logged, self.names)
+            found = identity_of(logged, self.names)
             rules = rules_of(found.pid) if found is not None else None
             if found is not None and rules is not None:
                 pid, batch = found

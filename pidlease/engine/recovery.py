@@ -1,4 +1,4 @@
-"""The start: the newest valid snapshot, then the log behind its offset vector."""
+"""The recovery at a start: the newest valid snapshot, then the log after its offset vector."""
 
 import asyncio
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ class Recovery:
             self.leases.restore_rows(snapshot.leases)
         for partition in partitions:
             partition.note_leases()
-            await asyncio.sleep(0)  # who asks how far it is gets an answer
+            await asyncio.sleep(0)  # requests for the progress get a response
         await self.pool.run(self.leases.first_block)
         held = self._held(snapshot, awaited, partitions)
         for each in held:
@@ -88,7 +88,7 @@ class Recovery:
         return Recovered(topics, partitions, manifest, awaited, held)
 
     def _manifests(self) -> list[Manifest]:
-        """What the snapshots say of themselves, newest first; what cannot be read is told."""
+        """Return the manifests of the snapshots, newest first; log what cannot be read."""
         found = []
         for number in self.snapshots.numbers():
             try:
@@ -194,9 +194,9 @@ def begin_at(known: ProducerTable, start: int, rows: PartitionRows | None, now_m
         now_ms: the time, in ms since 1970.
     """
     if rows is None or rows.topic_id != known.topic_id:
-        # Another topic had the name: who wrote to that one goes on where it was.
-        hole = start > 0 or rows is not None
-        known.restore({}, start, now_ms if hole else known.hole_ms)
+        # Another topic had the name: its producers go on where they were.
+        missing = start > 0 or rows is not None
+        known.restore({}, start, now_ms if missing else known.hole_ms)
         return
     hole_ms = now_ms if rows.next_offset < start else rows.hole_ms
     # A copy: where the log cannot be read to its end now, it begins with these rows again.
@@ -204,7 +204,7 @@ def begin_at(known: ProducerTable, start: int, rows: PartitionRows | None, now_m
 
 
 def catch_up(partition: Partition, now_ms: int) -> None:
-    """Replay what a partition's log holds behind what is applied. Blocks."""
+    """Replay a partition's log after the applied offset. Blocks."""
     log, table = partition.log, partition.table
     if table.next_offset >= log.end_offset:
         return

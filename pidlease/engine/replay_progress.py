@@ -1,35 +1,27 @@
-"""How far the replay of a start is: asked while threads work on it."""
+"""The progress of the replay at a start, while threads work on it."""
 
-from typing import Protocol
-
-
-class Replayed(Protocol):
-    """What is asked of a partition."""
-
-    @property
-    def behind(self) -> int:
-        """How many offsets of its log are not applied yet."""
+from pidlease.engine.partition import Partition
 
 
 class ReplayProgress:
-    """See the module's text."""
+    """Counts partitions, and the offsets that are left."""
 
     def __init__(self) -> None:
-        #: Partitions that are done, and all of them.
+        #: The number of replayed partitions, and of all.
         self.done = 0
         self.total = 0
-        self._under_way: set[Replayed] = set()
+        self._running: set[Partition] = set()
 
-    def begin(self, partition: Replayed) -> None:
-        """A partition is replayed, from what it has been restored to."""
-        self._under_way.add(partition)
+    def begin(self, partition: Partition) -> None:
+        """Note that the replay of a partition begins."""
+        self._running.add(partition)
 
-    def end(self, partition: Replayed) -> None:
-        """It is done."""
-        self._under_way.discard(partition)
+    def end(self, partition: Partition) -> None:
+        """Note that the replay of a partition is done."""
+        self._running.discard(partition)
         self.done += 1
 
     @property
     def offsets_left(self) -> int:
         """How many offsets are still to be read: one partition can hold nearly all of them."""
-        return sum(each.behind for each in self._under_way)
+        return sum(each.offsets_to_apply for each in self._running)

@@ -1,4 +1,4 @@
-"""What happened since the start, in plain numbers: the hot path is hot."""
+"""Counts since the start, as plain numbers: they are on the hot path."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from pidlease.kafka.records.record_batch import records_of_batches
 
 #: What topics beyond the limit are called; no topic can be.
 OTHERS: Final = "(others)"
-#: Topics that are told apart.
+#: The number of topics with counts of their own.
 TOPICS_MAX: Final = 200
 
 #: What became of a batch, under which policy; None: no PID, or none known.
@@ -30,13 +30,13 @@ class TopicCounts:
         verdicts: outcomes other than appended, by policy.
         appended: batches appended, by the policy's number; 0: no PID. Apart from the others,
             for hashing members of an enum calls Python.
-        by_http: those of all of them that came by the HTTP door; the others came by Kafka's.
+        by_http: those that came by the HTTP listener; the others came by Kafka's.
         batches: batches appended.
         records: records in them.
         bytes: bytes of them.
-        failed: batches that were sent to the log, and are not in it, or nobody knows.
+        failed: batches that were sent to the log, and are not, or perhaps not, in it.
         read_batches: batches that consumers were given.
-        read_records: records in them; holes count.
+        read_records: records in them, by their offsets: removed ones count.
         read_bytes: bytes of them.
     """
 
@@ -83,10 +83,10 @@ class Counts:
         differing: duplicates by their numbers, with other bytes.
         append_seconds: of appends to a log of our own.
         forward_seconds: from a batch sent on to Kafka's answer.
-        forward_failures: batches that Kafka did not take, or nobody knows, by its error code.
+        forward_failures: batches that Kafka did not, or perhaps not, append, by error code.
         writers_taken: writers of partitions that were taken, or renewed.
         writers_fenced: those that another server took.
-        lease_seconds: of leases that were granted or refused, by door.
+        lease_seconds: of leases that were granted or refused, by listener.
     """
 
     def __init__(self) -> None:
@@ -111,16 +111,16 @@ class Counts:
         return self._topics.setdefault(topic, TopicCounts())
 
     def topics(self) -> Iterator[tuple[str, TopicCounts]]:
-        """All topics that anything was counted of, by the name that is told."""
+        """All topics with counts, by the name that is shown."""
         yield from self._topics.items()
 
     def forwarded(self, began: float, code: int, offset: int) -> None:
         """Count an answer of Kafka's.
 
         Parameters:
-            began: when the batch was sent, as time.monotonic tells it.
+            began: when the batch was sent, by time.monotonic.
             code: Kafka's error code.
-            offset: where the batch stands; -1: nobody knows, or nowhere.
+            offset: the offset of the batch; -1: it is unknown, or there is none.
         """
         self.forward_seconds.observe(time.monotonic() - began)
         if code or offset < 0:

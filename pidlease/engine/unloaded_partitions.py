@@ -1,4 +1,4 @@
-"""What a snapshot has of partitions that cannot be read yet, or whose topics are not seen."""
+"""Unloaded partitions: in a snapshot, but their logs cannot be read yet, or are not seen."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
@@ -22,15 +22,15 @@ class UnloadedPartition:
 
     def __init__(self, rows: PartitionRows) -> None:
         self.snapshotted: Final = rows
-        #: Those of them whose leases have not ended.
+        #: The producers with leases that have not ended.
         self.producers: dict[int, Packed] = dict(rows.producers)
 
     def is_in_flight(self, pid: int) -> bool:  # noqa: ARG002 - nothing is
-        """See `LeasedPartition`."""
+        """Return False: no batch is in flight."""
         return False
 
     def forget(self, pid: int) -> None:
-        """See `LeasedPartition`."""
+        """Forget a producer after its lease has ended."""
         self.producers.pop(pid, None)
 
     def rows(self) -> PartitionRows:
@@ -42,7 +42,7 @@ class UnloadedPartitions:
     """All of them.
 
     Parameters:
-        leases: told of producers whose partition is not held any more.
+        leases: forgets the producers of partitions that are not held any more.
         clock_ms: the time, in ms since 1970.
     """
 
@@ -87,7 +87,7 @@ class UnloadedPartitions:
             await self.let_go(place)
 
     async def let_go_others(self, topics: Mapping[str, Topic]) -> None:
-        """Forget those in whose topic's place there is another, or none for an hour.
+        """Forget partitions of topics that were replaced, or not seen for an hour.
 
         Parameters:
             topics: all there are, by name.

@@ -1,1 +1,1 @@
-"""One partition's log, on disk or in Kafka, behind the same ports."""
+"""One partition's log, on disk or in Kafka, with the same interface."""

@@ -17,7 +17,7 @@ class NewBatch(NamedTuple):
     header: BatchHeader
 
 
-#: Told, on the event loop, the base offsets of the batches of one append, or why there are none.
+#: Called on the event loop with the base offsets of the batches of one append, or its error.
 AppendDone = Callable[[list[int] | Exception], None]
 
 
@@ -44,7 +44,7 @@ class PartitionLog(Protocol):
 
     @property
     def promised_end(self) -> int:
-        """The first offset behind all that is known to have been acknowledged.
+        """The first offset after all that is known to have been acknowledged.
 
         Above `end_offset` where acknowledged records cannot be read any more.
         """
@@ -60,8 +60,8 @@ class PartitionLog(Protocol):
         """Take no appends from now on.
 
         Parameters:
-            reason: clients are told; it names no path.
-            detail: the log is told as well.
+            reason: for clients; it names no path.
+            detail: for the server's own log.
         """
 
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
@@ -117,11 +117,11 @@ class PartitionLog(Protocol):
 
         Raises:
             DamagedLogError: a batch is not intact.
-            UnidentifiedBatchError: one of the writer does not say whose it is.
+            UnidentifiedBatchError: one of the writer does not name its producer.
         """
 
 
-#: A batch of which nobody knows what became of it is not written any more after this time: it is
+#: A batch of unknown outcome is not written any more after this time: it is
 #: longer than anything holds a request between here and the log.
 LATE_MS: Final = 120_000
 
@@ -150,27 +150,27 @@ class ForwardingLog(PartitionLog, Protocol):
     def producers_kept_ms(self) -> int:
         """How long it recognises batches of a producer that has not written since; 0: not known."""
 
-    def send(self, producer: int, new: NewBatch, told: Callable[[Forwarded], None]) -> None:
-        """Append a batch, behind all that was sent of the producer before.
+    def send(self, producer: int, new: NewBatch, done: Callable[[Forwarded], None]) -> None:
+        """Append a batch after all earlier ones of its producer.
 
         Parameters:
             producer: its PID; 0: none.
-            new: the batch; its bytes stay as they are until `told` is called.
-            told: told what became of it, on the event loop, perhaps before this returns.
+            new: the batch; its bytes stay as they are until `done` is called.
+            done: called with the response, on the event loop, perhaps before this returns.
         """
 
     @property
     def writer_ms(self) -> int:
-        """How long its writer may be used before it is taken again, in ms."""
+        """How long its writer may be used before the next takeover, in ms."""
 
     async def take(self, doubt_ms: int) -> Writer:
-        """Become its writer, in the place of who was; a marker of it comes into the log soon.
+        """Take over as the partition's writer; a marker of it comes into the log soon.
 
-        What stands before the marker is all that writers before have written and ever will.
+        Former writers cannot append after the marker.
 
         Parameters:
-            doubt_ms: when it last was not known what became of something that this server had sent
-                as the writer, in ms since 1970; 0: never.
+            doubt_ms: when the outcome of a batch that this server sent as the writer last was
+                unknown, in ms since 1970; 0: never.
 
         Raises:
             NotOwnerError: another server owns the partition.
@@ -178,8 +178,8 @@ class ForwardingLog(PartitionLog, Protocol):
             LogError: it could not be done now.
         """
 
-    async def who_writes(self) -> Writer | None:
-        """Who its writer is now; None: the log cannot tell.
+    async def current_writer(self) -> Writer | None:
+        """Return the current writer; None: the log does not report it.
 
         Raises:
             LogError: it cannot be asked.
@@ -189,7 +189,7 @@ class ForwardingLog(PartitionLog, Protocol):
         """Whether this server owns the partition, and always has since it started to serve.
 
         Returns:
-            None: servers have no coordinator that says who the owner is.
+            None: there is no coordinator that names the owner.
 
         Raises:
             LogError: it cannot be known now.
@@ -215,7 +215,7 @@ class LogStore(Protocol):
 
     @property
     def made_by_others(self) -> bool:
-        """Whether others make and delete topics, and not we alone."""
+        """Whether others than this server create and delete topics."""
 
     @property
     def defaults(self) -> LogConfig:
@@ -225,7 +225,7 @@ class LogStore(Protocol):
         """What was set for all topics while a server ran, by Kafka's names.
 
         Raises:
-            DataFolderError: it is damaged, or makes no sense here.
+            DataFolderError: it is damaged, or invalid here.
         """
 
     def save_topic_defaults(self, settings: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pidlease.core.pid import policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import ProducerState
-from pidlease.engine.batch_identity import whose
+from pidlease.engine.batch_identity import identity_of
 from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.recovery import begin_at
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
@@ -44,7 +44,7 @@ class ProducerLoss:
         pid: its PID, or what stands for its producer id.
         name: that the PID is bound to, or the producer id; empty: none.
         kept: its state at the cut; None: none of its batches are before it.
-        generation: the highest that is known beyond the cut; -1: only damaged bytes could tell.
+        generation: the highest that is known beyond the cut; -1: only damaged bytes could show it.
         high: the highest sequence that is known there, in that generation.
         records: of it, in intact batches after the damage.
         ranges: their sequences, at most `_RANGES_MAX`.
@@ -78,7 +78,7 @@ class Readable:
         records: how many they hold.
         bytes: how many they take.
         first_offset: of the first; -1: there are none.
-        end_offset: behind the last; -1: there are none.
+        end_offset: after the last; -1: there are none.
     """
 
     batches: int = 0
@@ -224,8 +224,8 @@ def _identity(batch: ScannedBatch, names: ProducerNames) -> tuple[int, Sequences
     try:
         read: LoggedBatch = logged(batch.header, batch.data)
     except LogError:
-        return None  # it is counted; nobody can be named
-    found = whose(read, names)
+        return None  # it is counted; its producer is unknown
+    found = identity_of(read, names)
     if found is None:
         return None
     pid, (generation, first, last, *_) = found

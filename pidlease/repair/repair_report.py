@@ -31,7 +31,7 @@ def describe(found: Survey, kept: dict[str, str] | None = None) -> dict[str, Any
 def describe_partition(found: Survey, each: DamagedPartition) -> dict[str, Any]:
     """One damaged partition as JSON."""
     damage, losses = each.damage, each.losses
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "topic": each.topic.name,
         "topic_id": each.topic.topic_id,
         "partition": each.number,
@@ -44,7 +44,7 @@ def describe_partition(found: Survey, each: DamagedPartition) -> dict[str, Any]:
         "groups_beyond": [group._asdict() for group in each.groups[:_LISTED]],
         "groups_beyond_count": len(each.groups),
     }
-    return told | _losses(losses, damage.offset) if losses is not None else told
+    return report | _losses(losses, damage.offset) if losses is not None else report
 
 
 def _losses(losses: Losses, cut: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pidlease.storage.files import Files, make_durable_folder, read_file, write_
 
 
 class CheckedFile:
-    """See the module's text. Its methods block.
+    """A file of checked lines. Its methods block.
 
     Parameters:
         files: the file system.

@@ -42,7 +42,7 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
 def split_torn(content: bytes) -> tuple[list[bytes], bytes]:
     """The whole lines of a file to which one line was added at a time, and what a crash left.
 
-    That is what stands behind the last newline; or the last line, where the write's first part
+    That is what comes after the last newline; or the last line, where the write's first part
     was lost, and reads as zeros: JSON has none.
     """
     lines = content.split(b"\n")

@@ -4,9 +4,9 @@ LogError
 |-- AppendFailedError   nothing of this append is in the log; it may be tried again
 |-- LogStoppedError     the partition takes no more appends until someone has looked at it
 |-- NotOwnerError       another server writes to the partition now
-|-- NotAllowedError     the log behind does not let this server write to the partition
+|-- NotAllowedError     Kafka does not let this server write to the partition
 |-- OffsetRangeError    an offset that the log does not have (any more, or yet)
-|-- UnidentifiedBatchError  a batch of the partition's writer does not say whose it is
+|-- UnidentifiedBatchError  a batch of the partition's writer does not name its producer
 `-- DamagedLogError     bytes that were acknowledged are no longer intact
 DataFolderError         a data directory that this process must not use
 """
@@ -19,7 +19,7 @@ class LogError(Exception):
 
 
 class AppendFailedError(LogError):
-    """The append failed and left nothing behind. Retriable."""
+    """The append failed, and nothing of it is in the log. Retriable."""
 
 
 class LogStoppedError(LogError):
@@ -31,7 +31,7 @@ class NotOwnerError(LogError):
 
 
 class NotAllowedError(LogError):
-    """The log behind does not let this server write to the partition.
+    """Kafka does not let this server write to the partition.
 
     Attributes:
         code: Kafka's error code.
@@ -52,7 +52,7 @@ class OffsetRangeError(LogError):
 
 
 class UnidentifiedBatchError(LogError):
-    """A batch of the partition's writer that does not say whose it is. None was let in so."""
+    """A batch of the partition's writer that does not name its producer. None is appended so."""
 
 
 class DamagedLogError(LogError):
@@ -70,7 +70,7 @@ class DataFolderError(Exception):
 
 
 def reason_for_clients(error: BaseException) -> str:
-    """What clients are told of a failure: the text without paths of this server.
+    """Return the reason of a failure for clients: the text without paths of this server.
 
     Write the error itself to the log.
     """

@@ -127,7 +127,7 @@ class HalfWrite:
 
 
 class FaultyFile:
-    """A file whose operations report to a plan."""
+    """A file that reports its operations to a plan."""
 
     def __init__(self, inner: OpenFile, path: Path, plan: FaultPlan) -> None:
         self._inner = inner
@@ -158,7 +158,7 @@ class FaultyFile:
 
 
 class FaultyFiles:
-    """A file system whose changing operations report to a plan."""
+    """A file system that reports its changing operations to a plan."""
 
     def __init__(self, inner: Files, plan: FaultPlan) -> None:
         self._inner = inner

@@ -1,6 +1,6 @@
 """The one small port through which everything on disk is touched.
 
-Tests put another implementation behind it, one that loses what was not fsynced, tears writes,
+Tests use another implementation, one that loses what was not fsynced, tears writes,
 fills the disk or fails calls; `faults.FaultyFiles` wraps the real one to kill the process
 between any two steps. Nothing else in the project opens a file of the data directory.
 """
@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
+from typing_extensions import override
+
 from pidlease.core.buffer import Buffer
 from pidlease.core.histogram import Histogram
 from pidlease.observability.shared_histogram import SharedHistogram
@@ -28,7 +30,7 @@ _ASIDE: Final = ".aside-"
 _ASIDE_NAME: Final = re.compile(r"\.aside-\d+-\d+")
 _aside_numbers = itertools.count()
 
-#: How much of a lock file is shown to who finds it locked.
+#: How much of a lock file is shown where it is found locked.
 _HOLDER_BYTES: Final = 200
 
 
@@ -36,7 +38,7 @@ class OpenFile(Protocol):
     """A file that is open for reading and writing at given places."""
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all the buffers, one behind the other, from a position in bytes.
+        """Write all the buffers, one after the other, from a position in bytes.
 
         A memoryview must be one of bytes.
         """
@@ -107,7 +109,7 @@ class Files(Protocol):
         """Return when the names in the folder are on the disk."""
 
     def lock(self, path: Path, content: str) -> Lock:
-        """Take an exclusive lock, and leave a word about who has it.
+        """Take an exclusive lock, and write into the file which process holds it.
 
         Raises:
             LockedError: another process has it; its word is in the message.
@@ -122,7 +124,7 @@ class Files(Protocol):
         """
 
 
-class RealFile:
+class RealFile(OpenFile):
     """An operating system's file.
 
     Parameters:
@@ -134,8 +136,8 @@ class RealFile:
         self._descriptor = descriptor
         self._fsyncs: Final = fsyncs
 
+    @override
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        """See `OpenFile`."""
         for start in range(0, len(buffers), _BUFFERS_MAX):
             part = buffers[start : start + _BUFFERS_MAX]
             wanted = sum(map(len, part))
@@ -151,8 +153,8 @@ class RealFile:
             rest = rest[written:]
             position += written
 
+    @override
     def read_at(self, size: int, position: int) -> bytes:
-        """See `OpenFile`."""
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
@@ -166,43 +168,44 @@ class RealFile:
             missing -= len(data)
         return b"".join(parts)
 
+    @override
     def size(self) -> int:
-        """See `OpenFile`."""
         return os.fstat(self._descriptor).st_size
 
+    @override
     def truncate(self, size: int) -> None:
-        """See `OpenFile`."""
         os.ftruncate(self._descriptor, size)
 
+    @override
     def fsync(self) -> None:
-        """See `OpenFile`. The length is metadata that fdatasync keeps, too."""
+        """The length is metadata that fdatasync keeps, too."""
         began = time.monotonic()
         try:
             os.fdatasync(self._descriptor)
         finally:
             self._fsyncs.observe(time.monotonic() - began)
 
+    @override
     def close(self) -> None:
-        """See `OpenFile`."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-class RealLock:
+class RealLock(Lock):
     """An flock, which the kernel releases when the process ends, however it ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
+    @override
     def release(self) -> None:
-        """See `Lock`."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-class RealFiles:
+class RealFiles(Files):
     """The operating system's file system.
 
     Attributes:
@@ -212,55 +215,55 @@ class RealFiles:
     def __init__(self) -> None:
         self.fsyncs: Final = SharedHistogram()
 
+    @override
     def open(self, path: Path, *, create: bool = False) -> RealFile:
-        """See `Files`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return RealFile(os.open(path, flags, 0o644), self.fsyncs)
 
+    @override
     def open_readonly(self, path: Path) -> RealFile:
-        """See `Files`."""
         return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self.fsyncs)
 
+    @override
     def exists(self, path: Path) -> bool:
-        """See `Files`."""
         return path.exists()
 
+    @override
     def is_folder(self, path: Path) -> bool:
-        """See `Files`."""
         return path.is_dir()
 
+    @override
     def list(self, folder: Path) -> list[str]:
-        """See `Files`."""
         try:
             return sorted(entry.name for entry in folder.iterdir())
         except FileNotFoundError:
             return []
 
+    @override
     def make_folder(self, folder: Path) -> None:
-        """See `Files`."""
         folder.mkdir(parents=True, exist_ok=True)
 
+    @override
     def rename(self, source: Path, target: Path) -> None:
-        """See `Files`."""
         source.replace(target)
 
+    @override
     def remove(self, path: Path) -> None:
-        """See `Files`."""
         if path.is_dir():
             path.rmdir()
         else:
             path.unlink()
 
+    @override
     def fsync_folder(self, folder: Path) -> None:
-        """See `Files`."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
+    @override
     def lock(self, path: Path, content: str) -> RealLock:
-        """See `Files`."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         lock = _flock(descriptor, path, fcntl.LOCK_EX)
         try:
@@ -271,8 +274,8 @@ class RealFiles:
             raise
         return lock
 
+    @override
     def lock_shared(self, path: Path) -> RealLock:
-        """See `Files`."""
         return _flock(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, fcntl.LOCK_SH)
 
 
@@ -296,7 +299,7 @@ def read_file(files: Files, path: Path) -> bytes:
 
 
 def aside_path(folder: Path) -> Path:
-    """A name in the folder that nobody else uses."""
+    """Return a name in the folder that is not in use."""
     return folder / f"{_ASIDE}{os.getpid()}-{next(_aside_numbers)}"
 
 

@@ -25,7 +25,7 @@ THREADS_DEFAULT: Final = 8
 class IoPool:
     """A few threads for blocking work.
 
-    The queue is bounded by its users: each partition has one append under way, each connection
+    The queue is bounded by its users: each partition has one running append, each connection
     a bounded number of requests.
 
     Parameters:

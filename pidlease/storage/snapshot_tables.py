@@ -20,7 +20,7 @@ from pidlease.core.rules import EPOCH, KAFKA, Rules, rules_of
 from pidlease.core.state import BATCHES_KEPT, UNKNOWN_CRC
 from pidlease.core.topic_partition import TopicPartition
 
-#: Rows that are made at once: a few hundred microseconds in which nobody else runs.
+#: Rows that are made at once: a few hundred microseconds in which no other task runs.
 ROWS_AT_ONCE: Final = 2_000
 #: Rows that are written at once, as a row group.
 GROUP_ROWS: Final = 50_000
@@ -50,7 +50,7 @@ LEASES_SCHEMA: Final = pa.schema(
 )
 
 
-#: The PID of who has a producer id instead (policy epoch).
+#: The PID of a producer with a name instead (policy epoch).
 _NO_PID: Final = -1
 
 _DTYPES: Final = {pa.int64(): "<i8", pa.int32(): "<i4", pa.uint32(): "<u4"}
@@ -67,7 +67,7 @@ def _kind(layout: Layout, count: int) -> np.dtype:
     return np.dtype([*zip(names, head, strict=True), ("batches", batches, (count,))])
 
 
-#: By the size of a packed state, which tells its layout and how many batches it has.
+#: By the size of a packed state, which gives its layout and its number of batches.
 _KINDS: Final = {
     layout.head.size + count * layout.batch.size: _kind(layout, count)
     for layout in (NARROW, WIDE)
@@ -129,7 +129,7 @@ class PartitionRows(NamedTuple):
 
     Attributes:
         partition: its name.
-        topic_id: of the topic, to tell it from a later one of the same name.
+        topic_id: of the topic; a later one of the same name has another.
         next_offset: its place in the offset vector: the first offset that is not applied.
         hole_ms: when it was found that earlier history is missing; -1 where it is all there.
             Of a PID from an older block nothing is known here even if it is young.
@@ -144,7 +144,7 @@ class PartitionRows(NamedTuple):
 
 
 class PartitionOffset(NamedTuple):
-    """See `PartitionRows`."""
+    """A partition's entry in the offset vector of a snapshot (see `PartitionRows`)."""
 
     topic_id: str
     next_offset: int
@@ -178,7 +178,7 @@ def _numbers(column: pa.Array) -> np.ndarray:
 
 
 class _SameSize:
-    """States of one size, so of one layout with as many batches each; with who they are."""
+    """States of one size, so of one layout and number of batches; with their producers."""
 
     def __init__(self, size: int) -> None:
         self.kind = _KINDS[size]
@@ -206,7 +206,7 @@ class _SameSize:
             [_column(kept[name][:, ::-1].ravel(), kind) for name, kind in _BATCH_FIELDS],
             fields=list(_BATCH),
         )
-        pids, ids = self._who()
+        pids, ids = self._producers()
         return pa.RecordBatch.from_arrays(
             [
                 pids,
@@ -222,7 +222,7 @@ class _SameSize:
             schema=PRODUCERS_SCHEMA,
         )
 
-    def _who(self) -> tuple[pa.Array, pa.Array]:
+    def _producers(self) -> tuple[pa.Array, pa.Array]:
         """The columns of PIDs and of producer ids; each row has one of them."""
         pids = np.array(self.pids, np.int64)
         if not self.ids:
@@ -241,7 +241,7 @@ def producer_batches(
     Parameters:
         partitions: each is asked for when its turn comes.
         places: gets each partition's place in the offset vector.
-        names: the producer ids of policy epoch. Who is not there any more is left out: its state
+        names: the producer ids of policy epoch. One that is gone is left out: its state
             has ended meanwhile.
     """
     groups: dict[int, _SameSize] = {}
@@ -276,7 +276,7 @@ def _producer_ids(producers: Iterable[int], names: ProducerNames) -> dict[int, s
 
 
 def _identified(producers: Mapping[int, Packed], ids: Mapping[int, str]) -> Mapping[int, Packed]:
-    """Without those whose producer id has ended since the partition's rows were taken."""
+    """Leave out producer ids that have ended since the partition's rows were taken."""
     if not any(is_stand_in(pid) and pid not in ids for pid in producers):
         return producers
     return {pid: state for pid, state in producers.items() if not is_stand_in(pid) or pid in ids}

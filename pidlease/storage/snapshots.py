@@ -266,9 +266,9 @@ class SnapshotStore:
 
 def _of_format_1(table: pa.Table) -> pa.Table:
     """Producers before there were producer ids."""
-    nobody = pa.array([""] * table.num_rows, pa.string())
+    no_names = pa.array([""] * table.num_rows, pa.string())
     place = PRODUCERS_SCHEMA.get_field_index("producer_id")
-    return table.add_column(place, "producer_id", nobody)
+    return table.add_column(place, "producer_id", no_names)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

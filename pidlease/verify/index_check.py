@@ -167,6 +167,6 @@ class TimeIndexCheck:
 def _left_over(walk: _Walk) -> list[Problem]:
     found = walk.take()
     if walk.current is not None:
-        text = f"{walk.rest()} entries point behind the end of the log"
+        text = f"{walk.rest()} entries point beyond the end of the log"
         found.append(Problem(walk.current.position, text))
     return found

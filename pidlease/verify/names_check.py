@@ -10,7 +10,7 @@ from pidlease.storage.files import read_file
 from pidlease.verify.partition_check import Looking
 from pidlease.verify.verify_report import Kind
 
-#: Policies whose PIDs are bound to names.
+#: Policies with PIDs that are bound to names.
 _BOUND = (Policy.STRICT, Policy.MONOTONIC)
 
 
@@ -34,7 +34,7 @@ def check_names(looking: Looking, path: Path) -> None:
         elif problem:
             looking.report.wrong(Kind.SEQUENCE, path, problem, position=number)
     if torn and looking.report.clean:
-        looking.report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes behind the last whole line",
+        looking.report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes after the last whole line",
                              position=len(lines) + 1)  # fmt: skip
     elif torn:
         looking.report.note(path, f"torn last line of {len(torn)} bytes, never answered; the next"

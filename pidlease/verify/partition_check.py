@@ -21,8 +21,8 @@ from pidlease.verify.segment_reader import IndexChecks, batches
 from pidlease.verify.sequence_history import History
 from pidlease.verify.verify_report import Kind, Report
 
-#: Progress is told once for so many bytes.
-_TOLD_BYTES: Final = 1 << 20
+#: Progress is reported once for so many bytes.
+_REPORTED_BYTES: Final = 1 << 20
 
 
 class Checkpoint(NamedTuple):
@@ -48,7 +48,7 @@ class Looking:
     Attributes:
         files: the file system, which cannot be changed.
         report: where findings go.
-        advance: told how many more bytes were read.
+        advance: called with how many more bytes were read.
         names: the producer ids of policy epoch.
     """
 
@@ -85,7 +85,7 @@ class PartitionCheck:
         self._names = looking.names
         self._history = History(0, self._names)
         self._damaged = False
-        self._untold = 0
+        self._unreported = 0
 
     def run(self) -> None:
         """Look at all of it."""
@@ -187,7 +187,7 @@ class PartitionCheck:
                 self._report.wrong(Kind.DAMAGED, path, str(found), position=found.position,
                                    offset=self._expected)  # fmt: skip
             indexes.finish()
-        self._tell()
+        self._report_progress()
         self._report_indexes(segment, indexes, sealed=sealed)
 
     def _is_torn(self, log: OpenFile, error: BrokenBatchError, size: int) -> bool:
@@ -197,7 +197,7 @@ class PartitionCheck:
 
     def _torn(self, path: Path, size: int) -> None:
         self._report.totals.torn_bytes += size
-        self._report.note(path, f"torn tail of {size} bytes behind offset {self._expected}, never"
+        self._report.note(path, f"torn tail of {size} bytes after offset {self._expected}, never"
                                 " acknowledged; the next start cuts it off")  # fmt: skip
 
     def _report_indexes(self, segment: SegmentFiles, indexes: IndexChecks, *, sealed: bool) -> None:
@@ -209,9 +209,9 @@ class PartitionCheck:
             else:
                 self._report.note(path, f"{message}; the next start builds it again")
 
-    def _tell(self) -> None:
-        self._advance(self._untold)
-        self._untold = 0
+    def _report_progress(self) -> None:
+        self._advance(self._unreported)
+        self._unreported = 0
 
     # ------------------------------------------------------------------ batches
 
@@ -229,9 +229,9 @@ class PartitionCheck:
         totals = self._report.totals
         totals.batches += 1
         totals.records += header.records
-        self._untold += header.size
-        if self._untold >= _TOLD_BYTES:
-            self._tell()
+        self._unreported += header.size
+        if self._unreported >= _REPORTED_BYTES:
+            self._report_progress()
 
     def _apply(self, header: BatchHeader, data: memoryview) -> tuple[Kind, str] | None:
         try:
@@ -240,7 +240,7 @@ class PartitionCheck:
             return Kind.MALFORMED, str(error)
 
     def _out_of_line(self, path: Path, position: int, found: int, what: str) -> None:
-        """A hole, or something that stands twice. Behind a hole, history begins anew."""
+        """Report missing or repeated offsets. After missing ones, history begins anew."""
         expected = self._expected
         kind = Kind.HOLE if found > expected else Kind.REPEATED
         if not self._damaged or kind is Kind.REPEATED:

@@ -7,19 +7,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from typing_extensions import override
+
 from pidlease.storage.files import Files, Lock, LockedError, OpenFile, is_aside
 from pidlease.verify.verify_report import CannotLookError
 
 
-class ReadOnlyFiles:
+class ReadOnlyFiles(Files):
     """A file system that cannot be changed (see `files.Files`).
 
     What the stores do when they open a folder comes to nothing: it is not made, not fsynced, and
-    what is to be swept from it is not told. Everything else that would change something raises.
+    what would be swept from it is not listed. Everything else that would change something raises.
 
     Parameters:
         files: the file system.
-        listed: which names `list` tells.
+        listed: which names `list` returns.
     """
 
     def __init__(
@@ -32,20 +34,20 @@ class ReadOnlyFiles:
         """Raise: it would be open for writing."""
         raise _refused(path)
 
+    @override
     def open_readonly(self, path: Path) -> OpenFile:
-        """See `Files`."""
         return self._files.open_readonly(path)
 
+    @override
     def exists(self, path: Path) -> bool:
-        """See `Files`."""
         return self._files.exists(path)
 
+    @override
     def is_folder(self, path: Path) -> bool:
-        """See `Files`."""
         return self._files.is_folder(path)
 
+    @override
     def list(self, folder: Path) -> list[str]:
-        """See `Files`."""
         return [name for name in self._files.list(folder) if self._listed(name)]
 
     def make_folder(self, folder: Path) -> None:
@@ -66,8 +68,8 @@ class ReadOnlyFiles:
         """Raise: it would leave a word in the file; see `keep_servers_out`."""
         raise _refused(path)
 
+    @override
     def lock_shared(self, path: Path) -> Lock:
-        """See `Files`."""
         return self._files.lock_shared(path)
 
 
@@ -86,7 +88,7 @@ def keep_servers_out(files: Files, path: Path) -> Iterator[bool]:
         path: the data directory.
 
     Yields:
-        Whether there was a lock to hold; without one (a copy, perhaps) nobody is kept out.
+        Whether there was a lock to hold; without one (a copy, perhaps) no server is kept out.
 
     Raises:
         CannotLookError: a server has it, or it cannot be opened.

@@ -1,4 +1,4 @@
-"""Reading one segment from end to end, going on behind what is broken."""
+"""Reads one segment from end to end, and goes on after broken batches."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -19,7 +19,7 @@ def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | 
         size: the length of the file, in bytes.
 
     Yields:
-        Batches, and in place of one that is not intact, why; behind it only where the next one
+        Batches, and for one that is not intact, the error; batches after it only where the next one
         can be found by the length that the broken one gives.
     """
     while position < size:
@@ -33,10 +33,10 @@ def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | 
             if _is_intact(log, position, size):
                 continue
             yield error
-            behind = _behind(log, position, size)
-            if behind is None:
+            following = _position_after(log, position, size)
+            if following is None:
                 return
-            position = behind
+            position = following
 
 
 def _is_intact(log: OpenFile, position: int, size: int) -> bool:
@@ -46,16 +46,16 @@ def _is_intact(log: OpenFile, position: int, size: int) -> bool:
     return False
 
 
-def _behind(log: OpenFile, position: int, size: int) -> int | None:
+def _position_after(log: OpenFile, position: int, size: int) -> int | None:
     """Where an intact batch, or the end, follows a broken batch by the length that it gives."""
     data = log.read_at(HEADER_BYTES, position)
     if len(data) < HEADER_BYTES:
         return None
     header = read_header(data)
-    behind = position + header.size
-    if header.magic != MAGIC or header.size < HEADER_BYTES or behind > size:
+    following = position + header.size
+    if header.magic != MAGIC or header.size < HEADER_BYTES or following > size:
         return None
-    return behind if behind == size or _is_intact(log, behind, size) else None
+    return following if following == size or _is_intact(log, following, size) else None
 
 
 class IndexChecks:

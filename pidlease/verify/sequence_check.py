@@ -35,7 +35,7 @@ def check_sequence(looking: Looking, path: Path) -> None:
     lines, torn = split_torn(read_file(looking.files, path))
     end = _check_lines(report, path, lines)
     if torn and report.clean:
-        report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes behind the last whole line",
+        report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes after the last whole line",
                      position=len(lines) + 1)  # fmt: skip
     elif torn:
         report.note(
@@ -47,7 +47,7 @@ def check_sequence(looking: Looking, path: Path) -> None:
 
 
 def _check_lines(report: Report, path: Path, lines: list[bytes]) -> int:
-    """The first number behind all whole lines."""
+    """The first number after all whole lines."""
     end = 1
     for number, line in enumerate(lines, 1):
         try:

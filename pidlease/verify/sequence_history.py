@@ -1,8 +1,8 @@
-"""Sequences as they stand in the log, by the same judge and the same fold as in a server.
+"""The sequence numbers in a log, by the same validation and the same fold as in a server.
 
 A history begins at offset 0, or, where retention has removed the beginning or damage has cut
-it off, somewhere behind: then a producer's first batch may be any, and the first snapshot at or
-behind that place can only be compared as far as the log goes back. From there on its rows are
+it off, at a later one: then a producer's first batch may be any, and the first snapshot at or
+after that offset can only be compared as far as the log goes back. From there on its rows are
 what is known, as for a server that starts with it.
 """
 
@@ -15,7 +15,7 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
 from pidlease.core.state import UNKNOWN_CRC, Appended, Batch, ProducerState, fold
-from pidlease.engine.batch_identity import whose
+from pidlease.engine.batch_identity import identity_of
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import LeaseRow
 from pidlease.verify.verify_report import Kind
@@ -52,7 +52,7 @@ class History:
             What is wrong with its sequences; None where nothing is.
         """
         header = logged.header
-        found = whose(logged, self._names)
+        found = identity_of(logged, self._names)
         if found is None:
             return _not_judged(header.producer_id)
         pid, batch = found
@@ -70,7 +70,7 @@ class History:
             self._cut.discard(pid)  # a new generation: all of it is in the log
         if verdict.kind not in _KINDS:
             return None
-        return _KINDS[verdict.kind], _explain(self._who(pid), batch, state, verdict)
+        return _KINDS[verdict.kind], _explain(self._name(pid), batch, state, verdict)
 
     def differences(
         self, rows: Mapping[int, ProducerState], leases: Mapping[int, LeaseRow]
@@ -79,27 +79,27 @@ class History:
 
         Parameters:
             rows: what it says of the producers.
-            leases: its leases; they tell who may have ended and come back.
+            leases: its leases; they show which producers may have ended and come back.
         """
         known = self._whole or self._based
         for pid, row in rows.items():
             state = self.producers.get(pid)
             if state is None:
                 if known:
-                    yield f"{self._who(pid)} is in the snapshot, and not in the log"
+                    yield f"{self._name(pid)} is in the snapshot, and not in the log"
             elif not self._agrees(pid, row, state, lasted=_lasted(leases.get(pid))):
                 yield (
-                    f"{self._who(pid)} is {_show(row)} in the snapshot, and {_show(state)} by the"
-                    " log"
+                    f"{self._name(pid)} is {_show(row)} in the snapshot,"
+                    f" and {_show(state)} by the log"
                 )
         for pid, state in self.producers.items():
             if pid not in rows and _lasted(leases.get(pid)):
-                yield f"{self._who(pid)} is not in the snapshot, and {_show(state)} by the log"
+                yield f"{self._name(pid)} is not in the snapshot, and {_show(state)} by the log"
 
     def _agrees(self, pid: int, row: ProducerState, state: ProducerState, *, lasted: bool) -> bool:
         """Whether a row is what the log says, arrival aside.
 
-        A producer whose lease ended and who came back is known only from then on.
+        A producer that came back after its lease ended is known only from then on.
         """
         if (row.generation, row.high) != (state.generation, state.high):
             return False
@@ -110,7 +110,7 @@ class History:
             return True
         return not lasted and _ends_with(state.batches, row.batches)
 
-    def _who(self, pid: int) -> str:
+    def _name(self, pid: int) -> str:
         name = self._names.name(pid)
         return f"producer {name!r}" if name else f"PID {pid}"
 
@@ -159,8 +159,8 @@ def _show(state: ProducerState) -> str:
     )
 
 
-def _explain(who: str, batch: Batch, state: ProducerState | None, verdict: Verdict) -> str:
-    what = f"{who}, generation {batch.generation}, sequences {batch.first}..{batch.last}: "
+def _explain(producer: str, batch: Batch, state: ProducerState | None, verdict: Verdict) -> str:
+    what = f"{producer}, generation {batch.generation}, sequences {batch.first}..{batch.last}: "
     if verdict.kind is Judged.DUPLICATE:
         return what + f"a duplicate stands in the log{_at(verdict.offset)}"
     if verdict.kind is Judged.FENCED:

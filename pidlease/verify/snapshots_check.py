@@ -88,7 +88,7 @@ class Snapshots:
         return place.next_offset if place and place.topic_id == topic.topic_id else 0
 
     def check_topics(self, looking: Looking, names: Collection[TopicPartition]) -> None:
-        """Tell the partitions that only a snapshot knows: their topic was deleted since."""
+        """Report the partitions that only a snapshot knows: their topic was deleted since."""
         for each in self._loaded:
             for name in each.snapshot.manifest.places:
                 if name not in names:
@@ -105,7 +105,7 @@ def _unpacked(producers: dict[int, Packed]) -> dict[int, ProducerState]:
 
 
 def _unusable(looking: Looking, path: Path, error: Exception, *, newer: bool) -> None:
-    """A snapshot without a manifest behind newer ones was being removed; others are damaged."""
+    """Report snapshots without a manifest: an old one was being removed, others are damaged."""
     report = looking.report
     if newer and not report.clean and not looking.files.exists(path / _MANIFEST):
         report.note(path, "left by an interrupted removal; a later snapshot removes it")

@@ -33,7 +33,7 @@ from pidlease.verify.verify_report import CannotLookError, Kind, Report
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _TOPIC_SUFFIX: Final = ".json"
 
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 
 
 class _Planned(NamedTuple):
@@ -45,7 +45,7 @@ class _Planned(NamedTuple):
     judged: bool
 
 
-def verify(files: Files, path: Path, began: Told, advance: Told) -> Report:
+def verify(files: Files, path: Path, began: Progress, advance: Progress) -> Report:
     """Look at all of a data directory. Nothing in it is changed; see `access.keep_servers_out`.
 
     The memory it takes grows with producers, not with the log.
@@ -53,8 +53,8 @@ def verify(files: Files, path: Path, began: Told, advance: Told) -> Report:
     Parameters:
         files: the file system.
         path: the data directory.
-        began: told how many bytes of log there are.
-        advance: told, again and again, how many more were read.
+        began: called with how many bytes of log there are.
+        advance: called repeatedly with how many more were read.
 
     Raises:
         CannotLookError: it is no data directory, of a newer format, or may not be read.
@@ -112,7 +112,7 @@ def _check_identity(looking: Looking, path: Path) -> None:
 
 
 def _topics(looking: Looking, folder: Path) -> Iterator[Topic]:
-    """The topics whose definitions are intact."""
+    """Return the topics with intact definitions."""
     for name in looking.files.list(folder):
         path = folder / name
         if name == DEFAULTS_NAME:
@@ -170,7 +170,7 @@ def _contradiction(topic: Topic, file_name: str) -> str:
 def _plan(
     looking: Looking, logs: Path, topics: list[Topic], shared: dict[str, str]
 ) -> Iterator[_Planned]:
-    """The partitions that should be there; told are those that should not."""
+    """Yield the partitions that should be there; report those that should not."""
     names = set(looking.files.list(logs))
     doomed = {
         name.removesuffix(DOOMED_SUFFIX)

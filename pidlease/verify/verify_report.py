@@ -90,7 +90,7 @@ class Report:
         findings: what is wrong, at most `KEPT_MAX`.
         notes: what is worth knowing.
         pids: all the producer ids that were seen.
-        unjudged: while nobody was to keep them out, how many of `UNJUDGED` were found; -1: they are
+        unjudged: where validation was off, how many of `UNJUDGED` were found; -1: they are
             findings.
     """
 
@@ -120,7 +120,7 @@ class Report:
 
     @contextmanager
     def not_judged(self, path: Path) -> Iterator[None]:
-        """Take what only judging keeps out of a log as it is: a note tells how much there is."""
+        """Accept what only validation keeps out of a log: add a note of how much there is."""
         self.unjudged = 0
         try:
             yield

@@ -12,7 +12,7 @@ from typing_extensions import override
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.coordination.zookeeper.zookeeper_ownership import OwnershipError, ZooKeeperOwnership
-from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, Appending
+from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, AppendTarget
 from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.kafka.client.cluster import View
@@ -273,5 +273,5 @@ class KafkaBackend(Backend):
             self._folder.release()
 
 
-def _appender(log: PartitionLog, partition: Appending) -> Appender:
+def _appender(log: PartitionLog, partition: AppendTarget) -> Appender:
     return KafkaAppender(log, partition, wall_clock_ms)

@@ -98,7 +98,7 @@ _PRODUCE: Final[dict[str, Case]] = {
 }
 _FETCH: Final[dict[str, Case]] = {
     "damaged": Case(spoiling.damaged, ("CRC is", "record format", "batch says"), _LOST),
-    "overlapping": Case(spoiling.overlapping, ("behind one that goes up to",), _LOST),
+    "overlapping": Case(spoiling.overlapping, ("after one that goes up to",), _LOST),
     "beyond": Case(spoiling.beyond, (_NONSENSE,), _LOST),
     "half a batch": Case(spoiling.half_a_batch, (_NONSENSE,), _LOST),
     "nothing": Case(spoiling.nothing, (_NONSENSE,), _LOST),

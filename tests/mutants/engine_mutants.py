@@ -66,15 +66,15 @@ ENGINE: Final = (
     Mutant(
         "pushed not rolled back after a failed append",
         _PARTITION,
-        "        self._flying.pop(pid, None)\n        self._pushed.pop(pid, None)\n",
-        "        self._flying.pop(pid, None)\n",
+        "        self._in_flight.pop(pid, None)\n        self._pushed.pop(pid, None)\n",
+        "        self._in_flight.pop(pid, None)\n",
         (PARTITION,),
     ),
     Mutant(
         "pushed not rolled back (whole lives)",
         _PARTITION,
-        "        self._flying.pop(pid, None)\n        self._pushed.pop(pid, None)\n",
-        "        self._flying.pop(pid, None)\n",
+        "        self._in_flight.pop(pid, None)\n        self._pushed.pop(pid, None)\n",
+        "        self._in_flight.pop(pid, None)\n",
         (SIM,),
     ),
     Mutant(
@@ -122,8 +122,8 @@ ENGINE: Final = (
     Mutant(
         "duplicate answered while its original is in flight",
         _PARTITION,
-        "        if flying and kind in (Kind.DUPLICATE, Kind.OVERLAP):",
-        "        if not kind and flying:",
+        "        if in_flight and kind in (Kind.DUPLICATE, Kind.OVERLAP):",
+        "        if not kind and in_flight:",
         (PARTITION,),
     ),
     Mutant(
@@ -141,8 +141,8 @@ ENGINE: Final = (
     Mutant(
         "a failed append does not take along what is behind it",
         _APPENDS,
-        "        behind = [p for p in self._queue if stopped or p.pid in pids]",
-        "        behind = [p for p in self._queue if stopped]",
+        "        later = [p for p in self._queue if stopped or p.pid in pids]",
+        "        later = [p for p in self._queue if stopped]",
         (PARTITION,),
     ),
     Mutant(

@@ -137,8 +137,8 @@ LEASED: Final = (
     Mutant(
         "the writer's batches are not replayed",
         _KNOWN,
-        "            found = whose(logged, self.names)\n",
-        "            found = whose(logged, self.names) if logged.identity is None else None\n",
+        "            found = identity_of(logged, self.names)\n",
+        "            found = None if logged.identity else identity_of(logged, self.names)\n",
         (VERIFIED,),
     ),
     Mutant(
@@ -207,7 +207,7 @@ LEASED: Final = (
     Mutant(
         "a monotonic overlap waits",
         _PARTITION,
-        "        if flying and rules.holes and kind is Kind.OVERLAP:\n",
+        "        if in_flight and rules.holes and kind is Kind.OVERLAP:\n",
         "        if not kind:\n",
         (IDENTIFIED,),
     ),

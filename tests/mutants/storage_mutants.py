@@ -220,8 +220,8 @@ STORAGE: Final = (
     Mutant(
         "files let go of without their records",
         _EMBEDDED,
-        "                # The kernel tells a failed write to who has the file open; so not"
-        " before.\n"
+        "                # The kernel reports a failed write only to open files; so fsync before"
+        " closing.\n"
         "                self._flush_locked()\n",
         "                pass\n",
         (OPEN_LOGS,),

@@ -139,7 +139,7 @@ UPSTREAM: Final = (
     Mutant(
         "what a life before sent is not expected any more",
         _FRONTIER,
-        "{_ANYBODY: (end, now_ms)}",
+        "{_ALL_PRODUCERS: (end, now_ms)}",
         "{}",
         (_SIM,),
     ),
@@ -160,8 +160,8 @@ UPSTREAM: Final = (
     Mutant(
         "batches behind one that failed are still waited for",
         _LANES,
-        "        lane.flying.clear()\n",
-        "        lane.flying.rotate(0)\n",
+        "        queue.in_flight.clear()\n",
+        "        queue.in_flight.rotate(0)\n",
         (_SIM,),
     ),
     Mutant(
@@ -181,8 +181,8 @@ UPSTREAM: Final = (
     Mutant(
         "the writer goes on after an unknown outcome",
         _WRITING,
-        "        self.writer = None\n        if not flights and not self._waiting:\n",
-        "        if not flights and not self._waiting:\n",
+        "        self.writer = None\n        if not in_doubt and not self._waiting:\n",
+        "        if not in_doubt and not self._waiting:\n",
         (_SIM,),
     ),
     Mutant(
@@ -202,8 +202,8 @@ UPSTREAM: Final = (
     Mutant(
         "what is known here is all there is",
         _PARTITION,
-        "not read.log:\n            reading = self._appends.reading_before_refusal(pid)\n",
-        "read.log:\n            reading = self._appends.reading_before_refusal(pid)\n",
+        "not read.log:\n            reading = self._appends.catch_up_before_refusal(pid)\n",
+        "read.log:\n            reading = self._appends.catch_up_before_refusal(pid)\n",
         (_SIM,),
     ),
     Mutant(
@@ -377,7 +377,7 @@ UPSTREAM: Final = (
     Mutant(
         "doubts that are over are not ended",
         _LANES,
-        "        self._rereading.begin()\n        return True",
+        "        self._catch_up.begin()\n        return True",
         "        return True",
         (f"{_SIM}::test_doubts_end_when_nothing_can_come_any_more",),
     ),
@@ -419,10 +419,10 @@ UPSTREAM: Final = (
     Mutant(
         "a leader that cannot be reached is asked again and again",
         _KAFKA_LOG,
-        "            self._upstream.stale()\n            self._tell_again(reason)\n"
+        "            self._upstream.stale()\n            self._log_retry(reason)\n"
         "            await asyncio.sleep(_BACKOFF.seconds(attempt))\n"
         '        raise KafkaUnreadableError(f"{self._place} cannot be read',
-        "            self._tell_again(reason)\n"
+        "            self._log_retry(reason)\n"
         "            await asyncio.sleep(_BACKOFF.seconds(attempt))\n"
         '        raise KafkaUnreadableError(f"{self._place} cannot be read',
         (_READ,),
@@ -437,7 +437,7 @@ UPSTREAM: Final = (
     Mutant(
         "what has landed of a producer that is gone is kept",
         _LANES,
-        "        self._heard.discard(pid)\n",
+        "        self._acknowledged.discard(pid)\n",
         "        pass\n",
         (f"{_SIM}::test_nothing_is_kept_of_a_producer_that_is_gone",),
     ),

@@ -1,1 +1,1 @@
-"""How admitted batches get into a log, and what is done when one does not."""
+"""The appenders: append admitted batches to a log, and handle failed appends."""

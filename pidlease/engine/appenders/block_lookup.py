@@ -1,13 +1,15 @@
-"""Batches under PIDs that another server may have leased: the coordinator is asked first.
+"""Asks the coordinator before a batch of a PID is refused that another server may have leased.
 
-An unknown PID is refused for good: its producer gives up what it has, or begins anew under another
-PID and stores it twice. So it is refused only after a look at the PID blocks that began after the
-batch had come. An error in the meantime would not do: the batch comes again, and later than the
-look.
+A refusal for an unknown PID is final: its producer drops its records, or sends them again under
+another PID and stores them twice. So the refusal follows a lookup of the PID blocks that began
+after the batch had come. A retriable error instead would not do: the batch would come again after
+the lookup.
 """
 
 from collections.abc import Set
 from typing import Final
+
+from typing_extensions import override
 
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.engine.append_outcome import Outcome, Status
@@ -21,20 +23,20 @@ _UNKNOWN_YET: Final = Outcome(
 
 
 class BlockLookup(ParkedBatches):
-    """One partition's; all partitions wait for the same look.
+    """Batches of one partition that wait for a lookup; all partitions share the lookup.
 
     Parameters:
-        leases: know the PID blocks.
+        leases: looks PID blocks up.
     """
 
     def __init__(self, leases: Leases) -> None:
         super().__init__()
         self._leases: Final = leases
 
+    @override
     async def _read(self, producers: Set[int]) -> Outcome | None:
-        """See `ParkedBatches`."""
         if not any(map(self._leases.unsure, producers)):
-            return None  # the look for a batch in front was enough
+            return None  # the lookup for an earlier batch was enough
         try:
             await self._leases.look()
         except SequenceError:

@@ -1,8 +1,8 @@
-"""Reading the log again, where it may hold what is not applied.
+"""Catch-up: reads the log where it may hold batches that are not applied.
 
-A batch that was never answered may stand in the log. Kafka recognises it when it comes again; but
-not where it has forgotten its producer, or all but its last batch. So before anything more of such
-a producer is judged, the log is read.
+A batch without a response may be in the log. Kafka recognises its retry, unless it has forgotten
+the producer, or all but its last batch. So the log is read before any further batch of such a
+producer is validated.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from collections.abc import Callable, Set
 from typing import Final, NamedTuple, Protocol
 
 import structlog
+from typing_extensions import override
 
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.kafka.records.writer_batch import Writer
@@ -19,16 +20,16 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 
-#: What is told where the log could not be read; why is in our own log.
+#: The outcome where the log could not be read; the server's own log has the reason.
 _UNREAD: Final = Outcome(
     Status.FAILED,
     reason="whether it is in the log already cannot be read now; send it again",
     code=UNKNOWN_OUTCOME,
 )
-_BEHIND: Final = Outcome(
-    Status.FAILED, reason="a batch before it has failed; send it again behind that"
+_AFTER_FAILED: Final = Outcome(
+    Status.FAILED, reason="a batch before it has failed; send that one again first"
 )
-#: What is told where another server has the partition.
+#: The outcome where another server has the partition.
 LOST: Final = Outcome(
     Status.NOT_OWNER, reason="another server writes to this partition; look for it, and send there"
 )
@@ -36,60 +37,60 @@ LOST: Final = Outcome(
 _log = structlog.get_logger(__name__)
 
 
-class Rereadable(Protocol):
-    """What is asked of the partition."""
+class CatchUpTarget(Protocol):
+    """A partition, or its writer, that is caught up with the log."""
 
     @property
     def name(self) -> TopicPartition:
-        """Topic and number."""
+        """The topic and the partition number."""
 
-    async def reread(self, log: ForwardingLog) -> None:
-        """Apply what stands in the log and is not applied.
+    async def catch_up(self, log: ForwardingLog) -> None:
+        """Apply what is in the log and is not applied yet.
 
         Raises:
             LogError: it cannot be read.
         """
 
 
-class Takeable(Protocol):
-    """What is asked of the partition."""
+class TakeoverTarget(Protocol):
+    """A partition, as the takeover of its writer sees it."""
 
     @property
     def name(self) -> TopicPartition:
-        """Topic and number."""
+        """The topic and the partition number."""
 
     @property
     def applied_offset(self) -> int:
-        """Everything before this offset is applied for certain."""
+        """The offset before which everything is applied for certain."""
 
     async def read_on(
         self, log: ForwardingLog, start: int, end: int, marker: Writer | None = None
     ) -> bool:
-        """Apply what stands in the log from one offset to another.
+        """Apply what is in the log from one offset to another.
 
         Parameters:
             log: what is read.
-            start: the first offset; where the log begins behind it, there.
-            end: the first that is not read.
-            marker: a writer, whose marker is looked for.
+            start: the first offset to read, or the log's start where that is higher.
+            end: the first offset not to read.
+            marker: the writer with the marker to look for.
 
         Returns:
-            Whether the marker was there.
+            Whether the marker was found.
 
         Raises:
             LogError: it cannot be read; a part may be applied.
         """
 
     def caught_up(self, end: int, now_ms: int) -> None:
-        """All of the log before an offset was applied, which was its end at a time."""
+        """Note that all of the log is applied up to its end at a time."""
 
 
 class Parked(NamedTuple):
     """A batch that waits for the log to be read.
 
     Attributes:
-        again: judges it again.
-        give_up: answers that it cannot be, or why.
+        again: validates it again.
+        give_up: completes it with an outcome, unvalidated.
     """
 
     again: Callable[[], None]
@@ -97,37 +98,37 @@ class Parked(NamedTuple):
 
 
 class ParkedBatches(ABC):
-    """Batches of one partition that wait until something was read; many for the same reading."""
+    """Batches of one partition that wait until something is read; many wait for one reading."""
 
     def __init__(self) -> None:
         self._parked: list[tuple[int, Parked]] = []
-        #: How much of each producer waits, also of those that are being read for.
+        #: How many batches of each producer wait; also after their reading has begun.
         self._waiting: dict[int, int] = {}
-        #: Those of them of which one has failed.
+        #: Producers among them with a failed batch.
         self._failed: set[int] = set()
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
 
     def holds(self, producer: int) -> bool:
-        """Whether batches of a producer wait: then those behind them wait, too."""
+        """Return whether batches of a producer wait; its later batches must wait, too."""
         return producer in self._waiting
 
     def park(self, producer: int, parked: Parked) -> None:
-        """Read, from a moment that is not past yet, and judge a batch then."""
+        """Validate a batch after a reading that begins after this call."""
         self._waiting[producer] = self._waiting.get(producer, 0) + 1
         self._parked.append((producer, parked))
         self.begin()
 
     def fail(self, producer: int) -> None:
-        """A batch of a producer has failed: those that wait behind it are not to pass it.
+        """Fail the waiting batches of a producer, because an earlier one has failed.
 
-        Where holes are allowed nothing else would tell that one is missing.
+        Where sequence gaps are allowed nothing else would notice the missing batch.
         """
         if producer in self._waiting:
             self._failed.add(producer)
 
     def begin(self) -> None:
-        """Read."""
+        """Start a reading, or another one after the running one."""
         self._wanted = True
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -144,14 +145,14 @@ class ParkedBatches(ABC):
     async def _once(self, parked: list[tuple[int, Parked]]) -> None:
         try:
             failure = await self._read({producer for producer, _ in parked})
-        except Exception as error:  # noqa: BLE001 - a bug is not to leave them waiting
+        except Exception as error:  # noqa: BLE001 - a bug must not leave them waiting
             LINES.write(_log, "error", "batches that waited could not be validated",
                         kind_of(error), error, error=repr(error))  # fmt: skip
             failure = _UNREAD
         for producer, each in parked:
             if failure is not None:
                 self.fail(producer)
-            given_up = failure or (_BEHIND if producer in self._failed else None)
+            given_up = failure or (_AFTER_FAILED if producer in self._failed else None)
             self._waiting[producer] -= 1
             if not self._waiting[producer]:
                 del self._waiting[producer]
@@ -161,16 +162,16 @@ class ParkedBatches(ABC):
                     each.give_up(given_up)
                 else:
                     each.again()
-            except Exception as error:  # noqa: BLE001 - one's bug is not to strand the others
+            except Exception as error:  # noqa: BLE001 - one bug must not strand the others
                 LINES.write(_log, "error", "a batch could not be judged again", kind_of(error),
                             error, producer=producer, error=repr(error))  # fmt: skip
 
     @abstractmethod
     async def _read(self, producers: Set[int]) -> Outcome | None:
-        """Read for producers.
+        """Read what the batches of producers wait for.
 
         Returns:
-            The outcome of their batches, where it could not be read.
+            The outcome of their batches where it could not be read, else None.
         """
 
 
@@ -178,19 +179,19 @@ class CatchUp(ParkedBatches):
     """Batches that wait for the log to be read.
 
     Parameters:
-        partition: what is read for.
-        log: what is read.
+        partition: applies what is read.
+        log: the log to read.
     """
 
-    def __init__(self, partition: Rereadable, log: ForwardingLog) -> None:
+    def __init__(self, partition: CatchUpTarget, log: ForwardingLog) -> None:
         super().__init__()
         self._partition: Final = partition
         self._log: Final = log
 
-    async def _read(self, producers: Set[int]) -> Outcome | None:  # noqa: ARG002 - all are
-        """See `ParkedBatches`."""
+    @override
+    async def _read(self, producers: Set[int]) -> Outcome | None:
         try:
-            await self._partition.reread(self._log)
+            await self._partition.catch_up(self._log)
         except LogError as error:
             LINES.write(_log, "warning", "the log could not be read again", kind_of(error),
                         partition=str(self._partition.name), error=str(error))  # fmt: skip

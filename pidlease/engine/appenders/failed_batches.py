@@ -1,6 +1,6 @@
 """The first batches that failed, and what is held off until they come again.
 
-When an append fails, batches of the same producer may be on the wire behind it. Judged by
+When an append fails, later batches of the same producer may be on the wire. Judged by
 themselves they would be a gap, and a needless gap makes a client raise its generation, which
 doubles records elsewhere; or, where nothing is known of the producer, the first ever seen, and
 the failed one would then be refused for ever. So they get the failed one's error.
@@ -31,7 +31,7 @@ class _Failed(NamedTuple):
 
 
 class FailedFirsts:
-    """One partition's.
+    """The failed first batches of one partition.
 
     Parameters:
         clock_ms: the time, in ms since 1970.
@@ -62,20 +62,20 @@ class FailedFirsts:
             self._by_pid[pid] = _Failed(batch.generation, batch.first, until_ms)
 
     def _sweep(self, now_ms: int) -> None:
-        """Let go of what nobody has asked for in time; and of the oldest, where there are many."""
+        """Forget what was not asked for in time, and the oldest where there are too many."""
         for pid, failed in list(islice(self._by_pid.items(), _SWEPT)):
             if now_ms < failed.until_ms and len(self._by_pid) < _KEPT_MAX:
                 return
             del self._by_pid[pid]
 
     def holds(self, pid: int, batch: Batch, verdict: Verdict, *, known: bool) -> bool:
-        """Whether a batch that would be admitted, or is a gap, is held off for now.
+        """Return whether a batch that would be admitted, or is a gap, is held off for now.
 
         Not one that follows what is known of the producer: then the failed one was found to be in
         the log after all.
 
         One of a lower generation as well: had the failed one come through, it would be fenced;
-        let in now, its records stand twice when they come again under the higher generation.
+        let in now, its records are stored twice when they come again under the higher generation.
         """
         failed = self._by_pid.get(pid)
         if failed is None:
@@ -94,18 +94,18 @@ class FailedFirsts:
         if known and verdict.kind is Kind.ADMIT:
             del self._by_pid[pid]
             return False
-        # Expected is the failed one; or one behind it, where that was found in the log after all.
+        # Expected is the failed one; or a later one, where that was found in the log after all.
         return verdict.kind is Kind.ADMIT or not _is_before(verdict.expected, failed.first)
 
     def first(self, pid: int) -> int:
-        """The sequence that has to come again."""
+        """Return the sequence number that has to come again."""
         return self._by_pid[pid].first
 
     def forget(self, pid: int) -> None:
-        """It has come again, or the producer is gone."""
+        """Forget a producer: its batch has come again, or its lease has ended."""
         self._by_pid.pop(pid, None)
 
 
 def _is_before(sequence: int, other: int) -> bool:
-    """Whether a sequence comes before another one, as far apart as they can be here."""
+    """Return whether a sequence number comes before another one, modulo 2^31."""
     return 0 < (other - sequence) % _NUMBERS < _NUMBERS // 2

@@ -1,6 +1,6 @@
-"""Admitted batches on their way into a log that takes one append at a time.
+"""The appender of a log that takes one append at a time.
 
-What came while the one before was under way goes into the next one (group commit).
+Batches that come while an append is running go into the next one (group commit).
 """
 
 import asyncio
@@ -10,9 +10,10 @@ from time import monotonic
 from typing import Final, Protocol
 
 import structlog
+from typing_extensions import override
 
 from pidlease.engine.append_outcome import Outcome, Status
-from pidlease.engine.appenders.catch_up import CatchUp, Rereadable, Takeable
+from pidlease.engine.appenders.catch_up import CatchUp, CatchUpTarget, TakeoverTarget
 from pidlease.engine.pending_batches import Pending, next_group
 from pidlease.engine.topic_counts import Counts
 from pidlease.log.ports import PartitionLog
@@ -21,92 +22,92 @@ from pidlease.storage.errors import LogStoppedError, reason_for_clients
 
 _log = structlog.get_logger(__name__)
 
-#: Batches with what is to be told of them.
+#: Batches with their outcomes.
 Applied = list[tuple[Pending, Outcome]]
 
 
-class Appending(Rereadable, Takeable, Protocol):
-    """What is asked of the partition."""
+class AppendTarget(CatchUpTarget, TakeoverTarget, Protocol):
+    """A partition, as its appender sees it."""
 
     @property
     def totals(self) -> Counts:
-        """What is counted over all partitions."""
+        """The counts over all partitions."""
 
     @property
     def next_offset(self) -> int:
-        """Behind everything that is known to be in the log."""
+        """The first offset after everything that is known to be in the log."""
 
     def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
-        """Batches stand in the log: move persisted."""
+        """Apply batches that are in the log to the persisted state."""
 
-    def tell(self, applied: Applied) -> None:
-        """Tell those who wait for what was applied."""
+    def complete(self, applied: Applied) -> None:
+        """Complete applied batches, and the retries that wait for them."""
 
     def fail(self, failed: Applied) -> None:
-        """Batches do not stand in the log, or nobody knows: fall back, and tell."""
+        """Fall back to the persisted state, and fail batches that may not be in the log."""
 
 
 class Appender(Protocol):
-    """How admitted batches come into the log."""
+    """Appends the admitted batches of a partition to its log."""
 
     @property
     def shared(self) -> bool:
-        """Whether others write to the log, so that it may hold what is not applied."""
+        """Whether other servers write to the log, so that it may hold what is not applied."""
 
     @property
     def in_flight(self) -> int:
-        """How many batches are on their way."""
+        """How many batches are in flight or wait to be."""
 
     def push(self, pending: Pending) -> None:
-        """Append a batch, behind those of its producer that came before."""
+        """Append a batch after the earlier ones of its producer."""
 
     def begin(self, next_offset: int) -> None:
-        """All of the log before an offset was applied, which was its end."""
+        """Begin when all of the log before an offset is applied, which is its end."""
 
     @property
     def applied(self) -> int:
-        """Everything before this offset is applied for certain."""
+        """The offset before which everything is applied for certain."""
 
-    def reading_for(self, pid: int, *, flying: bool) -> CatchUp | None:
-        """The reading of the log that a producer's batch waits for; None: all is known.
+    def catch_up_for(self, pid: int, *, in_flight: bool) -> CatchUp | None:
+        """Return the catch-up that a producer's batch must wait for; None: all is applied.
 
         Parameters:
             pid: the producer.
-            flying: whether batches of it are on their way.
+            in_flight: whether batches of it are in flight.
         """
 
-    def reading_before_refusal(self, pid: int) -> CatchUp | None:
-        """The reading that goes before a producer's batch is refused; None: it needs none."""
+    def catch_up_before_refusal(self, pid: int) -> CatchUp | None:
+        """Return the catch-up that must precede a refusal; None: it needs none."""
 
     def failed(self, pid: int) -> None:
-        """A batch of a producer has failed, whichever way: see `CatchUp.fail`."""
+        """Note that a batch of a producer has failed, so that waiting ones fail as well."""
 
     @property
     def lost(self) -> bool:
-        """Whether another server writes here now."""
+        """Whether another server writes to the partition now."""
 
     def settle(self) -> bool:
-        """Read the log, where that would put an end to a doubt; False: there is none."""
+        """Read the log where that would resolve an unknown outcome; False: there is none."""
 
-    def reread(self, end: int, now_ms: int) -> None:
-        """All of the log before an offset was applied, which was its end at a time."""
+    def caught_up(self, end: int, now_ms: int) -> None:
+        """Note that all of the log is applied up to its end at a time."""
 
     def forget(self, pid: int) -> None:
-        """A producer is gone."""
+        """Forget a producer after its lease has ended."""
 
 
-class GroupAppender:
-    """See the module's text, and `Appender`.
+class GroupAppender(Appender):
+    """Appends to a log that takes one append at a time.
 
     Parameters:
         log: where batches go.
-        partition: told what became of them.
+        partition: applies and completes them.
     """
 
     shared = False
     lost = False
 
-    def __init__(self, log: PartitionLog, partition: Appending) -> None:
+    def __init__(self, log: PartitionLog, partition: AppendTarget) -> None:
         self._log: Final = log
         self._partition: Final = partition
         self._queue: deque[Pending] = deque()
@@ -116,42 +117,48 @@ class GroupAppender:
         self._loop = asyncio.get_running_loop()
 
     @property
+    @override
     def in_flight(self) -> int:
-        """See `Appender`."""
         return len(self._queue) + len(self._writing)
 
+    @override
     def begin(self, next_offset: int) -> None:
-        """See `Appender`."""
+        pass  # the partition knows it
 
     @property
+    @override
     def applied(self) -> int:
-        """See `Appender`."""
         return self._partition.next_offset
 
-    def reading_for(self, pid: int, *, flying: bool) -> None:
-        """See `Appender`."""
+    @override
+    def catch_up_for(self, pid: int, *, in_flight: bool) -> None:
+        pass  # no other server writes to the log
 
-    def reading_before_refusal(self, pid: int) -> None:
-        """See `Appender`."""
+    @override
+    def catch_up_before_refusal(self, pid: int) -> None:
+        pass
 
+    @override
     def failed(self, pid: int) -> None:
-        """See `Appender`: nothing waits here."""
+        pass  # no batch waits
 
+    @override
     def settle(self) -> bool:
-        """See `Appender`."""
         return False
 
-    def reread(self, end: int, now_ms: int) -> None:
-        """See `Appender`."""
+    @override
+    def caught_up(self, end: int, now_ms: int) -> None:
+        pass
 
+    @override
     def forget(self, pid: int) -> None:
-        """See `Appender`: nothing is kept."""
+        pass
 
+    @override
     def push(self, pending: Pending) -> None:
-        """See `Appender`."""
         self._queue.append(pending)
         if not self._writing and not self._start_scheduled:
-            # Not at once: what else arrived together goes into the same append.
+            # Not at once: batches that arrived together go into one append.
             self._start_scheduled = True
             self._loop.call_soon(self._start)
 
@@ -174,22 +181,22 @@ class GroupAppender:
             return
         applied = self._partition.apply(group, result)
         self._start()
-        self._partition.tell(applied)
+        self._partition.complete(applied)
 
     def _fail(self, group: list[Pending], error: Exception) -> None:
-        """Fail a group, and all that is in flight behind it for the same producers."""
-        # By its cause, not by its partition: a full disk fails the appends of all.
+        """Fail a group, and the later batches of its producers."""
+        # One line for each cause, not for each partition: a full disk fails all appends.
         LINES.write(_log, "error", "append failed", kind_of(error),
                     partition=str(self._partition.name), batches=len(group),
                     error=str(error), cause=str(error.__cause__ or ""))  # fmt: skip
         stopped = isinstance(error, LogStoppedError) or bool(self._log.stopped)
         status = Status.STOPPED if stopped else Status.FAILED
         pids = {pending.pid for pending in group if pending.pid}
-        behind = [p for p in self._queue if stopped or p.pid in pids]
+        later = [p for p in self._queue if stopped or p.pid in pids]
         self._queue = deque(p for p in self._queue if not (stopped or p.pid in pids))
         outcome = Outcome(status, reason=reason_for_clients(error))
-        self._partition.fail([(pending, outcome) for pending in (*group, *behind)])
+        self._partition.fail([(pending, outcome) for pending in (*group, *later)])
 
 
-#: Makes a partition's, of its log.
-AppenderFactory = Callable[[PartitionLog, Appending], Appender]
+#: Makes the appender of a partition for its log.
+AppenderFactory = Callable[[PartitionLog, AppendTarget], Appender]

@@ -1,12 +1,14 @@
-"""Batches that go into Kafka under the partition's writer: of all policies but Kafka's own.
+"""Appends to Kafka under the partition's writer: batches of all policies but Kafka's own.
 
-Kafka knows one producer for all of them, whose numbers are the writer's own. It has them in order,
-five at a time; small sends that wait are joined. The writer belongs to one server at a time: who
-takes it has Kafka put a marker into the log, behind which nothing of the one before can come.
+Kafka knows one producer for all of them, with the writer's own sequence numbers. At most five
+batches are in flight, in order; small batches that wait are joined. One server at a time is the
+writer: on a takeover Kafka puts a marker into the log, and rejects what the former writer sends
+after it.
 
-What Kafka refuses for certain leaves the others whole: they are numbered anew, and sent again.
-After anything else nobody knows what stands in the log. Then all of it fails, the writer is taken
-again, and the log read up to the marker before the next batch is judged (`taking.py`).
+A definite refusal leaves the other batches intact: they get new sequence numbers, and are sent
+again. After anything else the outcome is unknown. Then all batches fail, this server takes over the
+writer again, and reads the log up to the marker before it validates the next batch
+(`writer_takeover.py`).
 """
 
 import time
@@ -20,7 +22,7 @@ import structlog
 from pidlease.core.state import BATCHES_KEPT
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
 from pidlease.engine.appenders.applied_offset import AppliedOffset
-from pidlease.engine.appenders.group_appender import Appending
+from pidlease.engine.appenders.group_appender import AppendTarget
 from pidlease.engine.pending_batches import Pending, not_taken
 from pidlease.kafka.error_codes import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
 from pidlease.kafka.records.joined_batch import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
@@ -29,16 +31,16 @@ from pidlease.kafka.records.writer_batch import Writer, stamp
 from pidlease.log.ports import Forwarded, ForwardingLog, NewBatch
 from pidlease.observability.repeated_lines import LINES
 
-#: Stands for the writer, where producers are told apart.
+#: Stands for the writer among producers of unknown outcomes.
 WRITER: Final = -1
-#: Kafka's numbers wrap behind this one. The writer is taken again before.
+#: Kafka's sequence numbers wrap after this one. Take over the writer again before.
 _SEQUENCE_MAX: Final = 2**31 - 1 - (1 << 24)
 
 _log = structlog.get_logger(__name__)
 
 
-class _Flight:
-    """A batch on its way, and what was joined to make it."""
+class _SentBatch:
+    """An in-flight batch, and the batches that were joined to make it."""
 
     __slots__ = ("began", "first", "new", "parts")
 
@@ -46,64 +48,64 @@ class _Flight:
         self.parts = parts
         self.new = new
         self.first = first
-        #: When it was sent, as time.monotonic tells it.
+        #: When it was sent, by time.monotonic.
         self.began = time.monotonic()
 
 
 class WriterAppender:
-    """See the module's text.
+    """Sends as the writer of one partition.
 
     Parameters:
         log: where batches go.
-        partition: told what became of them.
-        frontier: told what is on its way.
+        partition: applies and completes them.
+        applied_offset: notes what is in flight.
         clock_ms: the time, in ms since 1970.
-        take_again: has the writer taken again.
+        take_over: starts a takeover of the writer.
     """
 
     def __init__(
         self,
         log: ForwardingLog,
-        partition: Appending,
+        partition: AppendTarget,
         applied_offset: AppliedOffset,
         clock_ms: Callable[[], int],
-        take_again: Callable[[], None],
+        take_over: Callable[[], None],
     ) -> None:
         self._log: Final = log
         self._partition: Final = partition
         self._applied_offset: Final = applied_offset
         self._clock_ms: Final = clock_ms
-        self._take_again: Final = take_again
-        #: The writer, as which this server sends; None: it is to be taken first.
+        self._take_over: Final = take_over
+        #: The writer as which this server sends; None: a takeover must come first.
         self.writer: Writer | None = None
         self._taken_ms = 0
         self._sequence = 0
-        self._flying: deque[_Flight] = deque()
+        self._in_flight: deque[_SentBatch] = deque()
         self._waiting: deque[Pending] = deque()
-        #: How many of those in front of what waits go one by one.
+        #: How many of the first waiting batches are sent one by one.
         self._alone = 0
-        #: What was answered since Kafka refused a batch, until all that was behind it is, too.
-        self._refused: list[tuple[_Flight, Forwarded]] = []
-        #: Until when Kafka surely knows the writer, in ms since 1970: it goes by records' times.
+        #: Responses since Kafka refused a batch, until all later ones have a response, too.
+        self._refused: list[tuple[_SentBatch, Forwarded]] = []
+        #: Until when Kafka certainly knows the writer, in ms since 1970: it counts by record times.
         self._known_until_ms = 0
-        #: When it last was not known what became of a batch, in ms since 1970; 0: never.
+        #: When the outcome of a batch last was unknown, in ms since 1970; 0: never.
         self.doubt_ms = 0
-        #: Whether another server has taken the writer.
+        #: Whether another server has taken over the writer.
         self.fenced = False
 
     @property
     def in_flight(self) -> int:
-        """How many batches are on their way."""
-        return len(self._waiting) + sum(len(each.parts) for each in self._flying)
+        """How many batches are in flight or wait to be."""
+        return len(self._waiting) + sum(len(each.parts) for each in self._in_flight)
 
     @property
     def landing(self) -> bool:
-        """Whether Kafka has still to answer something."""
-        return bool(self._flying)
+        """Whether batches wait for a response of Kafka."""
+        return bool(self._in_flight)
 
     @property
     def ready(self) -> bool:
-        """Whether batches may be judged, and sent: the log is read up to the writer's marker."""
+        """Whether batches may be validated and sent: the log is read up to the writer's marker."""
         return (
             self.writer is not None
             and self._clock_ms() - self._taken_ms < self._log.writer_ms
@@ -111,7 +113,7 @@ class WriterAppender:
         )
 
     def begin(self, writer: Writer) -> None:
-        """The log is read up to the writer's marker."""
+        """Begin as a writer, after the log was read up to its marker."""
         self._partition.totals.writers_taken += 1
         self.writer = writer
         self._taken_ms = self._clock_ms()
@@ -121,38 +123,38 @@ class WriterAppender:
         self._pump()
 
     def fence(self) -> None:
-        """Another server has taken the writer."""
+        """Note that another server has taken over the writer."""
         self._partition.totals.writers_fenced += not self.fenced
         self.fenced = True
 
     # ------------------------------------------------------------------ sending
 
     def push(self, pending: Pending) -> None:
-        """See `appends.Appender`."""
+        """Append a batch after all earlier ones."""
         self._waiting.append(pending)
-        if self.writer is None:  # it was lost since the batch was judged
+        if self.writer is None:  # it was lost since the batch was validated
             self.lose("the writer of the partition is to be taken first")
-            self._take_again()
+            self._take_over()
             return
         self._pump()
 
     def _pump(self) -> None:
-        # Whom Kafka does not know it takes any batch of, also one whose predecessor it refused.
+        # Of an unknown producer Kafka appends any batch, also after it refused the preceding one.
         room = BATCHES_KEPT if self._known_until_ms > self._clock_ms() else 1
-        while self._waiting and len(self._flying) < room and not self._refused:
+        while self._waiting and len(self._in_flight) < room and not self._refused:
             if self.writer is None or not self.ready:
-                # It was used for so long that somebody else may have it without our being fenced.
-                self._take_again()
+                # It is so old that another server may be the writer without this one being fenced.
+                self._take_over()
                 return
-            flight = self._next(self.writer)
-            self._flying.append(flight)
-            self._applied_offset.sent(flight)
-            # By no PID that somebody else may have: Kafka begins with 0, which means none here.
-            self._log.send(~flight.new.header.producer_id, flight.new,
-                           partial(self._answered, flight))  # fmt: skip
+            sent = self._next(self.writer)
+            self._in_flight.append(sent)
+            self._applied_offset.sent(sent)
+            # Not a PID of any other producer: Kafka's begin with 0, which means none here.
+            self._log.send(~sent.new.header.producer_id, sent.new,
+                           partial(self._answered, sent))  # fmt: skip
 
-    def _next(self, writer: Writer) -> _Flight:
-        """The next batch, under the writer's next numbers."""
+    def _next(self, writer: Writer) -> _SentBatch:
+        """Return the next batch, under the writer's next sequence numbers."""
         parts = self._take()
         joined = join([each.new.data for each in parts]) if len(parts) > 1 else None
         if joined is None:
@@ -163,10 +165,10 @@ class WriterAppender:
             data, header = joined, read_header(joined)
         first = self._sequence
         self._sequence += header.records
-        return _Flight(parts, NewBatch(data, stamp(header, data, writer, first)), first)
+        return _SentBatch(parts, NewBatch(data, stamp(header, data, writer, first)), first)
 
     def _take(self) -> list[Pending]:
-        """What goes into the next batch: one send, or several small ones."""
+        """Take what goes into the next batch: one waiting batch, or several small ones."""
         parts = [self._waiting.popleft()]
         if self._alone:
             self._alone -= 1
@@ -184,93 +186,93 @@ class WriterAppender:
 
     # ------------------------------------------------------------------ answers
 
-    def _answered(self, flight: _Flight, answer: Forwarded) -> None:
-        self._partition.totals.forwarded(flight.began, answer.code, answer.offset)
-        if flight not in self._flying:
-            return  # it failed with one before it; the log up to the next marker settles it
-        # Out of order, because what came before it was refused.
+    def _answered(self, sent: _SentBatch, answer: Forwarded) -> None:
+        self._partition.totals.forwarded(sent.began, answer.code, answer.offset)
+        if sent not in self._in_flight:
+            return  # it failed with an earlier one; the next catch-up resolves the outcome
+        # Out of order, because an earlier batch was refused.
         follows = answer.code == OUT_OF_ORDER_SEQUENCE_NUMBER and bool(self._refused)
         refused = answer.definite or follows
         if answer.code in FENCED:
             self.fence()
-        if self._flying[0] is flight and refused:
-            self._flying.popleft()
-            self._applied_offset.refused(flight)
-            self._refused.append((flight, answer))
-        elif self._flying[0] is not flight or answer.code or answer.offset < 0 or self._refused:
+        if self._in_flight[0] is sent and refused:
+            self._in_flight.popleft()
+            self._applied_offset.refused(sent)
+            self._refused.append((sent, answer))
+        elif self._in_flight[0] is not sent or answer.code or answer.offset < 0 or self._refused:
             self.lose(answer.reason or "answers of Kafka that contradict one another")
             return
         else:
-            self._landed(flight, answer.offset)
-        if self._refused and not self._flying:
+            self._landed(sent, answer.offset)
+        if self._refused and not self._in_flight:
             self._sort_out()
         self._pump()
 
-    def _landed(self, flight: _Flight, offset: int) -> None:
-        self._flying.popleft()
+    def _landed(self, sent: _SentBatch, offset: int) -> None:
+        self._in_flight.popleft()
         offsets = []
         at = offset
-        for part in flight.parts:
+        for part in sent.parts:
             offsets.append(at)
             at += part.new.header.records
-        applied = self._partition.apply(flight.parts, offsets)
-        self._applied_offset.landed(flight, at)
-        newest_ms = min(flight.new.header.max_timestamp, self._clock_ms())
+        applied = self._partition.apply(sent.parts, offsets)
+        self._applied_offset.landed(sent, at)
+        newest_ms = min(sent.new.header.max_timestamp, self._clock_ms())
         self._known_until_ms = newest_ms + self._log.producers_kept_ms // 2
         self._pump()
-        self._partition.tell(applied)
+        self._partition.complete(applied)
 
     def _sort_out(self) -> None:
-        """All that was on its way behind a refused batch is answered: none of it is in the log."""
+        """Send again, or fail, the batches after a refused one: none of them is in the log."""
         answers, self._refused = self._refused, []
         self._sequence = answers[0][0].first
         again: list[Pending] = []
         failed: list[tuple[Pending, Outcome]] = []
         everything: Outcome | None = None
-        for flight, answer in answers:
+        for sent, answer in answers:
             refusal = not_taken(answer)
             if answer.code == OUT_OF_ORDER_SEQUENCE_NUMBER:
-                again += flight.parts
-            elif answer.code in CONTENT and len(flight.parts) > 1:
-                again += flight.parts  # one of them, and nobody says which
+                again += sent.parts
+            elif answer.code in CONTENT and len(sent.parts) > 1:
+                again += sent.parts  # one of them; Kafka does not say which
                 self._alone = len(again)
             else:
-                failed += [(each, refusal) for each in flight.parts]
+                failed += [(each, refusal) for each in sent.parts]
                 everything = everything or (None if answer.code in CONTENT else refusal)
                 place = str(self._partition.name)
                 LINES.write(_log, "warning", "Kafka refuses a batch", (place, answer.code),
                             partition=place, reason=answer.reason)  # fmt: skip
         gone = {each.pid for each, _ in failed if each.pid}
-        behind = everything or Outcome(Status.FAILED, reason="a batch before it was refused")
+        after = everything or Outcome(Status.FAILED, reason="a batch before it was refused")
         kept: deque[Pending] = deque()
         for each in (*again, *self._waiting):
             if everything is not None or each.pid in gone:
-                failed.append((each, behind))
+                failed.append((each, after))
             else:
                 kept.append(each)
-        self._alone = min(self._alone, len(kept))  # perhaps some too many: that does no harm
+        self._alone = min(self._alone, len(kept))  # perhaps some too many, which is harmless
         self._waiting = kept
         if failed:
             self._partition.fail(failed)
 
     def lose(self, reason: str) -> None:
-        """Nobody knows what stands in the log: nothing goes on under this writer."""
-        flights = [*(each for each, _ in self._refused), *self._flying]
+        """Fail everything: an outcome is unknown, so nothing more is sent under this writer."""
+        in_doubt = [*(each for each, _ in self._refused), *self._in_flight]
         self.writer = None
-        if not flights and not self._waiting:
+        if not in_doubt and not self._waiting:
             return
         LINES.write(_log, "warning", "the writer of a partition is to be taken again",
                     str(self._partition.name), reason=reason, partition=str(self._partition.name),
-                    fenced=self.fenced, batches=len(flights))  # fmt: skip
-        if flights:
+                    fenced=self.fenced, batches=len(in_doubt))  # fmt: skip
+        if in_doubt:
             self.doubt_ms = self._clock_ms()
-        for flight in self._flying:
-            self._applied_offset.lost(flight, WRITER, self._clock_ms())
+        for sent in self._in_flight:
+            self._applied_offset.lost(sent, WRITER, self._clock_ms())
         unknown = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)
         unsent = Outcome(Status.FAILED, reason=reason)
-        failed = [(each, unknown) for flight in flights for each in flight.parts]
+        failed = [(each, unknown) for sent in in_doubt for each in sent.parts]
         failed += [(each, unsent) for each in self._waiting]
-        self._flying.clear()
+        self._in_flight.clear()
         self._waiting.clear()
         self._refused.clear()
         self._alone = 0

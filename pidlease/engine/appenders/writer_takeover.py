@@ -1,7 +1,7 @@
-"""Taking a partition's writer: then the log is read up to its marker, and everything is known.
+"""Takes over as a partition's writer, and reads the log up to the new writer's marker.
 
-What stands before the marker is all that writers before have written there, and ever will. So who
-has read up to it may judge, and nobody else can write any more what is not known here.
+Former writers cannot append after the marker. So a server that has applied everything before it
+knows all their batches, and may validate.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pidlease.core.backoff import Backoff
-from pidlease.engine.appenders.catch_up import Takeable
+from pidlease.engine.appenders.catch_up import TakeoverTarget
 from pidlease.engine.appenders.writer_appender import WriterAppender
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.ports import ForwardingLog
@@ -20,82 +20,86 @@ from pidlease.storage.snapshots import TopicPartition
 _BACKOFF: Final = Backoff(0.005, 0.5)
 #: Between two looks whether batches of the former writer are still in flight.
 _LANDING_POLL_SECONDS: Final = 0.005
-#: How often it is looked for; some ten seconds.
+#: How often to look for the marker: for some ten seconds.
 _LOOKS_MAX: Final = 30
 
 
 class WriterTakeover:
-    """One partition's (see `rereading.Rereadable`).
+    """Takes over the writer of one partition.
 
     Parameters:
-        partition: what is read for.
-        lane: sends as the writer.
+        partition: applies what is read.
+        appender: returns the appender that sends as the writer.
         clock_ms: the time, in ms since 1970.
-        rest: waits so many seconds.
+        rest: waits for a number of seconds.
     """
 
     def __init__(
         self,
-        partition: Takeable,
-        lane: Callable[[], WriterAppender],
+        partition: TakeoverTarget,
+        appender: Callable[[], WriterAppender],
         clock_ms: Callable[[], int],
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._partition: Final = partition
-        self._lane: Final = lane
+        self._appender: Final = appender
         self._clock_ms: Final = clock_ms
         self._rest: Final = rest
 
     @property
     def name(self) -> TopicPartition:
-        """Topic and number."""
+        """The topic and the partition number."""
         return self._partition.name
 
-    async def reread(self, log: ForwardingLog) -> None:
-        """Take the writer, unless this server has it, and read the log up to its marker.
+    async def catch_up(self, log: ForwardingLog) -> None:
+        """Take over the writer, unless this server has it, and read the log up to its marker.
 
         Raises:
-            LogError: it cannot be done now.
+            LogError: this is not possible now.
         """
-        lane = self._lane()
+        appender = self._appender()
         try:
-            await self._make_sure(log, lane)
+            await self._make_sure(log, appender)
         except NotOwnerError as error:
-            lane.fence()
-            lane.lose(str(error))
+            appender.fence()
+            appender.lose(str(error))
             raise
         except Exception as error:
-            if not lane.ready:
-                lane.lose(str(error))
+            if not appender.ready:
+                appender.lose(str(error))
             raise
 
-    async def _make_sure(self, log: ForwardingLog, lane: WriterAppender) -> None:
+    async def _make_sure(self, log: ForwardingLog, appender: WriterAppender) -> None:
         if log.stopped:
             raise LogStoppedError(log.stopped)
-        if lane.ready and lane.writer is not None:
-            await self._check(log, lane.writer)
+        if appender.ready and appender.writer is not None:
+            await self._check(log, appender.writer)
             return
-        if lane.fenced:
+        if appender.fenced:
             await self._own(log)
-            lane.fenced = False  # one took it that did not know yet that we own it
-        while lane.landing:  # a wait for some answers
+            appender.fenced = False  # a server took it that did not know yet that this one owns it
+        while appender.landing:  # responses to the former writer's batches
             await self._rest(_LANDING_POLL_SECONDS)
-        await self._take(log, lane)
+        await self._take(log, appender)
 
     async def _own(self, log: ForwardingLog) -> None:
         if not await log.owned():
             raise NotOwnerError(f"another server has taken the writer of {self.name}")
 
     async def _check(self, log: ForwardingLog, writer: Writer) -> None:
-        """Before a batch is refused by what is known here: is it all there is?"""
-        now = await log.who_writes()
+        """Make sure that this server is the writer still, before it refuses a batch.
+
+        Raises:
+            NotOwnerError: another server is.
+        """
+        now = await log.current_writer()
         if now is not None and now != writer:
             raise NotOwnerError(f"{self.name}: this server was writer {writer}, now it is {now}")
 
-    async def _take(self, log: ForwardingLog, lane: WriterAppender) -> None:
+    async def _take(self, log: ForwardingLog, appender: WriterAppender) -> None:
         partition = self._partition
         at = partition.applied_offset
-        writer = await log.take(lane.doubt_ms)
+        writer = await log.take(appender.doubt_ms)
         for look in range(1, _LOOKS_MAX + 1):
             now_ms = self._clock_ms()
             end = await log.look()
@@ -103,7 +107,7 @@ class WriterTakeover:
             at = max(at, end)
             if marked:
                 partition.caught_up(end, now_ms)
-                lane.begin(writer)
+                appender.begin(writer)
                 return
             await self._rest(_BACKOFF.seconds(look))
         raise LogError(f"the marker of {writer} does not come into {self.name}")

@@ -15,7 +15,7 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_settings import SettingsChange, policy_in_force
 from pidlease.storage.topics.topic_store import Topic
 
-#: Partitions, and topics, that are told of a change before others get their turn.
+#: Partitions that get a change before other tasks get their turn.
 _AT_ONCE: Final = 500
 
 _log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class TopicPolicies:
         """Read what is set for all topics.
 
         Raises:
-            DataFolderError: it is damaged, or makes no sense here.
+            DataFolderError: it is damaged, or invalid here.
         """
         self.shared = await self._pool.run(self._store.topic_defaults)
 
@@ -47,7 +47,7 @@ class TopicPolicies:
         """What a topic takes.
 
         Raises:
-            SettingError: its settings make no sense.
+            SettingError: its settings are invalid.
         """
         policy = policy_in_force(topic.overrides, self.shared)
         return replace(policy, compacted=True) if topic.compacted else policy
@@ -71,12 +71,12 @@ class TopicPolicies:
         settings = change(dict(self.shared))
         await self._pool.run(partial(self._store.save_topic_defaults, settings))
         self.shared = settings
-        told = 0
+        changed = 0
         for name, topic in topics.items():
             policy = self.of(topic)
             for each in partitions[name]:
                 each.policy = policy
-                told += 1
-                if told % _AT_ONCE == 0:
+                changed += 1
+                if changed % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         _log.info("settings of all topics altered", settings=settings)

@@ -23,11 +23,11 @@ _log = structlog.get_logger(__name__)
 
 
 class TopicSync:
-    """See the module's text.
+    """Follows the topics that others create and delete.
 
     Parameters:
         table: the topics as they are known.
-        leases: told of producers whose partition is gone.
+        leases: forgets the producers of partitions that are gone.
         pool: the threads for blocking work.
     """
 
@@ -156,7 +156,7 @@ class TopicSync:
             except OSError as error:
                 failure = error
                 if number >= len(before):
-                    break  # there is no hole between partitions
+                    break  # partition numbers have no gaps
         if failure is not None and not opened:
             raise failure
         return opened, failure
@@ -172,14 +172,14 @@ class TopicSync:
         return gone is not None and not (gone == topic.topic_id and topic.has_own_id)
 
     async def _leave(self, partitions: list[Partition]) -> None:
-        """Let go of partitions that no door finds any more; who waits for records is woken."""
+        """Forget partitions that no listener finds any more; wake the consumers that wait."""
         for each in partitions:
             each.gone = True
             each.wake()
             await self._leases.leave(each)
 
     async def _forget(self, unseen: UnseenTopic) -> None:
-        """No door finds it any more: let go of all that is known of it."""
+        """Forget all that is known of a topic that no listener finds any more."""
         topic, partitions, _ = unseen
         if len(self._gone_ids) < _GONE_MAX:
             self._gone_ids[topic.name] = topic.topic_id
@@ -189,6 +189,6 @@ class TopicSync:
             each.log.stop("its topic is gone")
         await self._leave(partitions)
         await self._table.held.let_go_topic(topic.name)
-        for told in self._table.on_deleted:
-            await told(topic)
+        for callback in self._table.on_deleted:
+            await callback(topic)
         _log.info("topic gone", topic=topic.name, partitions=topic.partitions)

@@ -26,7 +26,7 @@ from pidlease.storage.topics.topic_store import Topic
 _OPENED_AT_ONCE: Final = 64
 #: Names of deleted topics that are remembered.
 _DELETED_MAX: Final = 100_000
-#: The setting whose change makes durable what is not yet.
+#: A change of this setting makes durable what is not yet.
 _FSYNC: Final = "pidlease.fsync"
 #: How often it is looked whether what is in flight to a deleted partition has landed.
 _LANDED_POLL_SECONDS: Final = 0.005
@@ -59,7 +59,7 @@ class UnseenTopic(NamedTuple):
 
     Attributes:
         topic: its definition.
-        partitions: as they were; no door finds them.
+        partitions: as they were; no listener finds them.
         since_ms: since when, in ms since 1970.
     """
 
@@ -75,7 +75,7 @@ class TopicTable:
         store: the logs.
         pool: the threads for blocking work.
         around: what all partitions share.
-        leases: told of producers whose partition is gone.
+        leases: forgets the producers of partitions that are gone.
         partitions_max: of all topics together.
     """
 
@@ -91,7 +91,7 @@ class TopicTable:
         self.partitions: Final[dict[str, list[Partition]]] = {}
         #: Topics that there are, and that are none of the above until they can be read.
         self.awaited: dict[str, Topic] = {}
-        #: Topics that were there and are not seen any more, whose producers are known still.
+        #: Topics that are not seen any more; their producers' states are kept.
         self.unseen: Final[dict[str, UnseenTopic]] = {}
         #: What the snapshot of the start has of partitions that were not read then.
         self.held: Final = UnloadedPartitions(leases, around.clock_ms)
@@ -126,7 +126,7 @@ class TopicTable:
         """Take what a start found (see `recovery.Recovered`).
 
         Raises:
-            DataFolderError: a topic's settings make no sense.
+            DataFolderError: a topic's settings are invalid.
         """
         self.awaited = {topic.name: topic for topic in awaited}
         self.held.begin_with(held)
@@ -152,7 +152,7 @@ class TopicTable:
         return [*self.all_partitions(), *itertools.chain.from_iterable(unseen)]
 
     def partitions_to_snapshot(self) -> list[Partition]:
-        """Those of which a snapshot can tell, and must.
+        """Return the partitions that the next snapshot must hold.
 
         A log of others goes on without those that cannot be read: what an earlier snapshot has of
         them is held. In a log of our own retention relies on each one being there.
@@ -183,11 +183,11 @@ class TopicTable:
         await self._pool.run(self._store.check_owned)
 
     async def settle(self) -> None:
-        """Wait for changes that are under way."""
+        """Wait for running changes."""
         await asyncio.gather(*self._changes, return_exceptions=True)
 
     async def change(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do a change to its end, also when who asked for it goes away meanwhile."""
+        """Run a change to its end, even when the caller goes away meanwhile."""
         task = asyncio.create_task(self._locked(work))
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -200,7 +200,7 @@ class TopicTable:
     # ------------------------------------------------------------------ the changes
 
     async def create(self, topic: Topic) -> None:
-        """See `Engine.create_topic`."""
+        """Create a topic, durably."""
         if topic.name in self.topics:
             raise TopicExistsError(f"topic {topic.name} exists")
         self._check_room(topic.partitions)
@@ -217,7 +217,7 @@ class TopicTable:
         _log.info("topic created", topic=topic.name, partitions=topic.partitions)
 
     async def delete(self, name: str) -> None:
-        """See `Engine.delete_topic`."""
+        """Delete a topic, durably."""
         topic = self._known(name)
         partitions = self.partitions[name]
         self.hide(topic)
@@ -235,15 +235,15 @@ class TopicTable:
         for each in partitions:
             await self._leases.leave(each)
         await self.held.let_go_topic(name)
-        for told in self.on_deleted:
+        for callback in self.on_deleted:
             try:
-                await told(topic)
+                await callback(topic)
             except Exception:  # noqa: BLE001 - the topic is gone whatever others make of it
-                _log.exception("who was told of a deleted topic failed", topic=name)
+                _log.exception("a callback for a deleted topic failed", topic=name)
         _log.info("topic deleted", topic=name, partitions=topic.partitions)
 
     async def add_partitions(self, name: str, total: int) -> None:
-        """See `Engine.add_partitions`."""
+        """Give a topic more partitions, durably."""
         topic = self._known(name)
         if total <= topic.partitions:
             raise PartitionCountError(f"topic {name} has {topic.partitions} partitions already")
@@ -256,7 +256,7 @@ class TopicTable:
         _log.info("partitions added", topic=name, partitions=total)
 
     async def alter(self, name: str, change: SettingsChange) -> None:
-        """See `Engine.change_topic`."""
+        """Change a topic's own settings, durably."""
         topic = self._known(name)
         altered = replace(topic, overrides=change(dict(topic.overrides)))
         self.policies.of(altered)
@@ -270,7 +270,7 @@ class TopicTable:
         _log.info("topic altered", topic=name, settings=altered.overrides)
 
     async def alter_all(self, change: SettingsChange) -> None:
-        """See `Engine.change_all_topics`."""
+        """Change the settings of all topics, durably."""
         await self.policies.change_shared(change, self.topics, self.partitions)
         self.version += 1
 
@@ -289,7 +289,7 @@ class TopicTable:
             self._deleted_more = True
 
     def _made_again(self, topic: Topic) -> Topic:
-        """The definition of a new topic, that tells whether the name was another one's before.
+        """Return the definition of a new topic, with a note if another one had the name before.
 
         Producers that wrote to that one go on where they were, as with Kafka, which admits any
         first batch of a producer that it does not know (ProducerAppendInfo.checkSequence). Those
@@ -310,7 +310,7 @@ class TopicTable:
             each.policy = policy
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
-        """From now on doors find it so."""
+        """Let listeners find a topic so from now on."""
         self._give(topic, partitions)
         self.topics[topic.name] = topic
         self.partitions[topic.name] = partitions
@@ -318,7 +318,7 @@ class TopicTable:
         self.version += 1
 
     def hide(self, topic: Topic) -> None:
-        """From now on no door finds it; who waits for its records is woken."""
+        """Hide a topic from the listeners, and wake the consumers that wait for its records."""
         del self.topics[topic.name]
         for each in self.partitions.pop(topic.name):
             each.gone = True
@@ -326,7 +326,7 @@ class TopicTable:
         self.version += 1
 
     def lose_sight_of(self, topic: Topic) -> list[UnseenTopic]:
-        """From now on no door finds it, but nothing of it is forgotten.
+        """Hide a topic from the listeners, but keep its producers' states.
 
         Returns:
             Others that were not seen for longer, and are too many by now.

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 import structlog
+from typing_extensions import override
 
 from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
 from pidlease.coordination.writer_ids import WriterIdsError
@@ -18,6 +19,7 @@ from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.errors import UpstreamError
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
 from pidlease.log.kafka.kafka_writers import KafkaWriters
+from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_settings import SHARED_SETTINGS, SettingError, check_shared
@@ -28,8 +30,8 @@ Result = TypeVar("Result")
 _log = structlog.get_logger(__name__)
 
 
-class KafkaStore:
-    """See the module's text.
+class KafkaStore(LogStore):
+    """The topics and partitions of a Kafka cluster, as the engine's logs.
 
     Parameters:
         upstream: the cluster, looked at once.
@@ -52,11 +54,15 @@ class KafkaStore:
         self._loop = asyncio.get_running_loop()
         self._ranges: dict[TopicPartition, tuple[int, int]] = {}
         self._producers_kept_ms = 0
-        #: See `LogStore`. None of it holds: retention and the like are Kafka's own.
-        self.defaults: Final = LogConfig()
 
+    @property
+    @override
+    def defaults(self) -> LogConfig:
+        return LogConfig()  # of no effect: retention and the like are Kafka's own
+
+    @override
     def topics(self) -> list[Topic]:
-        """See `LogStore`: those that can be read now. The others are found when they can.
+        """Return the topics that can be read now; the others come when they can.
 
         Raises:
             DataFolderError: Kafka cannot be asked.
@@ -71,13 +77,13 @@ class KafkaStore:
         self._producers_kept_ms = kept.producers_ms
         self._writers.kafka_keeps(kept)
         if not self._producers_kept_ms:
-            _log.warning("Kafka does not tell how long it knows producers"
+            _log.warning("Kafka does not report how long it knows producers"
                          " (producer.id.expiration.ms): their batches go one at a time; allow"
                          " DescribeConfigs on the cluster")  # fmt: skip
         return [self.topic_of(each) for each in view.topics.values() if self._is_readable(each)]
 
+    @override
     def awaited(self) -> list[Topic]:
-        """See `LogStore`."""
         topics = self._upstream.cluster.view.topics.values()
         return [self.topic_of(each) for each in topics if not self._is_readable(each)]
 
@@ -85,13 +91,13 @@ class KafkaStore:
         places = (TopicPartition(topic.name, number) for number in range(len(topic.leaders)))
         return all(place in self._ranges for place in places)
 
+    @override
     def open_partition(
         self,
         topic: Topic,
         partition: int,
-        recovery_offset: int,  # noqa: ARG002 - Kafka's affair
+        recovery_offset: int,
     ) -> KafkaPartitionLog:
-        """See `LogStore`."""
         place = TopicPartition(topic.name, partition)
         span = self._ranges.pop(place, None)
         if span is None:
@@ -103,19 +109,19 @@ class KafkaStore:
         log.producers_kept_ms = self._producers_kept_ms
         return log
 
+    @override
     def check_owned(self) -> None:
-        """See `LogStore`."""
         if self._wait(self._writers.owned()) is False:
             raise NotOwnerError("another server serves this Kafka cluster")
 
+    @override
     def close(self) -> None:
-        """See `LogStore`."""
         self._wait(self._upstream.close())
 
     # ------------------------------------------------------------------ Kafka's own affairs
 
+    @override
     def topic_defaults(self) -> dict[str, str]:
-        """See `LogStore`."""
         try:
             self._settings = self._book.load()
             check_shared(self._settings.shared)
@@ -123,13 +129,14 @@ class KafkaStore:
             raise DataFolderError(f"what is set for topics cannot be used: {error}") from error
         return self._settings.shared
 
+    @override
     def save_topic_defaults(self, settings: dict[str, str]) -> None:
-        """See `LogStore`."""
         self._book.save_shared(settings)
         self._settings = self._settings._replace(shared=settings)
 
+    @override
     def save_topic(self, topic: Topic) -> None:
-        """See `LogStore`: what is set here is what it takes; the rest is Kafka's own.
+        """Make the settings that pidlease has for a topic durable; the others are Kafka's own.
 
         Raises:
             SettingError: it is a setting of Kafka's.
@@ -139,8 +146,8 @@ class KafkaStore:
         self._book.save_own(topic.name, topic.topic_id, topic.overrides)
         self._settings.own[topic.topic_id] = topic.overrides
 
+    @override
     def delete_topic(self, topic: Topic) -> None:
-        """See `LogStore`."""
         raise OSError(f"topics are Kafka's own here; delete {topic.name} by asking Kafka")
 
     def topic_of(self, topic: UpstreamTopic) -> Topic:

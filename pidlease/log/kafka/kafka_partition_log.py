@@ -1,8 +1,8 @@
-"""One partition of a Kafka cluster as the engine sees it (see `ports.ForwardingLog`).
+"""One partition of a Kafka cluster as the engine sees it (see `ForwardingLog`).
 
-Answers of Kafka to a batch are of three kinds: it is in the log; it is not, and will not be; or
-nobody knows, because the connection ended, or a replica was late. Which of them an error code is
-stands in `pidlease.kafka.produce_errors`.
+A batch has one of three outcomes: it is in the log; it is not, and will not be; or that is unknown,
+because the connection ended, or a replica was late. `pidlease.kafka.produce_errors` maps error
+codes to them.
 """
 
 import asyncio
@@ -63,15 +63,15 @@ _CUT_RESTS_SECONDS: Final = (0.2, 0.8, 2.0)
 
 
 class Upstream(Protocol):
-    """What is asked of the cluster."""
+    """The cluster, as a partition's log sees it."""
 
     def send(
         self,
         producer: int,
         batch: ProduceBatch,
-        told: Callable[[PartitionResponse | UpstreamError], None],
+        done: Callable[[PartitionResponse | UpstreamError], None],
     ) -> None:
-        """See `channels.ProduceChannels.send`."""
+        """Send a batch to the leader of its partition, after all earlier ones of its producer."""
 
     async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
         """Read from a partition, uncommitted records of transactions, too.
@@ -81,25 +81,25 @@ class Upstream(Protocol):
         """
 
     async def range_of(self, place: TopicPartition) -> tuple[int, int]:
-        """Its first offset, and the first that is not acknowledged by all replicas.
+        """Return its first offset, and its high watermark.
 
         Raises:
             UpstreamError: it cannot be asked now.
         """
 
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
-        """See `ports.PartitionLog.find_time`.
+        """Return the first record with this timestamp (ms) or a later one.
 
         Raises:
             UpstreamError: it cannot be asked now.
         """
 
     def stale(self) -> None:
-        """Something did not fit what is known of the cluster."""
+        """Note that the known metadata of the cluster do not fit."""
 
 
 class Writers(Protocol):
-    """What is asked of those who know the writers."""
+    """The writers of partitions, as a partition's log sees them."""
 
     @property
     def ids(self) -> Container[int]:
@@ -107,16 +107,16 @@ class Writers(Protocol):
 
     @property
     def kept_ms(self) -> int:
-        """For how long one may be used, in ms."""
+        """How long a writer may be used, in ms."""
 
     async def take(self, place: TopicPartition, doubt_ms: int) -> Writer:
-        """See `ports.ForwardingLog.take`."""
+        """Take over as the writer of a partition."""
 
     async def current(self, place: TopicPartition) -> Writer | None:
-        """See `ports.ForwardingLog.who_writes`."""
+        """Return the current writer of a partition; None: Kafka does not report it."""
 
     async def owned(self) -> bool | None:
-        """See `ports.ForwardingLog.owned`."""
+        """Return whether this server owns the partitions; None: there is no coordinator."""
 
 
 class KafkaUnreadableError(LogError):
@@ -124,13 +124,13 @@ class KafkaUnreadableError(LogError):
 
 
 class KafkaPartitionLog:
-    """See the module's text.
+    """Sends batches to a partition of Kafka, and reads it.
 
     Parameters:
         upstream: the cluster.
         place: topic and partition.
         span: its first offset, and its end.
-        writers: who may say in a record whose it is.
+        writers: the producer ids with batches that carry an identity header.
         pool: threads, for taking batches apart.
         loop: where Kafka is asked.
     """
@@ -151,60 +151,60 @@ class KafkaPartitionLog:
         self._loop = loop
         self.start_offset, self.end_offset = span
         self.stopped = ""
-        #: See `ports.ForwardingLog`.
+        #: How long Kafka recognises a silent producer's batches, in ms; 0: not known.
         self.producers_kept_ms = 0
 
     @property
     def writer_ms(self) -> int:
-        """See `ports.ForwardingLog`."""
+        """How long the writer may be used before the next takeover, in ms."""
         return self._writers.kept_ms
 
     async def take(self, doubt_ms: int) -> Writer:
-        """See `ports.ForwardingLog`."""
+        """Take over as the partition's writer."""
         return await self._writers.take(self._place, doubt_ms)
 
-    async def who_writes(self) -> Writer | None:
-        """See `ports.ForwardingLog`."""
+    async def current_writer(self) -> Writer | None:
+        """Return the current writer; None: Kafka does not report it."""
         return await self._writers.current(self._place)
 
     async def owned(self) -> bool | None:
-        """See `ports.ForwardingLog`."""
+        """Return whether this server owns the partition; None: there is no coordinator."""
         return await self._writers.owned()
 
     @property
     def kept_offset(self) -> int:
-        """See `PartitionLog`."""
+        """The first offset that `read_batches` still has."""
         return self.start_offset
 
     # ------------------------------------------------------------------ appending
 
-    def send(self, producer: int, new: NewBatch, told: Callable[[Forwarded], None]) -> None:
-        """See `ForwardingLog`."""
-        if self.stopped:  # what waited until now would go on to whatever has the name today
+    def send(self, producer: int, new: NewBatch, done: Callable[[Forwarded], None]) -> None:
+        """Append a batch after all earlier ones of its producer."""
+        if self.stopped:  # a waiting batch would go to a later topic of the same name
             reason = self.stopped
-            self._loop.call_soon(told, Forwarded(0, -1, definite=True, reason=reason))
+            self._loop.call_soon(done, Forwarded(0, -1, definite=True, reason=reason))
             return
         self._upstream.send(
             producer,
             ProduceBatch(self._place, new.data),
-            partial(self._told, new.header.records, told),
+            partial(self._responded, new.header.records, done),
         )
 
-    def _told(
+    def _responded(
         self,
         records: int,
-        told: Callable[[Forwarded], None],
+        done: Callable[[Forwarded], None],
         result: PartitionResponse | UpstreamError,
     ) -> None:
         if isinstance(result, UpstreamError):
             unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
-            # No address in what clients are told.
+            # Clients must not see an address.
             LINES.write(_log, "info", "a batch was not answered", str(result),
                         partition=str(self._place), error=str(result))  # fmt: skip
             reason = (
                 "its leader in Kafka did not answer" if unknown else "no leader in Kafka takes it"
             )
-            told(Forwarded(0, -1, definite=not unknown, reason=reason))
+            done(Forwarded(0, -1, definite=not unknown, reason=reason))
             return
         answer = forwarded(result)
         if answer.offset >= 0:
@@ -214,42 +214,42 @@ class KafkaPartitionLog:
                 "unexpected error code of Produce; the batch may be stored",
                 partition=str(self._place), code=answer.code, reason=answer.reason,
             )  # fmt: skip
-        told(answer)
+        done(answer)
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
-        """See `PartitionLog`: this log takes its batches one by one."""
+        """Raise NotImplementedError: batches are sent one by one."""
         raise NotImplementedError("Kafka's log takes batches by `send`")
 
     @property
     def promised_end(self) -> int:
-        """See `PartitionLog`."""
+        """The first offset after all that is known to have been acknowledged."""
         return self.end_offset
 
     def stop(self, reason: str, detail: str = "") -> None:  # noqa: ARG002 - not needed here
-        """See `PartitionLog`."""
+        """Accept no appends from now on."""
         self.stopped = self.stopped or reason
 
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:  # noqa: ARG002
-        """See `PartitionLog`. Its end is Kafka's, whatever could be read here."""
+        """Accept no appends from now on; the end of the log is Kafka's, whatever was read."""
         self.stop(reason)
 
     async def flush(self) -> None:
-        """See `PartitionLog`: what Kafka has acknowledged is as durable as it is set to be."""
+        """Return at once: what Kafka has acknowledged is as durable as it is configured to be."""
         if self.stopped:
             raise LogStoppedError(self.stopped)
 
     async def retain(self, limit_offset: int, now_ms: int) -> int:  # noqa: ARG002 - Kafka's affair
-        """See `PartitionLog`: retention is Kafka's own."""
+        """Remove nothing: retention is Kafka's own."""
         return 0
 
     async def delete_records(self, before: int) -> None:
-        """See `PartitionLog`."""
+        """Raise NotImplementedError: Kafka deletes its records."""
         raise NotImplementedError("records are deleted by asking Kafka")
 
     # ------------------------------------------------------------------ reading
 
     async def look(self) -> int:
-        """See `ForwardingLog`."""
+        """Ask Kafka for the end of the log."""
         for rest in (*_CUT_RESTS_SECONDS, 0.0):
             self.start_offset, end = await self._try(partial(self._upstream.range_of, self._place))
             if end >= self.end_offset:
@@ -264,7 +264,7 @@ class KafkaPartitionLog:
         return end
 
     async def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:
-        """See `ForwardingLog`."""
+        """Read the batches from one offset to another, some at a time."""
         while offset < end:
             found = await self._fetch(offset, _READ_BYTES)
             work = partial(_take_apart, found.data, offset, self._writers.ids)
@@ -276,7 +276,7 @@ class KafkaPartitionLog:
             offset = next_offset
 
     def read_batches(self, offset: int) -> Iterator[LoggedBatch]:
-        """See `PartitionLog`: in a thread; the event loop asks Kafka for it."""
+        """Read all batches from an offset on, in a thread; the event loop fetches them."""
         end = self.end_offset
         while offset < end:
             asked = asyncio.run_coroutine_threadsafe(self._fetch(offset, _READ_BYTES), self._loop)
@@ -289,7 +289,7 @@ class KafkaPartitionLog:
             offset = next_offset
 
     def _check_end(self, found: FetchedRecords, end: int) -> None:
-        """Nothing is left up to the end: compaction, or a leader that does not know it yet.
+        """Check why nothing is left up to the end: compaction, or a leader that is late.
 
         Raises:
             KafkaUnreadableError: the latter.
@@ -300,7 +300,7 @@ class KafkaPartitionLog:
             )
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """See `PartitionLog`."""
+        """Read whole batches, from the one that holds an offset on."""
         if not self.start_offset <= offset <= self.end_offset:
             await self.look()
         found = await self._fetch(offset, max_bytes)
@@ -308,7 +308,7 @@ class KafkaPartitionLog:
         return found.data
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:
-        """See `PartitionLog`."""
+        """Return the first record with this timestamp (ms) or a later one."""
         return await self._try(partial(self._upstream.find_time, self._place, timestamp))
 
     async def _fetch(self, offset: int, bytes_max: int) -> FetchedRecords:
@@ -331,7 +331,7 @@ class KafkaPartitionLog:
                     raise OffsetRangeError(offset, self.start_offset, self.end_offset)
                 reason = f"Kafka answers {name_of(found.code)}"
             self._upstream.stale()
-            self._tell_again(reason)
+            self._log_retry(reason)
             await asyncio.sleep(_BACKOFF.seconds(attempt))
         raise KafkaUnreadableError(f"{self._place} cannot be read at {offset}: {reason}")
 
@@ -343,11 +343,11 @@ class KafkaPartitionLog:
             except UpstreamError as error:
                 reason = str(error)
             self._upstream.stale()
-            self._tell_again(reason)
+            self._log_retry(reason)
             await asyncio.sleep(_BACKOFF.seconds(attempt))
         raise KafkaUnreadableError(f"{self._place} cannot be asked: {reason}")
 
-    def _tell_again(self, reason: str) -> None:
+    def _log_retry(self, reason: str) -> None:
         LINES.write(_log, "info", "Kafka could not be read; it is asked again", reason,
                     partition=str(self._place), reason=reason)  # fmt: skip
 
@@ -372,7 +372,7 @@ def name_of(code: int) -> str:
 
 
 def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list[LoggedBatch], int]:
-    """The whole sends of an answer, from an offset on; and the offset behind them.
+    """Return the whole batches of a response, from an offset on, and the next offset.
 
     Raises:
         DamagedLogError: a batch is not intact, or lies where the one before it does.
@@ -390,7 +390,7 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
         except CorruptBatchError as error:
             raise DamagedLogError(Path("Kafka"), at, f"{header.base_offset}: {error}") from error
         if at and header.base_offset < next_offset:
-            reason = f"{header.base_offset}, behind one that goes up to {next_offset}"
+            reason = f"{header.base_offset}, after one that goes up to {next_offset}"
             raise DamagedLogError(Path("Kafka"), at, reason)
         at += header.size
         if header.last_offset >= offset:
@@ -407,7 +407,7 @@ def sends_of(header: BatchHeader, data: memoryview, writers: Container[int]) -> 
             found = found._replace(header=header._replace(crc=UNKNOWN_CRC))
         return list(parted(found, data))
     except UnidentifiedBatchError as error:
-        # Written past us by somebody who has taken a writer's id: nothing can be said of it.
-        LINES.write(_log, "error", "a batch of a writer does not say who sent it",
+        # Another program wrote it under a writer's id: its producer is unknown.
+        LINES.write(_log, "error", "a batch of a writer does not name its producer",
                     error=str(error))  # fmt: skip
         return [LoggedBatch(header)]

@@ -1,7 +1,7 @@
-"""The writers of a Kafka cluster's partitions: who sends what Kafka's own numbers cannot say.
+"""The writers of a Kafka cluster's partitions: they send what is not under Kafka's own numbers.
 
 A writer is fenced by Kafka (`upstream.fencing`), and its producer id is on record before anything
-is sent under it: who replays the log believes the record header `pidlease` under these ids only.
+is sent under it: the replay believes the record header `pidlease` under these ids only.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 
-#: A writer is renewed after this time, in ms: before Kafka forgets its transactional id, whose next
-#: user would get another producer id, and fence nobody.
+#: A writer is renewed after this time, in ms: before Kafka forgets its transactional id. The next
+#: user of the id would get another producer id then, and fence no former writer.
 _WRITER_MS_MAX: Final = 3_600_000
 #: The same where Kafka does not say when it forgets.
 _WRITER_MS_UNKNOWN: Final = 600_000
@@ -37,7 +37,7 @@ class WriterUnavailableError(LogError):
 
 
 class KafkaWriters:
-    """See the module's text.
+    """Takes over, and keeps, the writers of partitions.
 
     Parameters:
         fencing: raises epochs.
@@ -45,7 +45,7 @@ class KafkaWriters:
         pool: the threads for blocking work.
         clock_ms: the time, in ms since 1970.
         owned: whether this server owns the cluster's partitions; raises LogError where it cannot
-            be known. None: nobody but whoever takes a writer can tell.
+            be known. None: only a takeover of a writer shows it.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class KafkaWriters:
         self._owned: Final = owned
         self._clock_ms: Final = clock_ms
         self._ids: set[int] = set()
-        self._taking: dict[TopicPartition, asyncio.Lock] = {}
+        self._takeovers: dict[TopicPartition, asyncio.Lock] = {}
         #: The writers as which this server could send, as far as the coordinator is concerned.
         self._taken: dict[TopicPartition, Writer] = {}
         #: The last id of each partition's writer.
         self._last: dict[TopicPartition, int] = {}
-        #: The partitions whose writer this server was.
+        #: The partitions that this server was the writer of.
         self._mine: set[TopicPartition] = set()
-        #: Since when nobody else sends for this server's partitions, in ms since 1970.
+        #: Since when no other server sends for this server's partitions, in ms since 1970.
         self._took_over_ms = self._clock_ms()
         #: For how long one may be used, in ms.
         self.kept_ms = _WRITER_MS_UNKNOWN
@@ -110,7 +110,7 @@ class KafkaWriters:
             NotAllowedError: this server has not the right to.
             WriterUnavailableError: it could not be done now.
         """
-        async with self._taking.setdefault(place, asyncio.Lock()):
+        async with self._takeovers.setdefault(place, asyncio.Lock()):
             return await self._take(place, doubt_ms)
 
     async def _take(self, place: TopicPartition, doubt_ms: int) -> Writer:
@@ -141,7 +141,7 @@ class KafkaWriters:
         return writer
 
     async def _check_owner(self, place: TopicPartition) -> None:
-        """Who has been replaced does not take the writer back.
+        """Make sure that a replaced server does not take the writer back.
 
         Raises:
             NotOwnerError: another server owns the partition.
@@ -160,21 +160,21 @@ class KafkaWriters:
             raise NotOwnerError(f"another server has taken the writer of {place}, as {now}")
 
     async def _asked_owned(self, place: TopicPartition) -> bool | None:
-        """Whether this server owns the cluster's partitions; None: nobody can tell.
+        """Return whether this server owns the cluster's partitions; None: that is unknown.
 
-        ZooKeeper may be away: producing goes on for who was the last to write.
+        ZooKeeper may be away: the last writer goes on.
         """
         if self._owned is None:
             return None
         try:
             return await self._owned()
         except LogError as error:
-            LINES.write(_log, "warning", "who owns a partition cannot be asked", kind_of(error),
-                        partition=str(place), error=str(error))  # fmt: skip
+            LINES.write(_log, "warning", "the owner of a partition cannot be asked for",
+                        kind_of(error), partition=str(place), error=str(error))  # fmt: skip
             return None
 
     async def owned(self) -> bool | None:
-        """See `ports.ForwardingLog.owned`.
+        """Return whether this server owns the partitions; None: there is no coordinator.
 
         Raises:
             LogError: it cannot be known now.
@@ -182,7 +182,7 @@ class KafkaWriters:
         return None if self._owned is None else await self._owned()
 
     async def current(self, place: TopicPartition) -> Writer | None:
-        """Who is a partition's writer; None: this Kafka does not tell (before 3.0).
+        """Return a partition's current writer; None: this Kafka does not report it (before 3.0).
 
         Raises:
             WriterUnavailableError: it cannot be asked now.
@@ -195,7 +195,7 @@ class KafkaWriters:
     async def _follow(self, place: TopicPartition, writer: Writer, doubt_ms: int) -> None:
         """Go on under another id, which does not fence the one before.
 
-        Kafka gives one where it has forgotten the transactional id (nobody used it for days), or
+        Kafka gives one where it has forgotten the transactional id (unused for days), or
         where the epochs have run out.
 
         Raises:

@@ -35,7 +35,7 @@ class Broken(NamedTuple):
 
 
 def walk(file: OpenFile, position: int, end: int, expected: int) -> Iterator[ScannedBatch | Broken]:
-    """Go through a segment as `scan` does, and behind damage on from the next intact batch.
+    """Scan a segment as `scan` does; after damage, go on from the next intact batch.
 
     Parameters:
         file: the segment's .log.

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from typing_extensions import override
 
 from pidlease.core.log_config import LogConfig
+from pidlease.log.ports import LogStore
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.storage.errors import DataFolderError, reason_for_clients
@@ -40,7 +42,7 @@ OPEN_LOGS_DEFAULT: Final = 256
 _log = structlog.get_logger(__name__)
 
 
-class DataDirectory:
+class DataDirectory(LogStore):
     """A data directory, locked (see `ports.LogStore`).
 
     Parameters:
@@ -68,12 +70,12 @@ class DataDirectory:
         self.path: Final = path
         self._files = files
         #: See `LogStore`.
-        self.defaults: Final = defaults
+        self._defaults: Final = defaults
         self._pool = pool
         self._logs: dict[tuple[str, int], EmbeddedPartitionLog] = {}
-        #: Topics of which only a start tells whether they were deleted.
+        #: Topics that may be deleted or not; the next start finds out.
         self._in_doubt: set[str] = set()
-        #: Deleted topics whose logs could not be removed.
+        #: Deleted topics with logs that could not be removed.
         self._left_over: dict[str, Topic] = {}
         self.open_logs: Final = OpenLogs(open_logs_max)
         self._lock = lock_folder(files, path)
@@ -114,34 +116,40 @@ class DataDirectory:
         """Where the committed offsets are."""
         return self.path / "groups"
 
+    @property
+    @override
+    def defaults(self) -> LogConfig:
+        return self._defaults
+
+    @override
     def awaited(self) -> list[Topic]:
-        """See `LogStore`: there are none."""
         return []
 
+    @override
     def topics(self) -> list[Topic]:
-        """See `LogStore`. What was left of deleted topics is removed first."""
+        """Return the topics, after removing what was left of deleted ones."""
         for topic in self._topics.doomed():
             self._left_over[topic.name] = topic
             self._try_remove_logs(topic)
         return [plain(topic) for topic in self._topics.load()]
 
+    @override
     def topic_defaults(self) -> dict[str, str]:
-        """See `LogStore`."""
         found = self._topics.load_defaults()
         try:
             check_shared(found)
         except SettingError as error:
             path = self.path / "topics" / DEFAULTS_NAME
-            raise DataFolderError(f"{path} makes no sense here: {error}") from error
+            raise DataFolderError(f"{path} is invalid here: {error}") from error
         return found
 
+    @override
     def save_topic_defaults(self, settings: dict[str, str]) -> None:
-        """See `LogStore`."""
         self._topics.save_defaults(settings)
 
+    @override
     def save_topic(self, topic: Topic) -> None:
-        """See `LogStore`."""
-        config = config_of(topic, self.defaults)
+        config = config_of(topic, self._defaults)
         if topic.name in self._in_doubt:
             raise OSError(f"{topic.name}: its deletion is in doubt until the next start")
         if topic.name in self._left_over:
@@ -151,8 +159,8 @@ class DataDirectory:
             if name == topic.name:
                 log.config = config
 
+    @override
     def delete_topic(self, topic: Topic) -> None:
-        """See `LogStore`."""
         try:
             self._topics.doom(topic)
         except TopicInDoubtError as error:
@@ -188,22 +196,24 @@ class DataDirectory:
         self._topics.forget(topic)
         self._left_over.pop(topic.name, None)
 
+    @override
     def open_partition(
         self, topic: Topic, partition: int, recovery_offset: int
     ) -> EmbeddedPartitionLog:
-        """See `LogStore`."""
         folder = self.path / "logs" / _partition_folder(topic, partition)
-        config = config_of(topic, self.defaults)
+        config = config_of(topic, self._defaults)
         log = EmbeddedPartitionLog(self._files, folder, config, self._pool, self.open_logs)
         log.open(recovery_offset, clean=self.clean)
         self._logs[topic.name, partition] = log
         return log
 
+    @override
     def check_owned(self) -> None:
-        """See `LogStore`: the lock of the directory is this process's."""
+        """Return: this process holds the lock of the directory."""
 
+    @override
     def close(self) -> None:
-        """See `LogStore`. A partition that is stopped makes it an unclean stop."""
+        """Close all logs; with a stopped partition it is no clean stop."""
         try:
             for log in self._logs.values():
                 try:

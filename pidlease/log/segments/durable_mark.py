@@ -1,9 +1,9 @@
 """How far a partition is known to be durable: a hint beside the log, never waited for.
 
 After each fsync the offset is noted in a small file that is itself not fsynced. What it says is
-true whenever it is there: it was written behind the fsync. After a kill it is exact, after a
-power cut a little old. Without it, a damaged batch near the end could not be told from a torn
-append, and cutting it would lose what was acknowledged.
+true whenever it is there: it was written after the fsync. After a kill it is exact, after a
+power cut a little old. Without it, a damaged batch near the end could not be distinguished from a
+torn append, and cutting it would lose what was acknowledged.
 """
 
 from pathlib import Path

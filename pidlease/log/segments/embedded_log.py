@@ -62,7 +62,7 @@ class EmbeddedPartitionLog:
         folder: the partition's folder.
         config: the topic's settings.
         pool: the threads for blocking work.
-        open_logs: told when this one holds files open.
+        open_logs: limits how many logs hold files open.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class EmbeddedPartitionLog:
         self._deleted_to = 0
         #: Above the end where acknowledged records cannot be read.
         self._promised_end = 0
-        #: See `open_logs.OpenLog`.
+        #: Whether it was appended to since `OpenLogs` last looked.
         self.recent = False
         self._lock = threading.Lock()
         self._flushed = threading.Condition(self._lock)
@@ -186,12 +186,12 @@ class EmbeddedPartitionLog:
                 self.stopped = "the log is closed"
                 self.closed = True
             elif self._unflushed and not self._in_doubt:
-                with suppress(LogStoppedError):  # it has been told
+                with suppress(LogStoppedError):  # it was logged
                     self._flush_locked()
             self._close_files()
 
     def let_go(self) -> bool:
-        """See `open_logs.OpenLog`."""
+        """Close the files, unless the log is busy (see `OpenLog`)."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -200,7 +200,7 @@ class EmbeddedPartitionLog:
             if self._flushing is not None:
                 return False
             if self._unflushed and not self._in_doubt:
-                # The kernel tells a failed write to who has the file open; so not before.
+                # The kernel reports a failed write only to open files; so fsync before closing.
                 self._flush_locked()
             self._cut_tail()
             self._active.fsync_indexes()
@@ -234,26 +234,26 @@ class EmbeddedPartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """See `PartitionLog`."""
+        """The first offset that may be read."""
         return self.view.start_offset
 
     @property
     def kept_offset(self) -> int:
-        """See `PartitionLog`."""
+        """The first offset that `read_batches` still has."""
         return self.view.kept_offset
 
     @property
     def end_offset(self) -> int:
-        """See `PartitionLog`."""
+        """The first offset that is not acknowledged."""
         return self.view.end_offset
 
     @property
     def promised_end(self) -> int:
-        """See `PartitionLog`."""
+        """The first offset after all that is known to have been acknowledged."""
         return max(self._promised_end, self.view.end_offset)
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
-        """See `PartitionLog`.
+        """Append all of the batches, in order, or none.
 
         A small write into the page cache is done at once where no fsync belongs to it: going to
         a thread and back costs many times the write. Where such a write was slow, or something
@@ -406,7 +406,7 @@ class EmbeddedPartitionLog:
 
     def _undo(self, error: OSError, *, fsync: bool) -> None:
         if fsync and not self.stopped and (self._unflushed or self._flushing is not None):
-            # It may tell of pages that were acknowledged before, by another policy.
+            # It may concern pages that were acknowledged before, under another policy.
             self._fsync_failed(error)
         if self.stopped:
             raise LogStoppedError(self.stopped) from error
@@ -421,13 +421,13 @@ class EmbeddedPartitionLog:
         raise AppendFailedError(f"append failed: {reason_for_clients(error)}") from error
 
     def stop(self, reason: str, detail: str = "") -> None:
-        """See `PartitionLog`."""
+        """Accept no appends from now on."""
         self.stopped = reason
         _log.error("partition stopped: it takes no appends until it has been looked at",
                    log=self._folder.name, reason=reason, detail=detail)  # fmt: skip
 
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
-        """See `PartitionLog`."""
+        """Accept no appends from now on; readers see nothing from an offset on."""
         with self._lock:
             self.stop(reason, detail)
             self._promised_end = max(self._promised_end, self.view.end_offset, offset + 1)
@@ -443,15 +443,15 @@ class EmbeddedPartitionLog:
     # ------------------------------------------------------------------ keeping
 
     async def flush(self) -> None:
-        """See `PartitionLog`."""
-        # In this order: an append under way, which may not know of a stricter policy yet, says
-        # what it left before it lets go of the lock.
+        """Make durable what is not yet."""
+        # In this order: a running append, which may not know of a stricter policy yet, sets
+        # these fields before it releases the lock.
         busy = self._lock.locked()
         if busy or self._unflushed or self._flushing is not None or self._in_doubt:
             await self._pool.run(self.flush_blocking)
 
     def flush_blocking(self) -> None:
-        """See `PartitionLog.flush`. Appends go on meanwhile: an fsync may be long (KAFKA-9693)."""
+        """Fsync. Appends go on meanwhile: an fsync may take long (KAFKA-9693)."""
         with self._lock:
             self._wait_for_flush()
             if self._in_doubt:
@@ -473,7 +473,7 @@ class EmbeddedPartitionLog:
                 if error is not None:
                     self._fsync_failed(error)
                 elif not self._in_doubt:
-                    # Else somebody's fsync beside it has heard of lost pages, which is told once.
+                    # Else another fsync has reported lost pages, which the kernel does only once.
                     self._mark.write(end)
                 in_doubt = self._in_doubt
                 self._flushed.notify_all()
@@ -500,11 +500,11 @@ class EmbeddedPartitionLog:
         self._mark.write(self._active.next_offset)
 
     async def delete_records(self, before: int) -> None:
-        """See `PartitionLog`."""
+        """Delete all records before an offset, durably."""
         await self._pool.run(partial(self.delete_records_blocking, before))
 
     def delete_records_blocking(self, before: int) -> None:
-        """See `PartitionLog.delete_records`."""
+        """Delete all records before an offset, durably."""
         with self._lock:
             self._wait_for_flush()  # before the checks: it lets others in
             if self.stopped:
@@ -521,11 +521,11 @@ class EmbeddedPartitionLog:
             self._publish()
 
     async def retain(self, limit_offset: int, now_ms: int) -> int:
-        """See `PartitionLog`."""
+        """Remove segments that are past the topic's retention; return how many."""
         return await self._pool.run(partial(self.retain_blocking, limit_offset, now_ms))
 
     def retain_blocking(self, limit_offset: int, now_ms: int) -> int:
-        """See `PartitionLog.retain`."""
+        """Remove segments that are past the topic's retention; return how many."""
         with self._lock:
             if self.stopped:
                 return 0
@@ -556,13 +556,13 @@ class EmbeddedPartitionLog:
     # ------------------------------------------------------------------ reading
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """See `PartitionLog`."""
+        """Read whole batches, from the one that holds an offset on."""
         return await self._pool.run(partial(self.view.read, offset, max_bytes))
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:
-        """See `PartitionLog`."""
+        """Return the first record with this timestamp (ms) or a later one."""
         return await self._pool.run(partial(self.view.find_time, timestamp))
 
     def read_batches(self, offset: int) -> Iterator[LoggedBatch]:
-        """See `PartitionLog`."""
+        """Read all acknowledged batches from an offset on."""
         return (logged(header, data) for _, header, data in self.view.scan(offset))

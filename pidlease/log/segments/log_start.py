@@ -22,14 +22,14 @@ def read_log_start(files: Files, folder: Path) -> int:
         folder: the partition's folder.
 
     Raises:
-        DamagedLogError: it cannot be told any more.
+        DamagedLogError: it is unknown, because the file is damaged.
     """
     path = folder / LOG_START_NAME
     if not files.exists(path):
         return 0
     offset = decode_offset(read_file(files, path))
     if offset is None or offset < 0:
-        reason = "where the log starts cannot be told; take the file from a backup, or remove it"
+        reason = "where the log starts is unknown; take the file from a backup, or remove it"
         raise DamagedLogError(path, 0, f"{reason} to have deleted records back")
     return offset
 

@@ -1,7 +1,7 @@
-"""One picture of a partition's log, and reading from it.
+"""An immutable view of a partition's log, and reading from it.
 
-A picture never changes; an append or a removal makes a new one. So readers need no lock: they see
-what was acknowledged when they began, while the next append is under way.
+An append or a removal makes a new view. So readers need no lock: they see
+what was acknowledged when they began, while the next append is running.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 
 
 class LogView(NamedTuple):
-    """See the module's text. All methods block.
+    """A partition's log at one moment. All methods block.
 
     Attributes:
         segments: the segments, oldest first.
@@ -45,7 +45,7 @@ class LogView(NamedTuple):
         return min(max(self.kept_offset, self.deleted_to), self.end_offset)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """See `PartitionLog.read`."""
+        """Read whole batches, from the one that holds an offset on."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetRangeError(offset, self.start_offset, self.end_offset)
         if offset == self.end_offset:
@@ -63,7 +63,7 @@ class LogView(NamedTuple):
             raise OffsetRangeError(offset, offset + 1, self.end_offset) from None
 
     def find_time(self, timestamp: int) -> TimedOffset | None:
-        """See `PartitionLog.find_time`."""
+        """Return the first record with this timestamp (ms) or a later one."""
         for segment in self.segments[:-1]:
             with suppress(FileNotFoundError):  # retention took it away in between
                 if segment.max_timestamp() < timestamp:
@@ -74,7 +74,7 @@ class LogView(NamedTuple):
         return _find_time_in(self.segments[-1], self.last_size, timestamp, self.start_offset)
 
     def scan(self, offset: int) -> Iterator[ScannedBatch]:
-        """All acknowledged batches from `offset` on, checked: CRC, and no hole between them.
+        """Return all batches from `offset` on; check their CRCs, and that no offset is missing.
 
         Raises:
             DamagedLogError: a batch is not intact, or one is missing.

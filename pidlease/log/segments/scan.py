@@ -1,8 +1,8 @@
-"""Reading segments batch by batch, and telling a torn tail from damage.
+"""Reads segments batch by batch, and distinguishes a torn tail from damage.
 
 A crash may leave an append half on the disk. That tail was never acknowledged, and is cut. But
 a batch that is broken for another reason was acknowledged, and cutting there would lose what
-stands behind it; so a tail is only cut where it bears the marks of a torn write: the file ends
+comes after it; so a tail is only cut where it bears the marks of a torn write: the file ends
 inside the batch, or a sector's share of it reads as zeros because it never reached the disk.
 """
 
@@ -27,7 +27,7 @@ from pidlease.storage.files import OpenFile
 SECTOR_BYTES: Final = 512
 
 _CHUNK_BYTES: Final = 1 << 20
-#: How far to look for intact batches behind a broken one.
+#: How far to look for intact batches after a broken one.
 _LOOK_AHEAD_BYTES: Final = 64 << 20
 
 
@@ -57,7 +57,7 @@ def scan(
         position: where a batch begins, in bytes.
         end: where to stop, in bytes.
         expected_offset: the base offset of the first batch; the next ones must follow without a
-            hole. None: whatever the first one says.
+            gap. None: whatever the first one says.
 
     Raises:
         BrokenBatchError: a batch is cut short, changed, or does not follow the one before.
@@ -81,7 +81,7 @@ def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int,
     """Go through a segment reading only headers, for batches that are known to be intact.
 
     Raises:
-        BrokenBatchError: a header makes no sense.
+        BrokenBatchError: a header is invalid.
     """
     chunk, chunk_at = memoryview(b""), position
     while position < end:
@@ -162,7 +162,7 @@ def _has_lost_sector(rest: memoryview, extent: int, position: int, expected_offs
 
 
 def _intact_follows(rest: memoryview, expected_offset: int) -> bool:
-    """Whether an intact batch of a near offset stands anywhere behind the broken one."""
+    """Whether an intact batch of a near offset is anywhere after the broken one."""
     data = bytes(rest)
     near = expected_offset.to_bytes(8, "big")[:4]
     at = data.find(near, 1)

@@ -81,7 +81,7 @@ class SegmentFiles:
         """Remove its .log.
 
         What was removed before is made durable first: the oldest segment goes first also for a
-        power cut in between, or it would leave a hole.
+        power cut in between, or it would leave a gap.
 
         Raises:
             OSError: it is still there.
@@ -104,7 +104,7 @@ class SegmentFiles:
             end: how much of it may be read, in bytes.
 
         Raises:
-            BrokenBatchError: a header on the way makes no sense.
+            BrokenBatchError: a header in between is invalid.
         """
         for position, header in scan_headers(log, self._floor(offset, log, end), end):
             if header.last_offset >= offset:
@@ -147,7 +147,7 @@ class SegmentFiles:
         """The largest timestamp of a sealed segment, in ms; -1 where no record has one.
 
         Raises:
-            DamagedLogError: it cannot be told.
+            DamagedLogError: it is unknown.
         """
         try:
             with self.reading(TIME_SUFFIX) as index:
@@ -224,7 +224,7 @@ class ActiveSegment:
             self.next_offset = batch.base_offset + batch.header.records
 
     def cut(self) -> None:
-        """Leave nothing behind of a failed append.
+        """Remove everything of a failed append.
 
         Raises:
             OSError: it may have left something.
@@ -286,7 +286,7 @@ class ActiveSegment:
         return size - self.size
 
     def _trusted(self, recovery_offset: int, size: int) -> tuple[int, int]:
-        """How many entries of the two indexes still hold; size and next_offset go behind them."""
+        """How many entries of the two indexes still hold; size and next_offset go after them."""
         base = self.names.base_offset
         self.size, self.next_offset = 0, base
         offsets = sparse_index.entries(self._index_file(INDEX_SUFFIX)[0], OFFSET_ENTRY)
@@ -335,7 +335,7 @@ class ActiveSegment:
             self._write_index(TIME_SUFFIX, found.times)
 
     def _write_index(self, suffix: str, data: bytes) -> None:
-        """Add entries. An index is a cache: a failure is told, and costs speed, not records."""
+        """Add entries. An index is a cache: a failure is logged, and costs speed, not records."""
         if not data or self._index_failed:
             return
         try:

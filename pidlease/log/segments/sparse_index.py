@@ -18,7 +18,7 @@ INTERVAL_BYTES: Final = 4096
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 TIME_ENTRY: Final = struct.Struct(">qi")
 
-#: The timestamp of batches whose records have none.
+#: The timestamp of batches without timestamps.
 NO_TIMESTAMP: Final = -1
 
 
@@ -44,7 +44,7 @@ class Indexer:
         self._max_timestamp_offset = base_offset
 
     def resume(self, max_timestamp: int, at_offset: int) -> None:
-        """Go on behind entries that stand already; the last one had this timestamp."""
+        """Go on after existing entries; the last one had this timestamp."""
         self.max_timestamp = max_timestamp
         self._last_time_entry = max_timestamp
         self._max_timestamp_offset = at_offset
@@ -72,7 +72,7 @@ class Indexer:
 
 
 def floor_entry(file: OpenFile, entry: struct.Struct, key: int) -> tuple[int, int] | None:
-    """The last entry whose first field is at or below `key`; None where there is none."""
+    """Return the last entry with a first field at or below `key`; None: there is none."""
     low, high = 0, file.size() // entry.size
     found: tuple[int, int] | None = None
     while low < high:

@@ -1,1 +1,1 @@
-"""Committed offsets of consumer groups: a journal, what it says, and who writes it."""
+"""Committed offsets of consumer groups: a journal, its records, and its writer."""

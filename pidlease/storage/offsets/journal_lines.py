@@ -29,7 +29,7 @@ class JournalLine(NamedTuple):
 
 
 def journal_lines(file: OpenFile) -> Iterator[JournalLine]:
-    """All lines of a journal, intact or not, one behind the other.
+    """All lines of a journal, intact or not, in order.
 
     Raises:
         OSError: it cannot be read.

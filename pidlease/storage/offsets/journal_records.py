@@ -4,8 +4,8 @@ One line for each record, a record for each request that changed something:
 
     {"group":"g","kind":"commit","synced":512,"topics":[["t","9f",[[0,42,-1,"",1700]]]]} 8d2f3a11
 
-with a CRC-32C of the JSON behind it. The first line of each write says in `synced` how much of the
-file was durable by then: so what a power cut took of the last write can be told from damage.
+with a CRC-32C of the JSON after it. The first line of each write says in `synced` how much of the
+file was durable by then: so a last write that a power cut tore differs from damage.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class TopicOffsets(NamedTuple):
 
     Attributes:
         topic: its name.
-        topic_id: tells it from a later topic of that name, as hex.
+        topic_id: distinguishes it from a later topic of that name, as hex.
         partitions: what was committed for each.
     """
 

@@ -38,13 +38,13 @@ class OffsetJournal:
         self._files = files
         self._path = path
         self._durable = durable
-        #: Up to here the file is good; what is behind is to be cut before anything is written.
+        #: Up to here the file is good; the rest must be cut before anything is written.
         self.length = 0
         #: Up to here it is on the disk.
         self._synced = 0
-        #: What a crash or a failed write left behind the good part.
+        #: What a crash or a failed write left after the good part.
         self._tail = False
-        #: An fsync failed, and Linux tells that once: what it should have saved may be lost, or
+        #: An fsync failed, and Linux reports that once: what it should have saved may be lost, or
         #: what was cut may come back, whatever the next one says. Only `replace` ends that.
         self.doubtful = False
         #: Length of the new file, where it is not known whether its name came to stand.
@@ -77,7 +77,7 @@ class OffsetJournal:
         bad: JournalLine | None = None
         for each in journal_lines(file):
             if bad is not None:
-                # Of a write that a power cut tore anything may be missing. But who wrote behind
+                # Any part of a write may be missing that a power cut tore. But a write after
                 # it would have known that it was durable.
                 if each.line is not None and each.line.synced > bad.start:
                     raise DataFolderError(
@@ -133,7 +133,7 @@ class OffsetJournal:
                 file.fsync()
         except OSError:
             # They may stand there whole, and a start would count them: not once that is refused.
-            with suppress(OSError):  # who is refused hears of the first failure, `mend` goes on
+            with suppress(OSError):  # the caller gets the first failure; `mend` goes on
                 self._cut_tail(file)
             raise
         self._tail = False
@@ -192,7 +192,7 @@ class OffsetJournal:
             self._settle_name()
         file = self._files.open(self._path)
         try:
-            # So that its size tells it from the new one, should it be in doubt which is there.
+            # So that its size differs from the new one's, should it be in doubt which is there.
             self._cut_tail(file)
         finally:
             file.close()
@@ -209,12 +209,12 @@ class OffsetJournal:
     def _cut_tail(self, file: OpenFile) -> None:
         if self._tail:
             file.truncate(self.length)
-            # Or a power cut may bring the tail back behind a shorter write.
+            # Or a power cut may bring the tail back after a shorter write.
             self._fsync(file)
             self._tail = False
 
     def _fsync(self, file: OpenFile) -> None:
-        """Make all of the good part durable, and that nothing is behind it."""
+        """Make all of the good part durable, and that nothing comes after it."""
         try:
             file.fsync()
         except OSError:

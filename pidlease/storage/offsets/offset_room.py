@@ -1,4 +1,4 @@
-"""How much there may be of committed offsets, with what is on its way to the disk."""
+"""The limits of committed offsets, with those that are being written to the disk."""
 
 from collections import Counter
 from typing import Final
@@ -21,13 +21,13 @@ class OffsetRoom:
     def __init__(self, table: OffsetTable, entries_max: int) -> None:
         self.entries_max = entries_max
         self._table = table
-        #: How many records of each group are on their way, and what they may bring in all.
+        #: How many records of each group are pending, and what they may add in all.
         self._under_way: Counter[str] = Counter()
         self._entries = 0
         self._bytes = 0
 
     def is_busy(self, group: str) -> bool:
-        """Whether records of a group are on their way."""
+        """Return whether records of a group are pending."""
         return group in self._under_way
 
     def take(self, record: Record) -> tuple[int, int]:

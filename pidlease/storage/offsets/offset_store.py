@@ -1,7 +1,9 @@
-"""Committed offsets of consumer groups, durable. What is told of them is in memory, and moves only
-behind the journal: what was told once is never older after a restart.
+"""Committed offsets of consumer groups, durable.
 
-    write -> queue -> journal (one write, one fsync for all that wait) -> table -> told
+Reads are served from memory, which is updated only after the journal. So a restart never returns
+an older offset than was read before.
+
+    write -> queue -> journal (one write, one fsync for all that wait) -> table -> complete
 """
 
 import asyncio
@@ -43,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """A record on its way, how many offsets it brings, what room it takes, and who waits for it."""
+    """A pending record: how many offsets it adds, the room it takes, and the future that waits."""
 
     record: Record
     offsets: int
@@ -81,7 +83,7 @@ class OffsetStore:
         #: Whether a thread is at work on the journal; never two.
         self._busy = False
         self._idle = asyncio.Event()
-        #: Records that were given, and that came to an end; who waits for how many of them.
+        #: The numbers of records that were given and completed, and the futures that wait for them.
         self._given = 0
         self._ended = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -129,7 +131,7 @@ class OffsetStore:
         return done
 
     def is_busy(self, group: str) -> bool:
-        """Whether records of a group are on their way."""
+        """Return whether records of a group are pending."""
         return self.room.is_busy(group)
 
     async def settled(self) -> None:
@@ -178,7 +180,7 @@ class OffsetStore:
         if self._busy:
             return
         if self._flush_due:
-            # First: where commits come one behind the other, there is always another one.
+            # First: where commits follow one another, there is always another one.
             self._flush_due = False
             self._busy = True
             self._pool.submit(self._flush, self._flushed)
@@ -249,7 +251,7 @@ class OffsetStore:
         if failure is None:
             self.table.apply(record)
         if done.done():
-            return  # who asked has gone
+            return  # the caller has gone
         if failure is None:
             done.set_result(None)
         else:
@@ -318,7 +320,7 @@ _Failures = dict[int, BaseException]
 
 
 def _not_to_be_written(records: list[Record]) -> _Failures:
-    """A bug of ours: it is to hit who brought it, and not those who came at the same time."""
+    """A bug of this server: it fails the record that caused it, and not the others."""
     failures: _Failures = {}
     for number, record in enumerate(records):
         try:

@@ -1,4 +1,4 @@
-"""The committed offsets as they are known: the journal's records, one applied behind the other."""
+"""The committed offsets in memory: the journal's records, applied in order."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,7 +48,7 @@ class OffsetTable:
         groups: by their ids.
         entries: offsets in all of them.
         size_bytes: about what they would take in a journal that holds nothing else.
-        on_group: told the id of a group that came, or that left.
+        on_group: called with the id of a group that came, or that left.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class OffsetTable:
         return part.offsets.get(partition)
 
     def growth(self, record: Record) -> tuple[int, int]:
-        """How many entries more there will be behind a record, and how many bytes; at least 0."""
+        """Return how many entries and bytes a record adds; at least 0."""
         if isinstance(record, GroupNote):
             stored = self.groups.get(record.group)
             before = text_bytes(stored.protocol_type or "") if stored is not None else 0

@@ -26,7 +26,7 @@ _POLICY_NUMBERS: Final[Mapping[str, int]] = {
     "none": NO_PID,
     **{Policy(policy).name.lower(): int(policy) for policy in RULES},
 }
-#: What each is where nobody sets it.
+#: Their values where they are not set.
 POLICY_DEFAULTS: Final[Mapping[str, str]] = {
     DEDUPLICATION: "on",
     POLICIES: ",".join(_POLICY_NUMBERS),
@@ -50,12 +50,12 @@ _NUMBERS: Final = ("segment.bytes", "retention.ms", "retention.bytes")
 _VALUE_MAX: Final = 1000
 #: ASCII digits, no more of them than a long has: Python takes much else for a whole number.
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
-#: How much of a name or a value is told back.
+#: How much of a name or a value is shown in an error.
 _SHOWN: Final = 50
 
 
 class SettingError(ValueError):
-    """A setting that is not known, or whose value makes no sense; the message names it.
+    """An unknown setting, or an invalid value; the message names the setting.
 
     Attributes:
         setting: its name.
@@ -67,12 +67,12 @@ class SettingError(ValueError):
 
 
 def short(value: str) -> str:
-    """A value as it is told: quoted, and only its beginning where it is long."""
+    """Return a value as errors show it: quoted, and only its beginning where it is long."""
     return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
 
 
 def short_name(name: str) -> str:
-    """A name as it is told."""
+    """Return a name as errors show it."""
     return name[:_SHOWN]
 
 
@@ -99,7 +99,7 @@ def check_settings(overrides: Mapping[str, str]) -> None:
     """Check a topic's own settings, as they are given or were stored before.
 
     Raises:
-        SettingError: one is not known, or its value makes no sense.
+        SettingError: one is unknown, or its value is invalid.
     """
     for name in overrides:
         _check_known(name, TOPIC_SETTINGS)
@@ -111,7 +111,7 @@ def check_shared(settings: Mapping[str, str]) -> None:
     """Check what is set for all topics.
 
     Raises:
-        SettingError: one cannot be set for all topics, or its value makes no sense.
+        SettingError: one cannot be set for all topics, or its value is invalid.
     """
     for name in settings:
         _check_known(name, SHARED_SETTINGS)
@@ -160,7 +160,7 @@ def policy_in_force(own: Mapping[str, str], shared: Mapping[str, str]) -> TopicP
         shared: those of all topics that have none of their own.
 
     Raises:
-        SettingError: a value makes no sense.
+        SettingError: a value is invalid.
     """
     texts = (own.get(name, shared.get(name, default)) for name, default in POLICY_DEFAULTS.items())
     return _policy(*texts)
@@ -214,7 +214,7 @@ def _names(value: str) -> list[str]:
 
 
 def plain_setting(name: str, value: str) -> str:
-    """A value that somebody gives, as it is stored and told: in its plainest form.
+    """Return a given value in its plainest form, as it is stored and shown.
 
     Raises:
         SettingError: it is too long, no plain number where there must be one, or no list.
@@ -265,12 +265,12 @@ def _merged(
     return found
 
 
-# ---------------------------------------------------------------------- who set them
+# ---------------------------------------------------------------------- sources
 
 
 @enum.unique
 class SettingSource(enum.Enum):
-    """Who set a value: the topic, somebody for all topics, the server's start, nobody."""
+    """Where a value comes from: the topic, all topics, the server's start, or the default."""
 
     TOPIC = "topic"
     ALL_TOPICS = "all topics"
@@ -279,7 +279,7 @@ class SettingSource(enum.Enum):
 
 
 class SettingInForce(NamedTuple):
-    """A setting's value, and who set it."""
+    """A setting's value, and where it comes from."""
 
     value: str
     source: SettingSource
@@ -324,6 +324,6 @@ def plain(topic: Topic) -> Topic:
     """A topic with its numbers in their plainest form: others were stored by earlier versions."""
     own = dict(topic.overrides)
     for name in _NUMBERS:
-        with suppress(ValueError):  # told when its partitions are opened
+        with suppress(ValueError):  # reported when its partitions are opened
             own |= {name: str(int(own[name]))} if name in own else {}
     return topic if own == topic.overrides else replace(topic, overrides=own)

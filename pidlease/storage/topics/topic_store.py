@@ -34,7 +34,7 @@ class Topic:
 
     Attributes:
         name: a legal Kafka topic name.
-        topic_id: a random UUID, as hex; tells a topic from a later one of the same name.
+        topic_id: a random UUID, as hex; a later topic of the same name has another.
         partitions: how many.
         overrides: settings that differ from the server's, by Kafka's names.
         made_again_ms: when it was made in the place of a deleted one of the same name; -1: there
@@ -58,7 +58,7 @@ class Topic:
     def has_own_id(self) -> bool:
         """Whether its id is its own; else (Kafka before 2.8) it is made from its name.
 
-        Then it does not tell this topic from a later one of the name.
+        Then a later topic of the name has the same id.
         """
         return uuid.UUID(self.topic_id).version != _BY_NAME
 
@@ -172,7 +172,7 @@ class TopicStore:
         """Nothing is left of a doomed topic.
 
         Raises:
-            OSError: it is still told.
+            OSError: it is still listed.
         """
         if self._files.exists(self._doomed(topic)):
             self._files.remove(self._doomed(topic))

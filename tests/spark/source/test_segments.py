@@ -12,7 +12,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.engine.batch_identity import whose
+from pidlease.engine.batch_identity import identity_of
 from pidlease.kafka.records.joined_batch import join
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import Writer, logged, stamp
@@ -108,7 +108,7 @@ def test_producers_of_sends_are_those_of_the_replay(logs: Logs) -> None:
         file = RealFiles().open_readonly(path)
         for position, header, data in scan(file, 0, file.size()):
             stands = logged(header, data)
-            found = whose(stands, names)
+            found = identity_of(stands, names)
             producer = (-1, "", -1, -1, -1)
             if found is not None:
                 batch = found.batch

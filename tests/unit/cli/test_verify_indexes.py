@@ -47,7 +47,7 @@ def test_an_index_that_is_missing_or_too_long(tmp_path: Path, suffix: str) -> No
     index.write_bytes(content + b"\x7f" * 40)
     found = data.verify()
     assert (found.code, found.kinds) == (1, ["index"])
-    assert "entries point behind the end of the log" in found.output
+    assert "entries point beyond the end of the log" in found.output
 
     index.unlink()
     found = data.verify()

@@ -183,7 +183,7 @@ def test_a_torn_tail(tmp_path: Path) -> None:
         log.write(torn[:700])
     found = data.verify()
     assert found.code == 0
-    assert "torn tail of 700 bytes behind offset 76" in found.notes
+    assert "torn tail of 700 bytes after offset 76" in found.notes
     assert found.answer["totals"]["torn_bytes"] == 700
 
     # A sector that never reached the disk, of a batch that is there in its whole length.

@@ -18,7 +18,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
-from pidlease.engine.appenders.group_appender import Appender, Appending
+from pidlease.engine.appenders.group_appender import Appender, AppendTarget
 from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.batch_identity import batch_of, identified
 from pidlease.engine.partition import Partition
@@ -169,7 +169,7 @@ class SimLog(FakeLog):
         self._world.markers.append(writer.epoch)
         return writer
 
-    async def who_writes(self) -> Writer | None:
+    async def current_writer(self) -> Writer | None:
         await self._asked()
         return Writer(WRITER_ID, self._world.kafka.epoch)
 
@@ -451,7 +451,7 @@ class World:
         self.partition.table.replay(self.log.read_batches(self.partition.next_offset), self.now_ms)
         self.partition.note_leases()
 
-    def _lanes(self, log: PartitionLog, partition: Appending) -> Appender:
+    def _lanes(self, log: PartitionLog, partition: AppendTarget) -> Appender:
         return KafkaAppender(log, partition, lambda: self.now_ms, self._rest)
 
     async def _rest(self, _: float) -> None:

@@ -21,7 +21,7 @@ class Read:
     def __init__(self) -> None:
         self.readings: list[asyncio.Future[None]] = []
 
-    async def reread(self, _: ForwardingLog) -> None:
+    async def catch_up(self, _: ForwardingLog) -> None:
         self.readings.append(asyncio.get_running_loop().create_future())
         await self.readings[-1]
 

@@ -10,17 +10,17 @@ def test_some_of_each_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """And how many were not, when the next one is."""
     now = 100.0
     monkeypatch.setattr("pidlease.engine.event_log.time.monotonic", lambda: now)
-    told = EventLog(told=3, seconds=10)
+    told = EventLog(logged_max=3, seconds=10)
     with capture_logs() as logs:
         for number in range(8):
-            told.tell("fenced", pid=number)
-        told.tell("gap", pid=99)
+            told.warn("fenced", pid=number)
+        told.warn("gap", pid=99)
         now = 109.9
-        told.tell("fenced", pid=8)
+        told.warn("fenced", pid=8)
         now = 110.0
-        told.tell("fenced", pid=9)
+        told.warn("fenced", pid=9)
         now = 120.0
-        told.tell("fenced", pid=10)
+        told.warn("fenced", pid=10)
     assert [(each["event"], each["pid"]) for each in logs] == [
         ("fenced", 0), ("fenced", 1), ("fenced", 2), ("gap", 99), ("fenced", 9), ("fenced", 10),
     ]  # fmt: skip

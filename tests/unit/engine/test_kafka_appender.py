@@ -186,13 +186,16 @@ async def _go(world: World, until: Callable[[], bool], *, sends: bool = True) ->
 def settled() -> AppliedOffset:
     """One that is past the doubts of its beginning."""
     applied_offset = AppliedOffset(10, -LATE_MS)
-    assert (applied_offset.doubts(PID, heard=False), applied_offset.doubts(PID, heard=True)) == (
+    assert (
+        applied_offset.doubts(PID, acknowledged=False),
+        applied_offset.doubts(PID, acknowledged=True),
+    ) == (
         True,
         False,
     )
     assert applied_offset.overdue(0)
     applied_offset.read(10, 0)
-    assert not applied_offset.doubts(PID, heard=False)
+    assert not applied_offset.doubts(PID, acknowledged=False)
     return applied_offset
 
 
@@ -203,7 +206,7 @@ def test_a_life_before_may_still_write() -> None:
     assert applied_offset.applied == 10
     applied_offset.read(20, 1)
     assert (applied_offset.applied, applied_offset.overdue(1)) == (20, False)
-    assert applied_offset.doubts(PID, heard=False)
+    assert applied_offset.doubts(PID, acknowledged=False)
 
 
 def test_answers_in_any_order() -> None:
@@ -225,14 +228,14 @@ def test_what_may_still_be_written_holds_it_back() -> None:
     applied_offset.lost("a", PID, 0)
     applied_offset.sent("b")
     applied_offset.landed("b", 20)
-    assert (applied_offset.applied, applied_offset.doubts(PID, heard=True)) == (10, True)
+    assert (applied_offset.applied, applied_offset.doubts(PID, acknowledged=True)) == (10, True)
     applied_offset.read(20, LATE_MS - 1)  # it may come yet, but not before that
-    assert (applied_offset.applied, applied_offset.doubts(PID, heard=True)) == (20, True)
+    assert (applied_offset.applied, applied_offset.doubts(PID, acknowledged=True)) == (20, True)
     applied_offset.sent("c")
     applied_offset.landed("c", 30)
     assert applied_offset.applied == 20
     applied_offset.read(30, LATE_MS)
-    assert (applied_offset.applied, applied_offset.doubts(PID, heard=True)) == (30, False)
+    assert (applied_offset.applied, applied_offset.doubts(PID, acknowledged=True)) == (30, False)
 
 
 def test_what_came_behind_settles_it() -> None:
@@ -244,7 +247,10 @@ def test_what_came_behind_settles_it() -> None:
     applied_offset.landed("c", 30)
     applied_offset.settled(PID)
     assert applied_offset.applied == 10
-    assert (applied_offset.doubts(PID, heard=True), applied_offset.doubts(OTHER, heard=True)) == (
+    assert (
+        applied_offset.doubts(PID, acknowledged=True),
+        applied_offset.doubts(OTHER, acknowledged=True),
+    ) == (
         False,
         True,
     )
@@ -292,9 +298,9 @@ async def test_what_follows_a_batch_that_met_no_owner_is_no_gap() -> None:
     for client in (kafkas, ours):
         client.send()
     await _go(world, lambda: 0 in kafkas.acked and 0 in ours.acked)
-    lane = world.partition._appends._writing  # type: ignore[attr-defined]
-    lane.fence()
-    lane.lose("another server has taken it")
+    appender = world.partition._appends._writer_appender  # type: ignore[attr-defined]
+    appender.fence()
+    appender.lose("another server has taken it")
     for client in (kafkas, ours):
         client.send()
     assert (Status.NOT_OWNER, 0) in kafkas.errors & ours.errors
@@ -332,10 +338,10 @@ async def test_a_writer_is_taken_again_when_its_time_is_up(*, renewed: bool) -> 
 @pytest.mark.parametrize("renewed", [False, True])
 async def test_a_writer_is_taken_again_before_its_numbers_wrap(*, renewed: bool) -> None:
     world = await _with_writer("lanes-wrap")
-    lane = world.partition._appends._writing  # type: ignore[attr-defined]
+    appender = world.partition._appends._writer_appender  # type: ignore[attr-defined]
     epoch = world.kafka.epoch
-    lane._sequence = writing._SEQUENCE_MAX - 1 + renewed
-    assert lane.ready is not renewed
+    appender._sequence = writing._SEQUENCE_MAX - 1 + renewed
+    assert appender.ready is not renewed
     if renewed:
         world.clients[0].send()
         await _go(world, lambda: 1 in world.clients[0].acked)
@@ -348,9 +354,9 @@ async def test_it_is_asked_again_who_owns_the_partition() -> None:
     world = await _with_writer("lanes-owned")
     appends = world.partition._appends
     own, world.log = world.log, SimLog(world)
-    lane = appends._writing  # type: ignore[attr-defined]
-    lane.fence()
-    lane.lose("another server has taken it")
+    appender = appends._writer_appender  # type: ignore[attr-defined]
+    appender.fence()
+    appender.lose("another server has taken it")
     for _ in range(20):
         assert appends.lost
         world._read()
@@ -376,7 +382,7 @@ async def test_nothing_is_kept_of_a_producer_that_is_gone() -> None:
     await world.run(0)
     appends = world.partition._appends
     pid = world.clients[0].pid
-    assert pid in appends._heard  # type: ignore[attr-defined]
+    assert pid in appends._acknowledged  # type: ignore[attr-defined]
     world.partition.forget(pid)
-    for kept in ("_heard", "_known_until_ms", "_lanes"):
+    for kept in ("_acknowledged", "_known_until_ms", "_queues"):
         assert pid not in getattr(appends, kept), kept

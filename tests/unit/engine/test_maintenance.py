@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pidlease.core.backoff import Backoff
 from pidlease.engine import maintenance
 from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.log.segments.data_directory import DataDirectory
@@ -21,8 +22,8 @@ async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once a bug: it was counted as taken, and the next one waited for the next batch."""
-    for name in ("_SNAPSHOT_POLL_SECONDS", "_FAILURE_SECONDS"):
-        monkeypatch.setattr(maintenance, name, 0.01)
+    monkeypatch.setattr(maintenance, "_SNAPSHOT_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "_BACKOFF", Backoff(0.01, 0.01))
     files = SimFiles()
     server = await Server(files).start()
     await server.fill(server.lease(), 0, 3)

@@ -300,7 +300,7 @@ async def test_a_damaged_start_stops_the_partition() -> None:
     await server.partition().delete_records(7)
     server.files.flip(DATA / "logs/t-0/log-start", 3, 1)
     again = await server.kill()
-    assert "where the log starts cannot be told" in again.partition().log.stopped
+    assert "where the log starts is unknown" in again.partition().log.stopped
     with pytest.raises(LogStoppedError):
         await again.partition().delete_records(-1)
 

@@ -146,7 +146,7 @@ def test_settings_of_a_newer_version_are_told_at_the_start(content: dict[str, st
     folder = open_folder(files)
     _write(files, content)
     (name,) = content
-    with pytest.raises(DataFolderError, match=f"topics/defaults makes no sense here: {name}"):
+    with pytest.raises(DataFolderError, match=f"topics/defaults is invalid here: {name}"):
         folder.topic_defaults()
 
 
