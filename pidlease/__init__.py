@@ -1,6 +1,6 @@
 """pidlease: exactly-once ingestion by leased producer ids.
 
-The package decides and remembers; it knows nothing of who is listening (that is `proxy`).
+It validates, appends and remembers. `proxy` listens, and `pidlease` does not import it.
 """
 
 __version__ = "0.1.0"

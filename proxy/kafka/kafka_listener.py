@@ -155,7 +155,7 @@ class KafkaListener:
             served = f"versions {lowest} to {highest} are" if highest >= 0 else "this API is not"
             raise MalformedError(
                 f"API {header.api_key} version {header.version} from client"
-                f" {header.client_id!r}; {served} served here (ApiVersions tells)"
+                f" {header.client_id!r}; {served} served here (see ApiVersions)"
             )
 
     def _fill(self, slot: Slot, header: RequestHeader, answered: Answered) -> None:

@@ -200,7 +200,7 @@ def _policies() -> tuple[Setting, ...]:
         ),
         (
             POLICIES, Kind.LIST,
-            "Policies whose batches are taken; none: of producers that are not idempotent.",
+            "Policies of the producers that may write; none: producers that are not idempotent.",
         ),
         (
             INITIAL, Kind.STRING,
@@ -246,7 +246,7 @@ def server_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
         ("broker.id", Kind.INT, str(NODE_ID), str(NODE_ID), "The one broker's id."),
         (
             "advertised.listeners", Kind.STRING, f"PLAINTEXT://{cluster.host}:{cluster.port}", "",
-            "Where clients are told to connect.",
+            "The address that clients connect to.",
         ),
         (
             "auto.create.topics.enable", Kind.BOOLEAN, _boolean(cluster.auto_create),
