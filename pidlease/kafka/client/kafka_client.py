@@ -84,10 +84,10 @@ class Upstream:
         self,
         producer: int,
         batch: ProduceBatch,
-        told: Callable[[PartitionResponse | UpstreamError], None],
+        done: Callable[[PartitionResponse | UpstreamError], None],
     ) -> None:
         """See `channels.ProduceChannels.send`."""
-        self._channels.send(producer, batch, told)
+        self._channels.send(producer, batch, done)
 
     def stale(self) -> None:
         """See `cluster.Cluster.stale`."""
