@@ -212,4 +212,4 @@ def test_who_gets_no_answer_to_a_change_is_told_to_look() -> None:
     with stub((200, b"")) as server:
         code, _, complaint = server.run("set", "orders", "a=b")
     assert code == 2
-    assert "look whether it was changed" in complaint
+    assert "check whether the change was made" in complaint
