@@ -63,9 +63,8 @@ _ALLOWED: dict[str, set[str]] = {
     "proxy/cli/copy_command.py": {"behind"},  # a column of the comparison
     # Names of the core, the copier, the engine and the tests of these.
     "pidlease/spark/audit/first_pass.py": {"holes"},
-    "pidlease/spark/reader/kafka_batches.py": {"behind"},
     "tests/spark/rebuild/test_replay.py": {"hole_ms"},
-    "tests/spark/sink/test_once.py": {"holes", "topic_with_holes"},
+    "tests/spark/sink/test_once.py": {"holes"},
     # The format of the sink's file.
     "pidlease/spark/sink/run_state.py": {"who"},
     "tests/spark/sink/test_run_state.py": {"who"},
