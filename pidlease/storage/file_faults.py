@@ -138,20 +138,20 @@ class FaultyFile:
         self.close = inner.close
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        """See `OpenFile`."""
+        """Write, with the faults of the plan."""
         half = HalfWrite(self._inner, buffers, position)
         self._plan.reach("before", "write", self._path, half)
         self._inner.write_at(buffers, position)
         self._plan.reach("after", "write", self._path)
 
     def truncate(self, size: int) -> None:
-        """See `OpenFile`."""
+        """Truncate, with the faults of the plan."""
         self._plan.reach("before", "truncate", self._path)
         self._inner.truncate(size)
         self._plan.reach("after", "truncate", self._path)
 
     def fsync(self) -> None:
-        """See `OpenFile`."""
+        """Fsync, with the faults of the plan."""
         self._plan.reach("before", "fsync", self._path)
         self._inner.fsync()
         self._plan.reach("after", "fsync", self._path)
@@ -168,7 +168,7 @@ class FaultyFiles:
         self.list = inner.list
 
     def open(self, path: Path, *, create: bool = False) -> OpenFile:
-        """See `Files`."""
+        """Open a file whose operations are reported to the plan."""
         if create:
             self._plan.reach("before", "open", path)
         opened = FaultyFile(self._inner.open(path, create=create), path, self._plan)
@@ -177,37 +177,37 @@ class FaultyFiles:
         return opened
 
     def open_readonly(self, path: Path) -> OpenFile:
-        """See `Files`."""
+        """Open a file to read; no plan applies."""
         return self._inner.open_readonly(path)
 
     def make_folder(self, folder: Path) -> None:
-        """See `Files`."""
+        """Make a folder, with the faults of the plan."""
         self._plan.reach("before", "make_folder", folder)
         self._inner.make_folder(folder)
         self._plan.reach("after", "make_folder", folder)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `Files`."""
+        """Rename, with the faults of the plan."""
         self._plan.reach("before", "rename", target)
         self._inner.rename(source, target)
         self._plan.reach("after", "rename", target)
 
     def remove(self, path: Path) -> None:
-        """See `Files`."""
+        """Remove, with the faults of the plan."""
         self._plan.reach("before", "remove", path)
         self._inner.remove(path)
         self._plan.reach("after", "remove", path)
 
     def fsync_folder(self, folder: Path) -> None:
-        """See `Files`."""
+        """Fsync a folder, with the faults of the plan."""
         self._plan.reach("before", "fsync_folder", folder)
         self._inner.fsync_folder(folder)
         self._plan.reach("after", "fsync_folder", folder)
 
     def lock(self, path: Path, content: str) -> Lock:
-        """See `Files`."""
+        """Lock; no plan applies."""
         return self._inner.lock(path, content)
 
     def lock_shared(self, path: Path) -> Lock:
-        """See `Files`."""
+        """Lock for reading; no plan applies."""
         return self._inner.lock_shared(path)

@@ -196,7 +196,7 @@ class Handler(Protocol):
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """See the module's text.
+    """Reads requests from one client, and sends the responses in the order of the requests.
 
     Parameters:
         handler: the listener.
@@ -404,7 +404,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._check_load()
 
     def followed(self, slot: Slot) -> asyncio.Future[None]:
-        """See `Slot.followed`. One request of a connection asks for it at a time."""
+        """Return a future that completes when another request follows this one."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._poll = slot.api_key, future
         following = dropwhile(lambda each: each is not slot, self._slots)
@@ -443,7 +443,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.budget.wait(self)
 
     def budget_freed(self) -> None:
-        """See `budget.Waiter`."""
+        """Read on: there is memory again."""
         self._waits_for_memory = False
         if self._transport is not None:
             self._check_load()

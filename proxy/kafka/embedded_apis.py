@@ -58,7 +58,7 @@ class Apis(Protocol):
 
 
 class EmbeddedApis:
-    """See `Apis`.
+    """Answers requests on the embedded log.
 
     Parameters:
         engine: has the topics.
@@ -92,19 +92,19 @@ class EmbeddedApis:
         self.api_versions = self._cluster.api_versions
 
     def start(self) -> None:
-        """See `Apis`."""
+        """Start serving."""
         self._groups.start()
 
     async def close(self) -> None:
-        """See `Apis`."""
+        """Stop serving."""
         self._fetch.close()
         await self._groups.close()
 
     def closed(self, connection: KafkaConnection) -> None:
-        """See `Apis`: nothing is kept of a connection."""
+        """Keep nothing: no state belongs to a connection here."""
 
     def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
-        """See `Apis`."""
+        """Answer a request other than Produce and ApiVersions."""
         key = header.api_key
         if key in self._groups.requests:
             return self._groups.requests[key](header, frame, slot)

@@ -115,7 +115,7 @@ class KafkaListener:
     # ------------------------------------------------------------------ connections
 
     def opened(self, connection: KafkaConnection) -> bool:
-        """See `connection.Handler`."""
+        """Admit a connection if there are not too many."""
         if len(self.connections) >= self._config.connections_max:
             self.counts.refused_connections += 1
             return False
@@ -123,14 +123,14 @@ class KafkaListener:
         return True
 
     def closed(self, connection: KafkaConnection) -> None:
-        """See `connection.Handler`."""
+        """Forget a connection that has ended."""
         self.connections.discard(connection)
         self._apis.closed(connection)
 
     # ------------------------------------------------------------------ requests
 
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
-        """See `connection.Handler`."""
+        """Answer a request, or have it answered in its turn."""
         key = header.api_key
         if key == API_PRODUCE:
             self._check_version(header)

@@ -23,7 +23,7 @@ class _Freed:
         self.event = asyncio.Event()
 
     def budget_freed(self) -> None:
-        """See `Waiter`."""
+        """Wake the waiting task."""
         self.event.set()
 
 

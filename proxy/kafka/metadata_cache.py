@@ -62,7 +62,7 @@ class _Layout:
 
 
 class MetadataCache:
-    """See the module's text.
+    """Keeps the rows of Metadata responses in encoded form.
 
     Parameters:
         view: where the topics are.

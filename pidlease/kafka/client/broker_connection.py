@@ -53,7 +53,7 @@ class _Waiting(NamedTuple):
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
-    """See the module's text.
+    """Sends requests to a broker and completes their responses in order.
 
     Parameters:
         address: of the broker.

@@ -239,7 +239,7 @@ class Cluster:
         await ask(connection, request, body)
 
     async def kept_ms(self) -> Kept:
-        """See `configs.kept_ms`."""
+        """Return how long the brokers remember idle producers."""
         return await kept_ms(self.view.brokers, self.connection_to)
 
     # ------------------------------------------------------------------ looking

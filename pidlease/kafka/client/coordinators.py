@@ -32,7 +32,7 @@ class NoCoordinatorError(UpstreamAwayError):
 
 
 class Coordinators:
-    """See the module's text.
+    """Finds the coordinators of groups and transactional ids, and remembers them.
 
     Parameters:
         cluster: finds them.

@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Upstream:
-    """See the module's text, and `kafka_log.Upstream`.
+    """One client of a Kafka cluster, shared by all partition logs.
 
     Parameters:
         config: how it is reached.
@@ -86,15 +86,15 @@ class Upstream:
         batch: ProduceBatch,
         done: Callable[[PartitionResponse | UpstreamError], None],
     ) -> None:
-        """See `channels.ProduceChannels.send`."""
+        """Send a batch to the leader of its partition, after the earlier ones of its producer."""
         self._channels.send(producer, batch, done)
 
     def stale(self) -> None:
-        """See `cluster.Cluster.stale`."""
+        """Refresh the metadata soon: a leader has changed."""
         self.cluster.stale()
 
     async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
-        """See `kafka_log.Upstream`."""
+        """Fetch batches of a partition from an offset on."""
         if self._closed:
             raise UpstreamAwayError("the server stops")
         leader = self._leader(place)
@@ -138,7 +138,7 @@ class Upstream:
         return found
 
     async def range_of(self, place: TopicPartition) -> tuple[int, int]:
-        """See `kafka_log.Upstream`."""
+        """Return the first offset of a partition, and its end."""
         found = await self.ranges([place])
         if place not in found:
             self.stale()
@@ -146,7 +146,7 @@ class Upstream:
         return found[place]
 
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
-        """See `kafka_log.Upstream`."""
+        """Find the first record with this timestamp or a later one."""
         rows = await self._offsets(self._leader(place), [place], timestamp)
         if place not in rows:
             self.stale()

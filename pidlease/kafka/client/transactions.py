@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Fencing:
-    """See the module's text.
+    """Fences earlier writers of a partition by Kafka's own producer epoch.
 
     Parameters:
         cluster: has the coordinators.

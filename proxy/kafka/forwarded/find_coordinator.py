@@ -15,7 +15,7 @@ _FIND_MANY_FROM: Final = 4
 
 
 class FindCoordinatorApi:
-    """See the module's text.
+    """Answers FindCoordinator with this server if Kafka has a reachable coordinator.
 
     Parameters:
         coordinators: those of Kafka.

@@ -109,7 +109,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ForwardedApis:
-    """See `apis.Apis`.
+    """Answers requests in front of Kafka, or forwards them.
 
     Parameters:
         engine: judges what comes under our PIDs.
@@ -148,18 +148,18 @@ class ForwardedApis:
         self.api_versions = self._describing.api_versions
 
     def start(self) -> None:
-        """See `Apis`."""
+        """Start serving."""
 
     async def close(self) -> None:
-        """See `Apis`: requests that wait for Kafka end with the connection."""
+        """Stop serving; requests that wait for Kafka end with the connection."""
 
     def closed(self, connection: KafkaConnection) -> None:
-        """See `Apis`."""
+        """Close the client's own connections to brokers."""
         self._clients.closed(connection)
         self._fetches.pop(connection, None)
 
     def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
-        """See `Apis`."""
+        """Answer a request other than Produce and ApiVersions."""
         if header.api_key == API_DESCRIBE_CLUSTER:
             return self._describing.describe_cluster(header, frame)
         if header.api_key == API_METADATA:

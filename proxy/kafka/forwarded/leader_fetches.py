@@ -137,7 +137,7 @@ class ClientFetches:
 
 
 class LeaderFetches:
-    """See the module's text.
+    """Fetches each partition from its leader, and joins the responses.
 
     Parameters:
         cluster: the leaders.

@@ -55,7 +55,7 @@ _PARTITIONS: Final[dict[int, tuple[str, str, dict[str, Any]]]] = {
 
 
 class SplitRequests:
-    """See the module's text.
+    """Splits requests by broker, and joins the responses.
 
     Parameters:
         cluster: the leaders.

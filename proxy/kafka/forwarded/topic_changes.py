@@ -24,7 +24,7 @@ _POLL_SECONDS: Final = 0.05
 
 
 class TopicChanges:
-    """See the module's text.
+    """Answers changes of topics after this server has seen them.
 
     Parameters:
         cluster: looked at again.

@@ -144,7 +144,7 @@ class Group:
             self._join_known(now, request, waiter)
 
     def _has_room(self, member_id: str) -> bool:
-        """See GroupMetadataManager.acceptJoiningMember."""
+        """Whether the group may have one more member (GroupMetadataManager.acceptJoiningMember)."""
         member = self.members.by_id.get(member_id)
         if self.state is State.EMPTY:
             return True
@@ -304,7 +304,7 @@ class Group:
         member.deadline = self._due(now + member.session_ms)
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """See ClassicGroup.validateMember."""
+        """Check that the ids are those of a member (ClassicGroup.validateMember)."""
         if instance_id is not None:
             existing = self.members.static.get(instance_id)
             if existing is not None and existing != member_id:
