@@ -168,7 +168,7 @@ class FaultyFiles:
         self.list = inner.list
 
     def open(self, path: Path, *, create: bool = False) -> OpenFile:
-        """Open a file whose operations are reported to the plan."""
+        """Open a file that reports its operations to the plan."""
         if create:
             self._plan.reach("before", "open", path)
         opened = FaultyFile(self._inner.open(path, create=create), path, self._plan)
