@@ -45,7 +45,7 @@ def check_record(
     if key is not None:
         key = octets(key, "key") or b""
         size += len(key)
-    if not headers:
+    if headers is None:
         headers = _NO_HEADERS
     else:
         headers = checked_headers(headers)

@@ -1,7 +1,7 @@
 """Produce (key 0): brings batches to the engine.
 
 Their records are not looked at, but for the first one's headers under policies strict and
-monotonic (`identified.py`).
+monotonic (`identified_batches.py`).
 """
 
 import asyncio

@@ -19,7 +19,7 @@ def number_of(each: PendingBatch) -> int:
 
 
 def test_failed_batches_are_sent_again_in_order() -> None:
-    random = new_random("client-in-in_flight")
+    random = new_random("in-flight-batches")
     for _ in range(200):
         _play(Random(random.random()))
 

@@ -72,7 +72,7 @@ class Loader:
 
     def wait(self) -> int:
         """Its exit code."""
-        code = self.process.wait(10 * HANG_S)
+        code = self.process.wait(HANG_S)
         self._reader.join(HANG_S)
         return code
 

@@ -144,8 +144,11 @@ class LibrdkafkaClient(ClientThread[B]):
         for due, burst in self._bursts:
             for record in burst:
                 self._send(record)
-            while (left := due - time.monotonic()) > 0:
-                self._producer.poll(left)
+            while True:
+                left = due - time.monotonic()
+                self._producer.poll(max(left, 0))  # also when the next burst is late
+                if left <= 0:
+                    break
             if self.ending.is_set():
                 break
         self._producer.flush()

@@ -19,7 +19,8 @@ from tests.kafka_listener.group_requests import (
 )
 from tests.kafka_listener.harness import Server
 
-WAIT_S = 120.0
+#: Less than a session or a rebalance may take: what only their end brings about is too late.
+WAIT_S = 25.0
 
 
 async def until(happened: Callable[[], bool]) -> None:

@@ -12,8 +12,8 @@ from tests.kafka_listener.client import WireClient, fetched, fetched_of
 from tests.kafka_listener.harness import Server, Wanted, serving
 from tests.kafka_listener.messages import FETCH, LIST_OFFSETS, METADATA
 
-#: A poll that does not wait ends well before, on however busy a machine.
-_LONG_MS = 120_000
+#: The longest poll of the server; one that does not wait ends well before, on any machine.
+_LONG_MS = 60_000
 _LONG_S = _LONG_MS / 1000
 
 
@@ -29,7 +29,7 @@ async def test_the_end_of_the_log_is_held_for_max_wait(client: WireClient) -> No
     started = time.monotonic()
     found = await client.fetch("t", 1, wait_ms=250)
     assert (found.code, found.end, found.data) == (0, 1, b"")
-    assert 0.2 < time.monotonic() - started < _LONG_S / 2
+    assert 0.2 < time.monotonic() - started < _LONG_S / 6
 
 
 async def test_answers_do_not_wait_for_later_polls(client: WireClient) -> None:
@@ -95,7 +95,7 @@ async def test_a_poll_waits_for_min_bytes(server: Server, client: WireClient) ->
     async with await server.connect() as other:
         await other.produce("t", batch([b"small"]))
     found = fetched_of(await client.receive())[0]
-    assert 0.3 < time.monotonic() - started < _LONG_S / 2
+    assert 0.3 < time.monotonic() - started < _LONG_S / 6
     assert [record.value for record in records_of(found.data)] == [b"small"]
 
 

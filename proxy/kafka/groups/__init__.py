@@ -2,11 +2,10 @@
 
 steps         what goes into a group and what comes out of it
 members       the members of a group: protocols, leader, static members
-rebalance     a group's states, and how it comes from one generation to the next
-group         what members ask, step by step; no clock, no I/O, in these four
+group         a group's states, and what members ask, step by step; no clock, no I/O, in these three
 subscription  which topics the members of a consumer group read
-ports         what is asked of whoever stores offsets
-coordinator   all groups: timers, waiting answers, what is stored
-expiry        what leaves: expired offsets, those of deleted topics, empty groups
-api           the requests: membership_api, offsets_api (by hand: offsets_wire), admin_api
+offset_port   what groups need of the store of offsets
+coordinator   all groups: timers, waiting responses, stored offsets
+expiry        removes expired offsets, those of deleted topics, and empty groups
+api           the requests: membership_api, offsets_api, group_admin_api
 """
