@@ -1,6 +1,6 @@
 """The writers of a Kafka cluster's partitions: they send what is not under Kafka's own numbers.
 
-A writer is fenced by Kafka (`kafka/client/transactions.py`), and its producer id is on record before
+A writer is fenced by Kafka (`kafka/client/transactions.py`). Its producer id is on record before
 anything is sent under it: the replay believes the record header `pidlease` under these ids only.
 """
 
