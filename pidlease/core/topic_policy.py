@@ -11,8 +11,8 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import RULES
 
 _COMPACTED: Final = (
-    "the topic's cleanup.policy is compact (or cannot be asked for), which removes records that say"
-    " their identity headers; use a topic that is not compacted"
+    "the topic's cleanup.policy is compact, or unknown: compaction removes records, and with them"
+    " the identity headers of producers; use a topic that is not compacted"
 )
 #: What a batch without a PID counts as, beside the numbers of the policies.
 NO_PID: Final = 0

@@ -195,7 +195,8 @@ class SimClient:
         self.errors: set[tuple[Status, int]] = set()
         self._world = world
         self._timestamp = timestamp
-        self._flying: set[int] = set()
+        #: Batches in flight, each with the server that it was sent to.
+        self._flying: dict[int, Partition] = {}
         self._next = 0
         self._held = False
         self._life = 0
@@ -220,7 +221,7 @@ class SimClient:
         self._next += 1
         if number in self.acked:
             return
-        self._flying.add(number)
+        self._flying[number] = self._server or self._world.partition
         self._produce(number, partial(self._told, life, number))
 
     def _produce(self, number: int, done: Done) -> None:
@@ -241,7 +242,7 @@ class SimClient:
     def _told(self, life: int, number: int, outcome: Outcome) -> None:
         if life != self._life:
             return
-        self._flying.discard(number)
+        self._flying.pop(number, None)
         if outcome.status in (Status.APPENDED, Status.DUPLICATE):
             self.acked[number] = outcome.offset
             return
@@ -273,8 +274,8 @@ class SimClient:
         self._hold()
 
     def lost(self, server: Partition) -> None:
-        """A server has ended."""
-        if self._server is server:
+        """A server has ended, and with it the connection: no response comes any more."""
+        if self._server is server or server in self._flying.values():
             self.disconnected()
 
 
