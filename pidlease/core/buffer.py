@@ -1,3 +1,3 @@
-"""Bytes, wherever they lie."""
+"""The type of bytes in any container: bytes, bytearray, memoryview."""
 
 Buffer = bytes | bytearray | memoryview

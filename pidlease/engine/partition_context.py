@@ -1,4 +1,4 @@
-"""What all partitions share."""
+"""Leases, counters, clock and appender: the parts that all partitions share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What can go wrong between here and Kafka.
+"""Errors of requests to a Kafka cluster.
 
 UpstreamError
 |-- UpstreamAwayError       no broker answers; it may be tried again

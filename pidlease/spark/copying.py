@@ -1,4 +1,4 @@
-"""Deprecated: `copy` is `pidlease.spark.copy`."""
+"""Deprecated: import `copy` from `pidlease.spark`."""
 
 import warnings
 from typing import Any

@@ -1,1 +1,1 @@
-"""Logs and snapshots: the ports, the embedded log, the files beneath it."""
+"""Files, snapshots, committed offsets and topics: everything on disk but the log."""

@@ -1,4 +1,4 @@
-"""What can go wrong with a log.
+"""Errors of a partition's log, for appends and for reads.
 
 LogError
 |-- AppendFailedError   nothing of this append is in the log; it may be tried again

@@ -1,4 +1,4 @@
-"""A data directory as a whole."""
+"""Verifies a whole data directory: topics, logs, snapshots, sequence, names, offsets."""
 
 import json
 import re

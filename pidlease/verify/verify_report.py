@@ -1,4 +1,4 @@
-"""What looking at a data directory brings to light."""
+"""Findings of a verification: kinds, counts, and totals."""
 
 import enum
 from collections.abc import Iterator

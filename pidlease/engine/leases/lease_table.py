@@ -1,4 +1,4 @@
-"""The state of each lease, in a few bytes: there are a million of them.
+"""The state of each leased PID, packed: there may be a million. `ring` has when they end.
 
 PIDs are handed out one after another, so the leases of a hundred neighbours are stored in the
 arrays of one block, without a key for each. A block is removed with the last of its leases.

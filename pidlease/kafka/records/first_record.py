@@ -1,4 +1,4 @@
-"""The producer of a batch, by the header `pidlease` of its first record.
+"""Finds the `pidlease` header in a batch's first record, unpacking no more than it takes.
 
 Of a compressed batch only as much is unpacked as that takes, and never more than a limit: what
 some kilobytes unpack to is bounded by nothing else.

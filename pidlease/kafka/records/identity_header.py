@@ -1,4 +1,4 @@
-"""The `pidlease` record header: the producer, where the batch header has no room for it.
+"""The format of the `pidlease` record header: the producer, if the batch header has no room.
 
 It stands on the first record of each send under the policies strict, monotonic and epoch: their
 numbers have 64 bits, and a partition's writer puts their batches into the log:

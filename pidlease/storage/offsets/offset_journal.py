@@ -1,5 +1,6 @@
-"""The journal of committed offsets: one file, to which lines are added, and which is written anew
-when it has grown to several times of what it needs to say.
+"""The journal of committed offsets: one file of lines.
+
+It is written anew when it has grown to several times the size of what it holds.
 
 Nothing here knows of the event loop; all of it blocks, and is called by one at a time.
 """

@@ -1,4 +1,4 @@
-"""What goes into a group, and what comes out of it."""
+"""The events that a consumer group handles, and the effects that it returns."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
