@@ -18,8 +18,11 @@ from aiokafka.structs import TopicPartition
 from pidlease.client.errors import ProducerError
 from pidlease.client.partition_queue import ConnectionHost, PartitionQueue
 from pidlease.client.produce_messages import ProduceRequestV8, ProduceResponseV8
+from pidlease.core.backoff import Backoff
 
 _log = logging.getLogger(__name__)
+
+_JITTER: Final = 0.2
 
 #: The node id that stands for the leader of partitions without one.
 _NO_LEADER: Final = -1
@@ -132,10 +135,10 @@ class LeaderConnections:
     def backoff(self, failures: int) -> float:
         """Return how many seconds to wait after so many failures in a row (KIP-580)."""
         settings = self._settings
-        wait = min(
-            settings.retry_backoff_ms * 2.0 ** min(failures - 1, 30), settings.retry_backoff_max_ms
+        backoff = Backoff(
+            settings.retry_backoff_ms / 1000, settings.retry_backoff_max_ms / 1000, _JITTER
         )
-        return wait / 1000 * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+        return backoff.seconds(failures, random.uniform)
 
     async def close(self) -> None:
         """Close all connections; no partition is woken any more."""

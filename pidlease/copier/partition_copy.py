@@ -27,13 +27,13 @@ from pidlease.copier.errors import CopyError
 from pidlease.copier.group_membership import ReplacedError, Saved
 from pidlease.copier.resume_position import ResumeCheck, carry_over, generation_of
 from pidlease.copier.settings import CopySettings
+from pidlease.core.backoff import Backoff
 from pidlease.core.lease import Lease
 
 _log = logging.getLogger(__name__)
 
 #: The server ends a lease a little later than it said: the back-off before the copy asks again.
-_LEASE_RETRY_S: Final = 0.5
-_LEASE_RETRY_S_MAX: Final = 10.0
+_LEASE_BACKOFF: Final = Backoff(0.5, 10.0)
 #: How long a rebalance waits for the responses to in-flight batches.
 _LAST_RESPONSES_S: Final = 5.0
 
@@ -247,9 +247,10 @@ class PartitionCopy:
 
     async def _until_over(self) -> None:
         """Wait until the PID's lease has ended, or the server refuses its batches."""
-        rest = _LEASE_RETRY_S
+        failures = 1
         while not self._over.is_set():
             lease = self._lease
+            rest = _LEASE_BACKOFF.seconds(failures)
             left = lease.ends_at - time.monotonic() if lease is not None else rest
             with suppress(TimeoutError):
                 timeout = None if left == float("inf") else max(left, rest)
@@ -257,7 +258,7 @@ class PartitionCopy:
             if self._over.is_set() or self.done is None:
                 return
             if left <= 0:  # in-flight batches keep a PID longer than its lease
-                rest = _longer(rest)
+                failures += 1
             self._lease = await self._hub.lease(self._topic, self.place.partition, self.done.pid)
             if self._lease is None:
                 return
@@ -274,10 +275,10 @@ class PartitionCopy:
         self._drop()
         if ended_by is not None and not isinstance(ended_by, LeaseEndedError):
             raise CopyError(f"the destination refuses a batch: {ended_by}")
-        place, rest = (self._topic, self.place.partition), _LEASE_RETRY_S
+        place, failures = (self._topic, self.place.partition), 0
         while await self._hub.lease(*place, checkpoint.pid) is not None:
-            await asyncio.sleep(rest)
-            rest = _longer(rest)
+            failures += 1
+            await asyncio.sleep(_LEASE_BACKOFF.seconds(failures))
         await self._carry(checkpoint)
 
     @property
@@ -383,7 +384,3 @@ class PartitionCopy:
         self._idle.set()
         if channel is not None:
             channel.close()
-
-
-def _longer(rest: float) -> float:
-    return min(rest * 2, _LEASE_RETRY_S_MAX)

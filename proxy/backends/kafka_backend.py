@@ -12,6 +12,7 @@ from typing_extensions import override
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.coordination.zookeeper.zookeeper_ownership import OwnershipError, ZooKeeperOwnership
+from pidlease.core.backoff import Backoff
 from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, AppendTarget
 from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.engine import Engine, wall_clock_ms
@@ -43,16 +44,15 @@ from proxy.kafka.memory_budget import MemoryBudget
 
 #: The file with the id of the cluster that the snapshots belong to.
 _MARK: Final = "upstream"
-#: The longest pause between attempts to reach the cluster at the start, in seconds.
-_REST_SECONDS_MAX: Final = 10.0
+#: Between attempts to reach the cluster at the start.
+_REACH_BACKOFF: Final = Backoff(0.5, 10.0)
 #: How often to check whether this server is, or can become, the owner of the cluster.
 _STAND_BY_SECONDS: Final = 1.0
 #: How often to check for stopped partitions to open again, and for topics that Kafka no longer
 #: lists.
 _LOOK_SECONDS: Final = 10.0
-#: The pauses before a failed topic sync is tried again, at first and at most.
-_FOLLOW_REST_SECONDS: Final = 0.05
-_FOLLOW_REST_SECONDS_MAX: Final = 15.0
+#: Before a failed topic sync is tried again.
+_FOLLOW_BACKOFF: Final = Backoff(0.1, 15.0)
 
 _log = structlog.get_logger(__name__)
 
@@ -165,7 +165,7 @@ class KafkaBackend(Backend):
         Raises:
             DataFolderError: the cluster refuses the connection.
         """
-        rest = 0.5
+        failures = 0
         while True:
             try:
                 await self._upstream.start()
@@ -175,8 +175,8 @@ class KafkaBackend(Backend):
                 hint = "; does it want SASL?" if lost else ""
                 LINES.write(_log, "warning", "Kafka does not answer; waiting for it",
                             (kind_of(error), hint), error=f"{error}{hint}")  # fmt: skip
-                await asyncio.sleep(rest)
-                rest = min(rest * 2, _REST_SECONDS_MAX)
+                failures += 1
+                await asyncio.sleep(_REACH_BACKOFF.seconds(failures))
             except UpstreamError as error:
                 raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
             else:
@@ -224,26 +224,27 @@ class KafkaBackend(Backend):
         return {name: self._kafka.topic_of(each) for name, each in topics.items()}
 
     async def _follow(self, engine: Engine) -> None:
-        rest, failed = _FOLLOW_REST_SECONDS, False
+        failures = 0
         while True:
+            wait = _FOLLOW_BACKOFF.seconds(failures) if failures else _LOOK_SECONDS
             with suppress(TimeoutError):
-                async with asyncio.timeout(rest if failed else _LOOK_SECONDS):
+                async with asyncio.timeout(wait):
                     await self._changed.wait()
             stopped = any(partition.log.stopped for partition in engine.partitions())
-            if not (self._changed.is_set() or failed or stopped or engine.waits_for_topics):
+            if not (self._changed.is_set() or failures or stopped or engine.waits_for_topics):
                 continue
             self._changed.clear()
             try:
                 await engine.follow(self._topics())
-                rest, failed = _FOLLOW_REST_SECONDS, False
+                failures = 0
             except OSError as error:
                 LINES.write(_log, "info", "a topic of Kafka is not ready yet", reason=str(error))
-                rest, failed = min(rest * 2, _FOLLOW_REST_SECONDS_MAX), True
+                failures += 1
             except Exception as error:  # noqa: BLE001 - other topics are served meanwhile
                 LINES.write(_log, "error", "topics of Kafka could not be followed; trying again",
                             kind_of(error), error, error=repr(error))  # fmt: skip
                 self._changed.set()
-                await asyncio.sleep(_FOLLOW_REST_SECONDS_MAX)
+                await asyncio.sleep(_FOLLOW_BACKOFF.max_seconds)
 
     @override
     def apis(
