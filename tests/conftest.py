@@ -7,7 +7,7 @@ from xdist.remote import Producer
 from xdist.scheduler import Scheduling
 
 from pidlease.observability.repeated_lines import LINES
-from tests.scheduling import UnitScheduling, rank
+from tests.unit_scheduling import UnitScheduling, rank
 
 
 @pytest.fixture(autouse=True)

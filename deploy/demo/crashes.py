@@ -186,7 +186,7 @@ class Crasher:
         raise DemoError(f"within {WAIT_S:.0f} s the clients never had batches in flight")
 
     def _fault(self) -> tuple[int, int]:
-        """Wait until the server has died by itself; return the same.
+        """Wait until the fault has killed the server; return batches and records in flight.
 
         The clients notice the death as soon as we do and count anew, so these are the counts just
         before it. At least one was in flight: the batch at the fault point itself.

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.traces.producing import traces_of_batches
+from tests.traces.batch_traces import traces_of_batches
 from tests.traces.record import RUNS, check
 from tests.traces.server import traced
 

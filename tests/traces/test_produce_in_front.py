@@ -14,7 +14,7 @@ from tests.kafka_listener.client import WireClient
 from tests.servers.kafka import KafkaServer
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S
-from tests.traces.producing import traces_of_batches
+from tests.traces.batch_traces import traces_of_batches
 from tests.traces.record import RUNS, check
 from tests.traces.server import traced
 

@@ -85,7 +85,7 @@ _GRANTS: Final = Row("Granted and refused", (
     ),
     table(
         "Refused since the servers' start",
-        "Empty. A refused producer retries by itself, and goes on once there are PIDs.",
+        "Empty. A refused producer retries, and continues once there are PIDs.",
         COUNT, total(metrics.LEASES_REFUSED, "instance", "reason", "policy"),
     ),
     graph(

@@ -1,4 +1,4 @@
-"""One connection to ZooKeeper, which reconnects by itself; for threads."""
+"""One connection to ZooKeeper for all threads; it reconnects when it is lost."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): what is known of the producers of a partition (KIP-664).
+"""DescribeProducers (61): returns the state of a partition's producers (KIP-664).
 
 A partition may know a million of them, so their rows are written by hand, some at a time.
 """
