@@ -12,10 +12,10 @@ from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
 
 from pidlease import __version__
-from pidlease.core.histogram import Histogram
 from pidlease.engine.engine import Engine
 from pidlease.engine.engine_metrics import engine_metrics
 from pidlease.observability import metric_catalogue as metrics
+from pidlease.observability.histogram import Histogram
 from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.metric_catalogue import PidleaseCollector
 from proxy.backends.embedded_backend import Backend

@@ -60,6 +60,8 @@ _WIDE_FOLDED: Final = struct.Struct("<8xqq")
 _NARROW_OFFSET: Final = struct.Struct("<22xq")
 _WIDE_OFFSET: Final = struct.Struct("<40xq")
 _NARROW_MAX: Final = 2**31 - 1
+#: Half of the numbers: up to there the low mark stays (`keep_low`).
+_NARROW_HALF: Final = 2**30
 #: A range that stands among the last five must be a duplicate, also where H has gone back: a log
 #: that was written without judging has such histories. (`find` takes half the time of `in`.)
 _NARROW_RANGE: Final = struct.Struct("<ii")
@@ -160,7 +162,8 @@ def fold_packed(
         if rules.wraps:
             known, lowest = _NARROW_FOLDED.unpack_from(packed)
             if generation == known:
-                lowest = keep_low(rules, lowest, last)
+                if not 0 <= last - lowest < _NARROW_HALF:
+                    lowest = keep_low(rules, lowest, last)
                 front = NARROW.newest.pack(arrival_ms, known, lowest, first, last, offset, crc)
                 return front + packed[_NARROW_HEAD:_NARROW_KEPT]
         else:

@@ -10,6 +10,7 @@ from pidlease.engine.append_outcome import Done, Outcome
 from pidlease.engine.batch_identity import batch_of, identified
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import (
     BatchHeader,
@@ -72,7 +73,7 @@ class AppendService:
                 completed.set_result(outcome)
 
         if identity is None:
-            partition.produce(-1, header, data, batch_of(header), done)
+            partition.produce(Submitted(-1, header, data, batch_of(header), done))
         else:
             self._produce(partition, header, data, identity, done, repeatable=repeatable)
         return await completed
@@ -86,7 +87,7 @@ class AppendService:
             self._open[pid] = self._open.get(pid, 0) + 1
             done = partial(self._close, pid, done)
         crc = crc_of_send(header, data) if repeatable else UNKNOWN_CRC
-        partition.produce(pid, header, data, identified(identity, header, crc), done)
+        partition.produce(Submitted(pid, header, data, identified(identity, header, crc), done))
 
     def _close(self, pid: int, done: Done, outcome: Outcome) -> None:
         """Complete an append by name, and drop the name's number if nothing was admitted."""

@@ -19,19 +19,25 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch, ProducerState
 from pidlease.core.topic_policy import TopicPolicy
-from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status, refusal_of
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status, refusal_of
 from pidlease.engine.appenders.block_lookup import BlockLookup
 from pidlease.engine.appenders.catch_up import LOST, Parked, ParkedBatches
 from pidlease.engine.appenders.failed_batches import FailedFirsts
-from pidlease.engine.appenders.group_appender import Applied
+from pidlease.engine.appenders.group_appender import Failed
 from pidlease.engine.batch_identity import no_policy
 from pidlease.engine.partition_context import PartitionContext
-from pidlease.engine.pending_batches import Pending, after_failed, complete, original
+from pidlease.engine.pending_batches import (
+    Pending,
+    Watched,
+    after_failed,
+    complete,
+    complete_appended,
+    original,
+)
 from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.topic_counts import Counts, TopicCounts
-from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.kafka.records.writer_batch import Writer, is_marker_of
-from pidlease.log.ports import ForwardingLog, NewBatch, PartitionLog
+from pidlease.log.ports import ForwardingLog, PartitionLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import (
     LogError,
@@ -69,16 +75,6 @@ class AlreadyRead(NamedTuple):
 
 _NOTHING_READ: Final = AlreadyRead()
 _PID_BLOCKS_READ: Final = AlreadyRead(pid_blocks=True)
-
-
-class _Submitted(NamedTuple):
-    """A batch as a listener submits it (see `Partition.produce`)."""
-
-    pid: int
-    header: BatchHeader
-    data: bytearray | memoryview
-    batch: Batch
-    done: Done
 
 
 class Partition:
@@ -136,129 +132,110 @@ class Partition:
 
     # ------------------------------------------------------------------ validation
 
-    def produce(  # noqa: C901, PLR0912, PLR0915 - the hot path, in one piece
-        self,
-        pid: int,
-        header: BatchHeader,
-        data: bytearray | memoryview,
-        batch: Batch,
-        done: Done,
-        read: AlreadyRead = _NOTHING_READ,
-    ) -> None:
+    def produce(self, pending: Pending, read: AlreadyRead = _NOTHING_READ) -> None:  # noqa: C901, PLR0912, PLR0915 - the hot path
         """Validate a batch, and append it if it is admitted.
 
         Parameters:
-            pid: the producer id, or the number of an id of policy epoch; 0 or below: none.
-            header: the batch's header, checked; under the writer where the policy is not kafka.
-            data: the batch; the log overwrites its offset and its leader epoch.
-            batch: its identity.
-            done: called with the outcome.
+            pending: the batch; it gets the outcome.
             read: what was read for the batch when it was validated before.
         """
+        pid = pending.pid
         if self.log.stopped:
             reason = self.log.stopped
-            done(self._outcome(policy_of(pid), Outcome(Status.STOPPED, reason=reason)))
+            self._reject(pending, policy_of(pid), Outcome(Status.STOPPED, reason=reason))
             return
         if self._shared and self._appends.lost:
-            self._give_up(pid, batch, done, LOST)
+            self._give_up(pending, LOST)
             return
         if not self._takes_all and (reason := self._policy.refusal(pid)):
-            done(self._outcome(policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason)))
+            self._reject(pending, policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason))
             return
         if pid <= 0 or not self.judging:
-            self._appends.push(Pending(0, batch, NewBatch(data, header), done))
+            pending.pid = 0
+            self._appends.push(pending)
             return
         rules = rules_of(pid)
         if rules is None:
-            done(self._outcome(None, Outcome(Status.MALFORMED, reason=no_policy(pid))))
+            self._reject(pending, None, Outcome(Status.MALFORMED, reason=no_policy(pid)))
             return
         if self._lookup is not None and not read.pid_blocks and self._lookup.holds(pid):
-            self._look_up(rules, _Submitted(pid, header, data, batch, done))
+            self._look_up(rules, pending)
             return
+        in_flight = self._in_flight.get(pid)
         if self._shared and not read.log:
-            reading = self._appends.catch_up_for(pid, in_flight=pid in self._in_flight)
+            reading = self._appends.catch_up_for(pid, in_flight=in_flight is not None)
             if reading is not None:
-                submitted = _Submitted(pid, header, data, batch, done)
-                self._wait_for(reading, rules, submitted, read._replace(log=True))
+                self._wait_for(reading, rules, pending, read._replace(log=True))
                 return
-        state = self._pushed.get(pid) or self.table.states.get(pid)
+        batch = pending.batch
+        state = self._pushed[pid] if in_flight is not None else self.table.states.get(pid)
         verdict = self._judge(rules, pid, state, batch)
-        if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):
-            done(self._outcome(rules.policy, after_failed(self._failed.first(pid))))
+        failed = self._failed if self._failed.by_pid else None
+        if failed is not None and failed.holds(pid, batch, verdict, known=state is not None):
+            self._reject(pending, rules.policy, after_failed(failed.first(pid)))
         elif verdict.kind is not Kind.ADMIT:
-            if verdict.kind in _HEARSAY:
-                submitted = _Submitted(pid, header, data, batch, done)
-                if self._puts_off(rules, verdict.kind, submitted, read):
-                    return
-            self._refuse(pid, rules, batch, verdict, done)
+            if verdict.kind in _HEARSAY and self._puts_off(rules, verdict.kind, pending, read):
+                return
+            self._refuse(rules, pending, verdict)
         elif state is None and not self._leases.adopt(pid, self):
-            self._no_slot(pid, rules, Pending(pid, batch, NewBatch(data, header), done))
+            self._no_slot(rules, pending)
         else:
             self._pushed[pid] = fold_packed(rules, state, batch, -1, 0)
-            pending = Pending(pid, batch, NewBatch(data, header), done)
-            in_flight = self._in_flight.get(pid)
             if in_flight is None:
                 self._in_flight[pid] = in_flight = deque()
             in_flight.append(pending)
-            if self._failed:
-                self._failed.forget(pid)
+            if failed is not None:
+                failed.forget(pid)
             self._appends.push(pending)
 
-    def _puts_off(self, rules: Rules, kind: Kind, submitted: _Submitted, read: AlreadyRead) -> bool:
+    def _puts_off(self, rules: Rules, kind: Kind, pending: Pending, read: AlreadyRead) -> bool:
         """Put off a refusal until everything is read that could contradict it.
 
         Returns:
             Whether the batch waits, or was answered with a retriable error.
         """
-        pid = submitted.pid
+        pid = pending.pid
         if kind is Kind.UNKNOWN and not read.pid_blocks and self._leases.unsure(pid):
-            self._look_up(rules, submitted)
+            self._look_up(rules, pending)
             return True
         if self._shared and not read.log:
             reading = self._appends.catch_up_before_refusal(pid)
             if reading is not None:
-                self._wait_for(reading, rules, submitted, read._replace(log=True))
+                self._wait_for(reading, rules, pending, read._replace(log=True))
                 return True
         if not self._knows_all_of(pid):
-            self._note_failed(rules, pid, submitted.batch)
-            submitted.done(self._outcome(rules.policy, _OWNER_UNKNOWN))
+            self._note_failed(rules, pid, pending.batch)
+            self._reject(pending, rules.policy, _OWNER_UNKNOWN)
             return True
         return False
 
-    def _look_up(self, rules: Rules, submitted: _Submitted) -> None:
+    def _look_up(self, rules: Rules, pending: Pending) -> None:
         """Ask the coordinator for PID blocks before a batch, or one before it, is validated."""
         if self._lookup is None:
             self._lookup = BlockLookup(self._leases)
-        self._wait_for(self._lookup, rules, submitted, _PID_BLOCKS_READ)
+        self._wait_for(self._lookup, rules, pending, _PID_BLOCKS_READ)
 
     def _wait_for(
-        self, reading: ParkedBatches, rules: Rules, submitted: _Submitted, read: AlreadyRead
+        self, reading: ParkedBatches, rules: Rules, pending: Pending, read: AlreadyRead
     ) -> None:
         """Validate a batch again after something was read.
 
         Parameters:
             reading: what the batch waits for.
             rules: of its policy.
-            submitted: the batch.
+            pending: the batch.
             read: all that will have been read for it then.
         """
-        pid, _, _, batch, done = submitted
-        completed = partial(self._after_wait, pid, done) if rules.holes else done
-        again = partial(self.produce, *submitted._replace(done=completed), read)
-        reading.park(pid, Parked(again, partial(self._give_up, pid, batch, done)))
+        waited = Watched(pending, self._fail_waiting) if rules.holes else pending
+        again = partial(self.produce, waited, read)
+        reading.park(pending.pid, Parked(again, partial(self._give_up, pending)))
 
-    def _give_up(self, pid: int, batch: Batch, done: Done, outcome: Outcome) -> None:
+    def _give_up(self, pending: Pending, outcome: Outcome) -> None:
         """Complete a batch that cannot be validated now; the next one is no gap."""
-        rules = rules_of(pid)
+        rules = rules_of(pending.pid)
         if rules is not None:
-            self._note_failed(rules, pid, batch)
-        done(self._outcome(policy_of(pid), outcome))
-
-    def _after_wait(self, pid: int, done: Done, outcome: Outcome) -> None:
-        """Complete a batch that waited, of a producer with sequence gaps."""
-        if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
-            self._fail_waiting(pid)
-        done(outcome)
+            self._note_failed(rules, pending.pid, pending.batch)
+        self._reject(pending, policy_of(pending.pid), outcome)
 
     def _fail_waiting(self, pid: int) -> None:
         """Fail the waiting batches of a producer, because an earlier one has failed."""
@@ -283,15 +260,14 @@ class Partition:
         reading.park(pid, Parked(partial(finish, sure=True), lambda _: finish(sure=False)))
         return await known and not self.gone
 
-    def refuse(self, pid: int, outcome: Outcome, done: Done) -> None:
+    def refuse(self, pending: Pending, outcome: Outcome) -> None:
         """Complete, and count, a batch that a listener refuses.
 
         Parameters:
-            pid: the producer id of the batch's header.
+            pending: the batch, with the producer id of its header.
             outcome: what is wrong with the batch.
-            done: called with the outcome.
         """
-        done(self._outcome(policy_of(pid), outcome))
+        self._reject(pending, policy_of(pending.pid), outcome)
 
     def _judge(self, rules: Rules, pid: int, state: Packed | None, batch: Batch) -> Verdict:
         if not self._policy.deduplication:
@@ -321,17 +297,19 @@ class Partition:
             return UNKNOWN if never else ADMIT
         return ADMIT
 
-    def _no_slot(self, pid: int, rules: Rules, pending: Pending) -> None:
+    def _no_slot(self, rules: Rules, pending: Pending) -> None:
         """Refuse the first batch of a producer for which the lease table has no slot."""
+        pid = pending.pid
         if not self._policy.deduplication:
-            self._appends.push(Pending(0, *pending.sent))
+            pending.pid = 0
+            self._appends.push(pending)
             return
         if not self.names.name(pid):
             # Later batches on the wire must not overtake it. (Those of a policy that counts from 0
             # cannot, and a producer name has another number the next time.)
             self._note_failed(rules, pid, pending.batch)
         reason = "all lease slots are taken"
-        pending.done(self._outcome(rules.policy, Outcome(Status.NO_LEASE, reason=reason)))
+        self._reject(pending, rules.policy, Outcome(Status.NO_LEASE, reason=reason))
 
     def _note_failed(self, rules: Rules, pid: int, batch: Batch) -> None:
         """Hold off the batches after a failed one.
@@ -342,14 +320,14 @@ class Partition:
         if not rules.holes:
             self._failed.note(pid, batch)
 
-    def _refuse(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict, done: Done) -> None:
+    def _refuse(self, rules: Rules, pending: Pending, verdict: Verdict) -> None:
         """Complete a batch that is not admitted, or let it wait for one in flight."""
-        kind = verdict.kind
+        kind, pid, batch = verdict.kind, pending.pid, pending.batch
         in_flight = self._in_flight.get(pid)
         if in_flight and rules.holes and kind is Kind.OVERLAP:
             # Not wait: later batches would overtake it, because gaps are allowed.
             reason = "what it straddles is not acknowledged yet; connect again, and send it again"
-            done(self._outcome(rules.policy, Outcome(Status.FAILED, reason=reason)))
+            self._reject(pending, rules.policy, Outcome(Status.FAILED, reason=reason))
             return
         if in_flight and kind in (Kind.DUPLICATE, Kind.OVERLAP):
             durable = self.table.states.get(pid)
@@ -357,7 +335,8 @@ class Partition:
             if durable is None or verdict.kind is not Kind.DUPLICATE:
                 # It repeats or straddles a batch that is not acknowledged yet: wait for that one.
                 self.totals.joined += 1
-                original(in_flight, batch).retries.append((batch, done))
+                first = original(in_flight, batch)
+                first.retries = (*first.retries, pending)
                 return
         if verdict.differs:
             self.totals.differing += 1
@@ -366,8 +345,7 @@ class Partition:
                         partition=str(self.name))  # fmt: skip
         if kind is not Kind.DUPLICATE:
             self._log_refusal(pid, rules, batch, verdict)
-        outcome = refusal_of(verdict)
-        done(self._outcome(rules.policy, outcome))
+        self._reject(pending, rules.policy, refusal_of(verdict))
 
     def _log_refusal(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict) -> None:
         self._events.warn(
@@ -377,52 +355,49 @@ class Partition:
             expected=verdict.expected, reason=verdict.reason,
         )  # fmt: skip
 
-    def _outcome(self, policy: Policy | None, outcome: Outcome) -> Outcome:
+    def _reject(self, pending: Pending, policy: Policy | None, outcome: Outcome) -> None:
+        """Count and complete a batch that is not appended."""
         self.counts.count(policy, outcome.status)
-        return outcome
+        pending.complete(outcome)
 
     # ------------------------------------------------------------------ appending
 
-    def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
+    def apply(self, group: list[Pending], offsets: list[int]) -> None:
         """Apply batches to the persisted state, in the order of the log."""
         now_ms = self._clock_ms()
         counts, table = self.counts, self.table
         self.totals.appends += 1
-        applied = []
         for pending, offset in zip(group, offsets, strict=True):
-            pid, header = pending.pid, pending.new.header
+            pid, header = pending.pid, pending.header
             rules = rules_of(pid) if pid else None
             if rules is not None:
                 state = table.states.get(pid)
                 if not self._shared or state is None or offset_of(rules, state) < offset:
                     table.states[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
-                self._land(pid)
+                in_flight = self._in_flight[pid]
+                in_flight.popleft()
+                if not in_flight:
+                    del self._in_flight[pid]
+                    del self._pushed[pid]
             if offset >= table.next_offset:
                 table.next_offset = offset + header.records
             counts.batches += 1
             counts.records += header.records
             counts.bytes += header.size
             counts.appended[rules.policy if rules else 0] += 1
-            applied.append((pending, Outcome(Status.APPENDED, offset)))
-        return applied
 
-    def complete(self, applied: Applied) -> None:
+    def complete(self, group: list[Pending], offsets: list[int]) -> None:
         """Complete applied batches, then the retries that wait for them."""
-        self.wake()
-        for pending, outcome in applied:
-            complete(pending.done, outcome)
-            for batch, done in pending.retries:
-                self._answer_retry(pending.pid, batch, done)
+        for watcher in self._watchers:
+            watcher.set()
+        for pending, offset in zip(group, offsets, strict=True):
+            complete_appended(pending, offset)
+            for retry in pending.retries:
+                self._answer_retry(retry)
 
-    def _land(self, pid: int) -> None:
-        in_flight = self._in_flight[pid]
-        in_flight.popleft()
-        if not in_flight:
-            del self._in_flight[pid]
-            del self._pushed[pid]
-
-    def _answer_retry(self, pid: int, batch: Batch, done: Done) -> None:
+    def _answer_retry(self, retry: Pending) -> None:
         """Complete a retry, now that the batch it waited for is acknowledged."""
+        pid, batch = retry.pid, retry.batch
         rules = rules_of(pid)
         state = self.table.states.get(pid)
         verdict = ADMIT if rules is None or state is None else judge_packed(rules, state, batch)
@@ -430,13 +405,17 @@ class Partition:
             # Impossible: it repeats or straddles what was just applied. If not, a retry is safe.
             _log.critical("a joined retry would be admitted", pid=pid, batch=batch, state=state)
             outcome = Outcome(Status.FAILED, reason="send it again")
-            complete(done, self._outcome(policy_of(pid), outcome))
+            self.counts.count(policy_of(pid), outcome.status)
+            complete(retry, outcome)
             return
-        self._refuse(pid, rules, batch, verdict, partial(complete, done))
+        try:
+            self._refuse(rules, retry, verdict)
+        except Exception:  # noqa: BLE001 - a listener's bug must not keep the others waiting
+            _log.exception("an outcome could not be delivered", verdict=verdict)
 
     # ------------------------------------------------------------------ failing
 
-    def fail(self, failed: Applied) -> None:
+    def fail(self, failed: Failed) -> None:
         """Fall back to the persisted state, and complete failed batches."""
         self.totals.appends += 1
         self.counts.failed += len(failed)
@@ -445,9 +424,9 @@ class Partition:
                 self._fall_back(pending.pid, pending.batch)
         for pending, outcome in failed:
             policy = policy_of(pending.pid)
-            complete(pending.done, self._outcome(policy, outcome))
-            for _, done in pending.retries:
-                complete(done, self._outcome(policy, outcome))
+            for each in (pending, *pending.retries):
+                self.counts.count(policy, outcome.status)
+                complete(each, outcome)
 
     def _fall_back(self, pid: int, batch: Batch) -> None:
         """Reset the pushed state, and note which batch must come first again."""

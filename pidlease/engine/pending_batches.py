@@ -1,12 +1,15 @@
-"""Batches between validation and acknowledgement."""
+"""Batches between a listener and the log, and the groups in which they are appended."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
+from typing_extensions import override
 
 from pidlease.core.state import Batch
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
+from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.ports import Forwarded, NewBatch
 
 #: The largest append; it bounds what a crash can tear, and how long a response waits.
@@ -16,22 +19,92 @@ GROUP_BATCHES_MAX: Final = 1000
 _log = structlog.get_logger(__name__)
 
 
-class Pending:
-    """A batch to append, and the callbacks that wait for its outcome."""
+class Pending(NewBatch):
+    """A batch that a listener submits; the listener's subclass takes the outcome.
 
-    __slots__ = ("batch", "done", "new", "pid", "retries")
+    Parameters:
+        pid: the producer id, or the number of a producer name of policy epoch; 0 or below: none.
+        header: the batch's header, checked; under the writer where the policy is not kafka.
+        data: the batch; the log overwrites its offset and its leader epoch.
+        batch: its identity.
 
-    def __init__(self, pid: int, batch: Batch, new: NewBatch, done: Done) -> None:
+    Attributes:
+        retries: batches that repeat it, and wait for its outcome.
+    """
+
+    __slots__ = ("batch", "pid", "retries")
+
+    def __init__(
+        self, pid: int, header: BatchHeader, data: bytearray | memoryview, batch: Batch
+    ) -> None:
         self.pid = pid
+        self.header = header
+        self.data = data
         self.batch = batch
-        self.new = new
-        self.done = done
-        self.retries: list[tuple[Batch, Done]] = []
+        self.retries: Sequence[Pending] = ()
 
-    @property
-    def sent(self) -> tuple[Batch, NewBatch, Done]:
-        """The batch without its producer."""
-        return self.batch, self.new, self.done
+    def complete(self, outcome: Outcome) -> None:
+        """Take the outcome: once, on the event loop, perhaps before `produce` has returned."""
+        raise NotImplementedError
+
+    def appended(self, offset: int) -> None:
+        """Take the outcome of a batch that is in the log.
+
+        Parameters:
+            offset: of its first record.
+        """
+        self.complete(Outcome(Status.APPENDED, offset))
+
+
+class Submitted(Pending):
+    """A batch with a function that gets its outcome.
+
+    Parameters:
+        done: gets the outcome.
+    """
+
+    __slots__ = ("done",)
+
+    def __init__(
+        self,
+        pid: int,
+        header: BatchHeader,
+        data: bytearray | memoryview,
+        batch: Batch,
+        done: Done,
+    ) -> None:
+        super().__init__(pid, header, data, batch)
+        self.done = done
+
+    @override
+    def complete(self, outcome: Outcome) -> None:
+        self.done(outcome)
+
+
+class Watched(Pending):
+    """Passes the outcome on to another, and first calls a function if the batch was not stored.
+
+    Parameters:
+        pending: gets the outcome.
+        not_stored: called with its producer id.
+    """
+
+    __slots__ = ("_not_stored", "_pending")
+
+    def __init__(self, pending: Pending, not_stored: Callable[[int], None]) -> None:
+        super().__init__(pending.pid, pending.header, pending.data, pending.batch)
+        self._pending = pending
+        self._not_stored = not_stored
+
+    @override
+    def complete(self, outcome: Outcome) -> None:
+        if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
+            self._not_stored(self.pid)
+        self._pending.complete(outcome)
+
+    @override
+    def appended(self, offset: int) -> None:
+        self._pending.appended(offset)
 
 
 def next_group(queue: deque[Pending]) -> list[Pending]:
@@ -39,7 +112,7 @@ def next_group(queue: deque[Pending]) -> list[Pending]:
     group: list[Pending] = []
     size = 0
     while queue and len(group) < GROUP_BATCHES_MAX:
-        size += len(queue[0].new.data)
+        size += len(queue[0].data)
         if group and size > GROUP_BYTES_MAX:
             break
         group.append(queue.popleft())
@@ -54,12 +127,20 @@ def original(in_flight: deque[Pending], batch: Batch) -> Pending:
     return in_flight[-1]
 
 
-def complete(done: Done, outcome: Outcome) -> None:
+def complete(pending: Pending, outcome: Outcome) -> None:
     """Complete one of many batches; its failure must not keep the others waiting."""
     try:
-        done(outcome)
+        pending.complete(outcome)
     except Exception:  # noqa: BLE001 - a listener's bug
         _log.exception("an outcome could not be delivered", outcome=outcome)
+
+
+def complete_appended(pending: Pending, offset: int) -> None:
+    """Complete one of many batches that are in the log."""
+    try:
+        pending.appended(offset)
+    except Exception:  # noqa: BLE001 - a listener's bug
+        _log.exception("an outcome could not be delivered", offset=offset)
 
 
 def not_taken(answer: Forwarded) -> Outcome:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from pidlease.core.histogram import Histogram
 from pidlease.core.pid import Policy
 from pidlease.engine.append_outcome import Status
 from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.kafka.records.record_batch import records_of_batches
+from pidlease.observability.histogram import Histogram
 
 #: What topics beyond the limit are called; no topic can be.
 OTHERS: Final = "(others)"

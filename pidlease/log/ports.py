@@ -10,11 +10,19 @@ from pidlease.kafka.records.writer_batch import LoggedBatch, Writer
 from pidlease.storage.topics.topic_store import Topic
 
 
-class NewBatch(NamedTuple):
-    """A batch to append: its bytes, into which the log writes the offset, and its header."""
+class NewBatch:
+    """A batch to append.
 
-    data: bytearray | memoryview
-    header: BatchHeader
+    Attributes:
+        data: its bytes; the log overwrites the base offset and the leader epoch in them.
+        header: its header.
+    """
+
+    __slots__ = ("data", "header")
+
+    def __init__(self, data: bytearray | memoryview, header: BatchHeader) -> None:
+        self.data = data
+        self.header = header
 
 
 #: Called on the event loop with the base offsets of the batches of one append, or its error.

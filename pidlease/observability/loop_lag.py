@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from typing import Final, Self
 
-from pidlease.core.histogram import LAG_SECONDS, Histogram
+from pidlease.observability.histogram import LAG_SECONDS, Histogram
 
 
 class LoopLag:

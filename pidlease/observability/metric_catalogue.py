@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from pidlease.core.histogram import Histogram
+from pidlease.observability.histogram import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
 #: Values of a metric by the values of its labels.

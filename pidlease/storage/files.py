@@ -18,8 +18,7 @@ from typing import Final, Protocol
 from typing_extensions import override
 
 from pidlease.core.buffer import Buffer
-from pidlease.core.histogram import Histogram
-from pidlease.observability.shared_histogram import SharedHistogram
+from pidlease.observability.histogram import Histogram, SharedHistogram
 
 #: Buffers in one writev call; Linux takes 1024 (IOV_MAX).
 _BUFFERS_MAX: Final = 1024

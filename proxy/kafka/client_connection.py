@@ -195,6 +195,13 @@ class Handler(Protocol):
         """
 
 
+class RepeatedRequest(Protocol):
+    """Handles requests that are like the one before, in less time."""
+
+    def handle(self, slot: Slot, frame: bytearray) -> bool:
+        """Answer a request, now or later, by filling the slot; False: nothing has been done."""
+
+
 class KafkaConnection(asyncio.BufferedProtocol):
     """Reads requests from one client, and sends the responses in the order of the requests.
 
@@ -231,6 +238,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         #: The API of the request that waits for records, and what to complete when a request of
         #: another API follows it.
         self._poll: tuple[int, asyncio.Future[None]] | None = None
+        #: Handles requests that are like the last Produce; None: there is none.
+        self.repeated: RepeatedRequest | None = None
         #: Held by the one task that makes a large answer.
         self.answering = asyncio.Lock()
         #: Set while the client takes its answers.
@@ -348,7 +357,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._end - body >= size:
                 frame = self._buffer[body : body + size]
                 self._start = body + size
-                self.budget.add(size)
+                self.budget.used += size  # not by `add`: this runs for every request
                 self.frame_began = self.last_read
                 self._take(frame)
             elif size > _LARGE_FRAME_BYTES:
@@ -385,9 +394,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot = Slot(self, 0, len(frame))
         self._slots.append(slot)
         try:
-            header = read_request_header(frame)
-            slot.correlation_id = header.correlation_id
-            self._handler.handle(slot, header, frame)
+            if self.repeated is None or not self.repeated.handle(slot, frame):
+                header = read_request_header(frame)
+                slot.correlation_id = header.correlation_id
+                self._handler.handle(slot, header, frame)
         except MalformedError as error:
             self.refuse(str(error))
             slot.fill()
@@ -401,7 +411,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         if self._poll is not None and slot.api_key != self._poll[0]:
             self._end_poll()
-        self._check_load()
+        budget = self.budget
+        if self._paused or len(self._slots) >= REQUESTS_MAX or budget.used >= budget.limit:
+            self._check_load()
 
     def followed(self, slot: Slot) -> asyncio.Future[None]:
         """Return a future that completes when another request follows this one."""

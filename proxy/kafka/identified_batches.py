@@ -7,18 +7,19 @@ follow on the same connection then wait: the order on a connection is the produc
 
 from collections import deque
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import structlog
 
 from pidlease.core.pid import Policy, policy_of
-from pidlease.engine.append_outcome import Done, Outcome, Status
+from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import identified
 from pidlease.engine.partition import Partition
+from pidlease.engine.pending_batches import Pending, Watched
 from pidlease.kafka.records.first_record import TooLongError, find_identity
 from pidlease.kafka.records.identity_header import Identity, IdentityError
-from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader, read_header
+from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
@@ -33,13 +34,7 @@ _ENDED_MAX: Final = 1000
 _log = structlog.get_logger(__name__)
 
 
-class Sent(NamedTuple):
-    """A batch, its partition, and the callback for its outcome."""
-
-    partition: Partition
-    header: BatchHeader
-    data: memoryview
-    done: Done
+_Sent = tuple[Partition, Pending]
 
 
 #: In the place of a PID: all PIDs, for it cannot be read.
@@ -58,7 +53,7 @@ class _Session:
     __slots__ = ("ended", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Sent] = deque()
+        self.waiting: deque[_Sent] = deque()
         self.ended: set[tuple[int, TopicPartition]] = set()
 
 
@@ -73,18 +68,19 @@ class IdentifiedBatches:
         self._pool = pool
         self._sessions: WeakKeyDictionary[KafkaConnection, _Session] = WeakKeyDictionary()
 
-    def produce(self, connection: KafkaConnection, sent: Sent) -> None:
-        """Bring a batch to the engine, after those that came before it.
+    def produce(self, connection: KafkaConnection, partition: Partition, pending: Pending) -> None:
+        """Bring a batch to the engine, after the earlier ones of its connection.
 
         Parameters:
-            connection: that it came on.
-            sent: the batch, checked.
+            connection: the connection that the batch came on.
+            partition: that the batch is for.
+            pending: the batch, checked.
         """
         session = self._session(connection)
         if session.waiting:
-            session.waiting.append(sent)
+            session.waiting.append((partition, pending))
             return
-        self._look(session, sent)
+        self._look(session, (partition, pending))
 
     def refused(
         self, connection: KafkaConnection, place: TopicPartition, data: memoryview, *, intact: bool
@@ -112,13 +108,14 @@ class IdentifiedBatches:
             connection.close()
         return session
 
-    def _look(self, session: _Session, sent: Sent) -> bool:
+    def _look(self, session: _Session, sent: _Sent) -> bool:
         """Look into a batch; False: that goes on in a thread."""
+        _, pending = sent
         try:
-            identity = find_identity(sent.header, sent.data, _INLINE_BYTES)
+            identity = find_identity(pending.header, pending.data, _INLINE_BYTES)
         except TooLongError:
             session.waiting.appendleft(sent)
-            work = partial(find_identity, sent.header, sent.data)
+            work = partial(find_identity, pending.header, pending.data)
             self._pool.submit(work, partial(self._looked, session))
             return False
         except IdentityError as error:
@@ -132,25 +129,29 @@ class IdentifiedBatches:
         while session.waiting and self._look(session, session.waiting.popleft()):
             pass
 
-    def _bring(self, session: _Session, sent: Sent, found: Identity | Exception | None) -> None:
-        partition, header, data, done = sent
+    def _bring(self, session: _Session, sent: _Sent, found: Identity | Exception | None) -> None:
+        partition, pending = sent
         place = partition.name
-        pid = header.producer_id
+        pid = pending.pid
         if policy_of(pid) is Policy.MONOTONIC:
             if (pid, place) in session.ended or (_ANYBODY, place) in session.ended:
-                done(_ENDED)
+                pending.complete(_ENDED)
                 return
-            done = partial(_end_on_error, session, (pid, place), done)
+            # Such a producer has no density that would protect it: what follows a batch that was
+            # not stored would overtake it, and its retry be a duplicate.
+            pending = Watched(pending, lambda pid: session.ended.add((pid, place)))
         if isinstance(found, Exception) and not isinstance(found, IdentityError):
             LINES.write(_log, "error", "a batch could not be looked into", kind_of(found), found,
                         error=repr(found))  # fmt: skip
-            done(Outcome(Status.FAILED, reason="the server could not look into the batch"))
+            outcome = Outcome(Status.FAILED, reason="the server could not look into the batch")
+            pending.complete(outcome)
         elif isinstance(found, Identity) and found.pid == pid and not found.records:
-            header = under_writer(header, data)
-            batch = identified(found, header, crc_of_send(header, data))
-            partition.produce(pid, header, data, batch, done)
+            data = pending.data
+            pending.header = header = under_writer(pending.header, data)
+            pending.batch = identified(found, header, crc_of_send(header, data))
+            partition.produce(pending)
         else:
-            partition.refuse(pid, Outcome(Status.MALFORMED, reason=_why(pid, found)), done)
+            partition.refuse(pending, Outcome(Status.MALFORMED, reason=_why(pid, found)))
 
 
 def _why(pid: int, found: Identity | Exception | None) -> str:
@@ -161,18 +162,6 @@ def _why(pid: int, found: Identity | Exception | None) -> str:
     if found is None:
         return "its first record has no header pidlease, which names its producer"
     return f"its header pidlease speaks of {found.name or found.pid!r}, its batch header of {pid}"
-
-
-def _end_on_error(
-    session: _Session, sender: tuple[int, TopicPartition], done: Done, outcome: Outcome
-) -> None:
-    """A producer of policy monotonic has no density that would protect it.
-
-    What follows a batch that was not stored would overtake it, and its retry be a duplicate.
-    """
-    if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
-        session.ended.add(sender)
-    done(outcome)
 
 
 _ENDED: Final = Outcome(

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from typing import Final
 
-from pidlease.core.histogram import Histogram
+from pidlease.observability.histogram import Histogram
 
 
 class ListenerCounts:

@@ -78,7 +78,8 @@ class MemoryBudget(ByteBudget):
     @override
     def release(self, size: int) -> None:
         self.used -= size  # not by `super`: this runs for every request
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def _wake(self) -> None:
         # The present waiters, once each: one that finds too little goes to the end of the queue.

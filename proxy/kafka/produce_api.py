@@ -10,16 +10,21 @@ from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
+from typing_extensions import override
 
-from pidlease.core.pid import NO_PIDS, Policy, policy_of
+from pidlease.core.pid import N_MASK, NO_PIDS, POLICY_SHIFT, Policy, policy_of
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of, no_policy
 from pidlease.engine.engine import Engine
-from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
+from pidlease.engine.partition import Partition
+from pidlease.engine.pending_batches import Pending
+from pidlease.kafka.api import API_PRODUCE
+from pidlease.kafka.codec.primitives import INT32, MalformedError, RequestHeader
 from pidlease.kafka.codec.produce import (
     PartitionData,
     PartitionResponse,
     ProduceRequest,
+    ProduceTemplate,
     read_produce_request,
     write_produce_response,
 )
@@ -30,12 +35,14 @@ from pidlease.kafka.records.record_batch import (
     InvalidBatchError,
     check_from_client,
     check_intact,
+    read_from_client,
     read_header,
 )
 from pidlease.storage.snapshots import TopicPartition
 from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.errors import CODES
-from proxy.kafka.identified_batches import IdentifiedBatches, Sent
+from proxy.kafka.identified_batches import IdentifiedBatches
+from proxy.kafka.listener_counts import ListenerCounts
 
 _TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 #: Ids below are Kafka's own: ours have their policy in front (see `core.pid`).
@@ -50,7 +57,7 @@ _PENDING = PartitionResponse(ErrorCode.unknown_server_error.value)
 
 
 class _Reply:
-    """The answer to one request, sent when every partition's result is there."""
+    """The response to one request, sent when every partition's result is there."""
 
     __slots__ = ("_missing", "_request", "_results", "_slot", "_version")
 
@@ -65,41 +72,17 @@ class _Reply:
 
     @property
     def connection(self) -> KafkaConnection:
-        """Where the request came from."""
+        """The connection that the request came on."""
         return self._slot.connection
 
-    def put(self, place: int, result: PartitionResponse) -> None:
-        """Fill in a partition's result."""
-        self._results[place] = result
+    def put(self, index: int, result: PartitionResponse) -> None:
+        """Fill in the result of a batch, by its index in the request."""
+        self._results[index] = result
         if result.code:
             self._slot.count_error(result.code)
         self._missing -= 1
         if not self._missing:
             self._send()
-
-    def put_outcome(
-        self, place: int, header: BatchHeader, log_start: int, outcome: Outcome
-    ) -> None:
-        """Fill in a partition's result as the engine says it."""
-        status, offset = outcome.status, outcome.offset
-        if status is Status.APPENDED or (status is Status.DUPLICATE and offset >= 0):
-            self.put(place, PartitionResponse(0, offset, log_start))
-            return
-        self._put_error(place, header, log_start, outcome)
-
-    def put_leased(self, place: int, header: BatchHeader, log_start: int, outcome: Outcome) -> None:
-        """Put an outcome for clients that distinguish a duplicate from an append."""
-        if outcome.status is Status.DUPLICATE and outcome.offset >= 0:
-            duplicate = PartitionResponse(0, outcome.offset, log_start, Status.DUPLICATE.value)
-            self.put(place, duplicate)
-            return
-        self.put_outcome(place, header, log_start, outcome)
-
-    def _put_error(self, place: int, header: BatchHeader, log_start: int, outcome: Outcome) -> None:
-        status = outcome.status
-        code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
-        number = outcome.code or code.value
-        self.put(place, PartitionResponse(number, -1, log_start, _message(header, outcome)))
 
     def _send(self) -> None:
         slot = self._slot
@@ -116,24 +99,154 @@ class _Reply:
             slot.connection.close()
 
 
+class _RequestBatch(Pending):
+    """A batch of a request.
+
+    Parameters:
+        reply: the response to the request.
+        index: of the batch in the request.
+        log_start: the first offset of its partition.
+    """
+
+    __slots__ = ("_index", "_log_start", "_reply")
+
+    def __init__(
+        self,
+        header: BatchHeader,
+        data: memoryview,
+        reply: _Reply,
+        index: int,
+        log_start: int,
+    ) -> None:
+        super().__init__(header.producer_id, header, data, batch_of(header))
+        self._reply = reply
+        self._index = index
+        self._log_start = log_start
+
+    @override
+    def complete(self, outcome: Outcome) -> None:
+        self._reply.put(self._index, _response_of(self, outcome, self._log_start))
+
+
+class _RepeatedBatch(Pending):
+    """The batch of a request that is like its connection's last one.
+
+    Parameters:
+        slot: the place of its response.
+        repeated: what the two have in common.
+    """
+
+    __slots__ = ("_log_start", "_repeated", "_slot")
+
+    def __init__(
+        self, header: BatchHeader, data: memoryview, slot: Slot, repeated: "_RepeatedProduce"
+    ) -> None:
+        # Not by `super`: this runs for nearly every batch.
+        self.pid = header.producer_id
+        self.header = header
+        self.data = data
+        self.batch = batch_of(header)
+        self.retries = ()
+        self._slot = slot
+        self._repeated = repeated
+        self._log_start = repeated.partition.log.start_offset
+
+    @override
+    def appended(self, offset: int) -> None:
+        slot = self._slot
+        slot.fill(self._repeated.template.response(slot.correlation_id, offset, self._log_start))
+
+    @override
+    def complete(self, outcome: Outcome) -> None:
+        reply = _Reply(self._slot, self._repeated.version, self._repeated.request)
+        reply.put(0, _response_of(self, outcome, self._log_start))
+
+
+class _RepeatedProduce:
+    """The last Produce of a connection, for requests that differ in nothing but the batch.
+
+    Parameters:
+        api: handles batches.
+        counts: where requests are counted.
+        partition: that the request was for.
+        template: its bytes.
+        version: of the request.
+        request: the request, read.
+    """
+
+    __slots__ = ("_api", "_counts", "partition", "request", "template", "version")
+
+    def __init__(
+        self,
+        api: "ProduceApi",
+        counts: ListenerCounts,
+        partition: Partition,
+        template: ProduceTemplate,
+        version: int,
+        request: ProduceRequest,
+    ) -> None:
+        self._api = api
+        self._counts = counts
+        self.partition = partition
+        self.template = template
+        self.version = version
+        part = request.parts[0]
+        self.request = request._replace(parts=[part._replace(data=memoryview(b""))])
+
+    def handle(self, slot: Slot, frame: bytearray) -> bool:
+        """Handle a request if it is like the last one; False: nothing has been done."""
+        data = self.template.batch(frame)
+        if data is None or self.partition.gone or len(data) > self._api.batch_bytes_max:
+            return False
+        header = read_from_client(data)
+        if header is None or not takes(header):
+            return False  # `ProduceApi.handle` says what is wrong
+        slot.correlation_id = INT32.unpack_from(frame, 4)[0]
+        slot.measure(self._counts, API_PRODUCE)
+        self._api.submit(slot.connection, self.partition, _RepeatedBatch(header, data, slot, self))
+        return True
+
+
+def _response_of(pending: Pending, outcome: Outcome, log_start: int) -> PartitionResponse:
+    """Return the response to a batch; for clients of leased PIDs it names a duplicate."""
+    status, offset = outcome.status, outcome.offset
+    if status is Status.APPENDED:
+        return PartitionResponse(0, offset, log_start)
+    if status is Status.DUPLICATE and offset >= 0:
+        leased = policy_of(pending.pid) in _IDENTIFIED
+        return PartitionResponse(0, offset, log_start, status.value if leased else "")
+    code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
+    number = outcome.code or code.value
+    return PartitionResponse(number, -1, log_start, _message(pending, outcome))
+
+
 #: Policies with the producer in the first record of a batch.
 _IDENTIFIED: Final = (Policy.STRICT, Policy.MONOTONIC)
+#: Policies of the PIDs that this listener takes.
+_TAKEN: Final = (*_IDENTIFIED, Policy.KAFKA)
 #: A duplicate with an unknown offset; clients take it for a success.
 _FORGOTTEN = ErrorCode.duplicate_sequence_number
 
 
-def _message(header: BatchHeader, outcome: Outcome) -> str:
-    pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
+def _message(pending: Pending, outcome: Outcome) -> str:
     what = outcome.reason or outcome.status.value
-    if policy_of(pid) in _IDENTIFIED:  # its numbers do not fit a batch's header
-        words, fence = [f"PID {pid}: {what}"], "generation"
+    if policy_of(pending.pid) in _IDENTIFIED:  # its numbers do not fit a batch's header
+        words, fence = [f"PID {pending.pid}: {what}"], "generation"
     else:
+        header = pending.header
+        pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         words, fence = [f"PID {pid}, epoch {epoch}, sequence {first}: {what}"], "epoch"
     if outcome.generation >= 0:
         words.append(f"the {fence} here is {outcome.generation}")
     if outcome.expected >= 0:
         words.append(f"expected sequence {outcome.expected}")
     return "; ".join(words)
+
+
+def takes(header: BatchHeader) -> bool:
+    """Whether a batch goes to the engine: by its PID, which clients lease here, or has none."""
+    pid = header.producer_id
+    return (pid >> POLICY_SHIFT in _TAKEN and pid & N_MASK != 0) or pid in NO_PIDS
 
 
 class ProduceApi:
@@ -150,7 +263,7 @@ class ProduceApi:
     ) -> None:
         self._engine = engine
         self._passing = passing
-        self._batch_bytes_max = batch_bytes_max
+        self.batch_bytes_max = batch_bytes_max
         self._identified = IdentifiedBatches(engine.pool)
         self._looking: set[asyncio.Task[None]] = set()
 
@@ -165,34 +278,54 @@ class ProduceApi:
         if request.transactional_id is not None and self._passing is not None:
             if len(request.transactional_id.encode()) > _TRANSACTIONAL_ID_BYTES_MAX:
                 raise MalformedError("Produce: a transactional id that is too long")
-            for place, part in enumerate(request.parts):
-                self._pass(reply, place, part, request.transactional_id)
+            for index, part in enumerate(request.parts):
+                self._pass(reply, index, part, request.transactional_id)
             return
         if request.acks not in (-1, 0, 1) or request.transactional_id is not None:
             refusal = _refusal(request)
-            for place, part in enumerate(request.parts):
+            for index, part in enumerate(request.parts):
                 self._refused(reply, part, intact=True)
-                reply.put(place, refusal)
+                reply.put(index, refusal)
             return
+        self._repeat(slot, header.version, frame, request)
         absent = []
-        for place, part in enumerate(request.parts):
-            if not self._produce(reply, place, part):
-                absent.append(place)
+        for index, part in enumerate(request.parts):
+            if not self._produce(reply, index, part):
+                absent.append(index)
         if absent:
             looking = asyncio.create_task(self._look_for(reply, request, absent))
             self._looking.add(looking)
             looking.add_done_callback(self._looking.discard)
 
-    def _produce(self, reply: _Reply, place: int, part: PartitionData) -> bool:
+    def _repeat(self, slot: Slot, version: int, frame: bytearray, request: ProduceRequest) -> None:
+        """Prepare for requests that are like this one."""
+        template = ProduceTemplate.of(frame, version, request)
+        partition = None
+        if template is not None:
+            partition = self._engine.partition(*request.parts[0][:2])
+        slot.connection.repeated = (
+            None
+            if template is None or partition is None or slot.counts is None
+            else _RepeatedProduce(self, slot.counts, partition, template, version, request)
+        )
+
+    def submit(self, connection: KafkaConnection, partition: Partition, pending: Pending) -> None:
+        """Bring a batch to the engine that `takes` has let through."""
+        if pending.pid >> POLICY_SHIFT in _IDENTIFIED:
+            self._identified.produce(connection, partition, pending)
+        else:
+            partition.produce(pending)
+
+    def _produce(self, reply: _Reply, index: int, part: PartitionData) -> bool:
         """Bring a batch to the engine; False: its partition is not known here."""
-        topic, index, data = part
-        partition = self._engine.partition(topic, index)
+        topic, number, data = part
+        partition = self._engine.partition(topic, number)
         if partition is None:
             # At once, whatever is found out of the partition: what follows on the connection
             # must not overtake it.
             self._refused(reply, part, intact=True)
-            if self._engine.awaits(topic, index):
-                reply.put(place, _not_yet(topic, index))
+            if self._engine.awaits(topic, number):
+                reply.put(index, _not_yet(topic, number))
                 return True
             return False
         log_start = partition.log.start_offset
@@ -201,53 +334,47 @@ class ProduceApi:
         except _RefusedError as error:
             result = PartitionResponse(error.code.value, -1, log_start, str(error))
             self._refused(reply, part, intact=error.code is not ErrorCode.corrupt_message)
-            reply.put(place, result)
+            reply.put(index, result)
             return True
         pid = header.producer_id
-        policy = None if pid in NO_PIDS else policy_of(pid)
-        if policy in _IDENTIFIED:
-            done = partial(reply.put_leased, place, header, log_start)
-            sent = Sent(partition, header, data, done)
-            self._identified.produce(reply.connection, sent)
-            return True
-        done = partial(reply.put_outcome, place, header, log_start)
         if self._passing is not None and 0 < pid < OWN_PIDS_FROM:
-            self._pass(reply, place, part, None)
+            self._pass(reply, index, part, None)
             return True
-        if policy is not Policy.KAFKA and pid not in NO_PIDS:
-            partition.refuse(pid, _foreign(pid), done)
-            return True
-        partition.produce(pid, header, data, batch_of(header), done)
+        pending = _RequestBatch(header, data, reply, index, log_start)
+        if takes(header):
+            self.submit(reply.connection, partition, pending)
+        else:
+            partition.refuse(pending, _foreign(pid))
         return True
 
     async def _look_for(self, reply: _Reply, request: ProduceRequest, absent: list[int]) -> None:
         """Answer for partitions that are not known here, when it is known whether they exist."""
-        parts = {place: request.parts[place] for place in absent}
+        parts = {index: request.parts[index] for index in absent}
         missing = await self._engine.missing(
             [TopicPartition(part.topic, part.number) for part in parts.values()]
         )
-        for place, (topic, index, _) in parts.items():
-            result = _not_yet(topic, index)
-            if (topic, index) in missing:
+        for index, (topic, number, _) in parts.items():
+            result = _not_yet(topic, number)
+            if (topic, number) in missing:
                 code = ErrorCode.unknown_topic_or_partition.value
-                result = PartitionResponse(code, message=f"{topic}-{index} does not exist")
-            reply.put(place, result)
+                result = PartitionResponse(code, message=f"{topic}-{number} does not exist")
+            reply.put(index, result)
 
     def _pass(
-        self, reply: _Reply, place: int, part: PartitionData, transactional_id: str | None
+        self, reply: _Reply, index: int, part: PartitionData, transactional_id: str | None
     ) -> None:
-        """Kafka judges what goes under an id of its own."""
+        """Pass a batch on to Kafka, which validates batches under producer ids of its own."""
         where = TopicPartition(part.topic, part.number)
         if self._passing is not None:
-            self._passing(where, part.data, transactional_id, partial(reply.put, place))
+            self._passing(where, part.data, transactional_id, partial(reply.put, index))
 
     def _refused(self, reply: _Reply, part: PartitionData, *, intact: bool) -> None:
         place = TopicPartition(part.topic, part.number)
         self._identified.refused(reply.connection, place, part.data, intact=intact)
 
     def _check(self, data: memoryview) -> BatchHeader:
-        if len(data) > self._batch_bytes_max:
-            reason = f"batch of {len(data)} bytes; at most {self._batch_bytes_max}"
+        if len(data) > self.batch_bytes_max:
+            reason = f"batch of {len(data)} bytes; at most {self.batch_bytes_max}"
             raise _RefusedError(ErrorCode.message_too_large, reason)
         try:
             header = read_header(data)

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pidlease.core.histogram import Histogram
+from pidlease.observability.histogram import Histogram
 
 #: The route of requests without one.
 NO_ROUTE: Final = "(none)"

@@ -3,7 +3,7 @@
 What the measuring of each request costs is the difference between it and the real one.
 """
 
-from pidlease.core.histogram import Histogram
+from pidlease.observability.histogram import Histogram
 from proxy.__main__ import cli
 from proxy.kafka.client_connection import Slot
 

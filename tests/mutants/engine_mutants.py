@@ -28,8 +28,11 @@ _ADMITS: Final = (
     "            return ADMIT\n",
 )
 
+_REPEATED: Final = "tests/kafka_listener/test_repeated_requests.py"
+_TEMPLATE: Final = "tests/unit/kafka/test_produce_template.py"
+
 _HOLDS: Final = (
-    "        if self._failed and self._failed.holds(pid, batch, verdict, known=state is not None):"
+    "        if failed is not None and failed.holds(pid, batch, verdict, known=state is not None):"
 )
 
 
@@ -197,5 +200,40 @@ ENGINE: Final = (
         "                lowest = keep_low(rules, lowest, last)\n",
         "",
         ("tests/property",),
+    ),
+    Mutant(
+        "a template outlives its partition",
+        "proxy/kafka/produce_api.py",
+        "data is None or self.partition.gone or",
+        "data is None or",
+        (_REPEATED,),
+    ),
+    Mutant(
+        "a template takes requests for another partition",
+        "pidlease/kafka/codec/produce.py",
+        " and frame.startswith(self._rest, _CORRELATION_END)",
+        "",
+        (_TEMPLATE,),
+    ),
+    Mutant(
+        "what follows the batch is not looked at",
+        "pidlease/kafka/codec/produce.py",
+        "if length != end - at + 1 or frame[end] or frame[end + 1] or frame[end + 2]:",
+        "if length != end - at + 1:",
+        (_TEMPLATE,),
+    ),
+    Mutant(
+        "a repeated request may be of any size",
+        "proxy/kafka/produce_api.py",
+        " or len(data) > self._api.batch_bytes_max:",
+        ":",
+        (_REPEATED,),
+    ),
+    Mutant(
+        "a batch of a repeated request is not intact",
+        "pidlease/kafka/records/record_batch.py",
+        "        or crc32c(memoryview(data)[CRC_FROM:]) != crc\n",
+        "",
+        (_REPEATED, _TEMPLATE),
     ),
 )

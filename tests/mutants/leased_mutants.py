@@ -102,15 +102,15 @@ LEASED: Final = (
     Mutant(
         "what comes behind a long batch passes it by",
         _DOOR,
-        "            session.waiting.append(sent)\n            return\n",
+        "            session.waiting.append((partition, pending))\n            return\n",
         "            pass\n",
         (IDENTIFIED,),
     ),
     Mutant(
         "an error does not end a monotonic session",
         _DOOR,
-        "        session.ended.add(sender)\n",
-        "        pass\n",
+        "lambda pid: session.ended.add((pid, place))",
+        "lambda pid: None",
         (IDENTIFIED, WIRE_GOLDEN),
     ),
     Mutant(
@@ -130,8 +130,8 @@ LEASED: Final = (
     Mutant(
         "a batch of the writer stays as it was sent",
         _DOOR,
-        "            header = under_writer(header, data)\n",
-        "",
+        "header = under_writer(pending.header, data)",
+        "header = pending.header",
         (IDENTIFIED,),
     ),
     Mutant(

@@ -286,8 +286,8 @@ UPSTREAM: Final = (
     Mutant(
         "what follows a batch that met no owner is a gap",
         "pidlease/engine/partition.py",
-        "            self._give_up(pid, batch, done, LOST)\n",
-        "            done(self._outcome(policy_of(pid), LOST))\n",
+        "            self._give_up(pending, LOST)\n",
+        "            self._reject(pending, policy_of(pid), LOST)\n",
         (f"{_SIM}::test_what_follows_a_batch_that_met_no_owner_is_no_gap",),
     ),
     Mutant(

@@ -1,5 +1,6 @@
 """Deliberately broken variants, each of which the harness must notice."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -106,6 +107,7 @@ def keep_pushed(patch: pytest.MonkeyPatch) -> None:
         original(self, pid, batch)
         if pushed is not None:
             self._pushed[pid] = pushed
+            self._in_flight[pid] = deque()
 
     patch.setattr(Partition, "_fall_back", fall_back)
 

@@ -17,6 +17,7 @@ from typing import Final
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.partition import Partition
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.record_batch import read_header
 from tests.sim.batches import make_batch
 
@@ -84,7 +85,7 @@ class Stream:
             data = make_batch(sent.values, pid=self.pid, epoch=0, first=sent.first)
             header = read_header(data)
             answer = partial(self._answered, connection, sent)
-            partition.produce(self.pid, header, data, batch_of(header), answer)
+            partition.produce(Submitted(self.pid, header, data, batch_of(header), answer))
 
     def send(self, random: Random) -> None:
         """Send a batch, if it is time for one."""

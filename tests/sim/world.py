@@ -27,6 +27,7 @@ from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.leases.leases import NoPidError
 from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.engine.partition import Partition
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogError
@@ -240,7 +241,7 @@ class Life:
             header = read_header(data)
             for partition in self.partitions():
                 told: list[Outcome] = []
-                partition.produce(pid, header, data, batch_of(header), told.append)
+                partition.produce(Submitted(pid, header, data, batch_of(header), told.append))
                 if [(each.status, each.expected) for each in told] != [(Status.GAP, 0)]:
                     raise Violation(f"PID {pid} never wrote, and began at 4: {told}")
         virgin = self.lease()

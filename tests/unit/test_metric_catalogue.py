@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pidlease.core.histogram import Histogram
 from pidlease.observability import metric_catalogue as metrics
+from pidlease.observability.histogram import Histogram
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/metrics.md"
 ROW = re.compile(r"\| `(\w+)` \| (\w+) \| ([\w, ]*) \| (.+) \|")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pidlease.core.histogram import Histogram
+from pidlease.observability.histogram import Histogram
 from proxy import metrics_registry as measuring
 from proxy.metrics_registry import MetricsRegistry, Parts
 

@@ -37,19 +37,16 @@ class FailedFirsts:
         clock_ms: the time, in ms since 1970.
     """
 
-    __slots__ = ("_by_pid", "_clock_ms")
+    __slots__ = ("_clock_ms", "by_pid")
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
-        self._by_pid: dict[int, _Failed] = {}
+        #: By producer; nearly always empty, which is looked at for each batch.
+        self.by_pid: dict[int, _Failed] = {}
         self._clock_ms = clock_ms
-
-    def __bool__(self) -> bool:
-        """Whether there is any; nearly always not."""
-        return bool(self._by_pid)
 
     def note(self, pid: int, batch: Batch) -> None:
         """Take note of a batch that failed; the first of the highest generation counts."""
-        failed = self._by_pid.get(pid)
+        failed = self.by_pid.get(pid)
         if (
             failed is None
             or batch.generation > failed.generation
@@ -57,16 +54,16 @@ class FailedFirsts:
         ):
             now_ms = self._clock_ms()
             self._sweep(now_ms)
-            self._by_pid.pop(pid, None)  # so that the oldest stay in front
+            self.by_pid.pop(pid, None)  # so that the oldest stay in front
             until_ms = now_ms + FAILED_HOLD_MS
-            self._by_pid[pid] = _Failed(batch.generation, batch.first, until_ms)
+            self.by_pid[pid] = _Failed(batch.generation, batch.first, until_ms)
 
     def _sweep(self, now_ms: int) -> None:
         """Forget what was not asked for in time, and the oldest where there are too many."""
-        for pid, failed in list(islice(self._by_pid.items(), _SWEPT)):
-            if now_ms < failed.until_ms and len(self._by_pid) < _KEPT_MAX:
+        for pid, failed in list(islice(self.by_pid.items(), _SWEPT)):
+            if now_ms < failed.until_ms and len(self.by_pid) < _KEPT_MAX:
                 return
-            del self._by_pid[pid]
+            del self.by_pid[pid]
 
     def holds(self, pid: int, batch: Batch, verdict: Verdict, *, known: bool) -> bool:
         """Return whether a batch that would be admitted, or is a gap, is held off for now.
@@ -77,33 +74,33 @@ class FailedFirsts:
         One of a lower generation as well: had the failed one come through, it would be fenced;
         let in now, its records are stored twice when they come again under the higher generation.
         """
-        failed = self._by_pid.get(pid)
+        failed = self.by_pid.get(pid)
         if failed is None:
             return False
         if verdict.kind not in (Kind.ADMIT, Kind.GAP):
             if verdict.kind is Kind.DUPLICATE and batch[:2] == failed[:2]:
-                del self._by_pid[pid]  # it is in the log after all
+                del self.by_pid[pid]  # it is in the log after all
             return False
         if self._clock_ms() >= failed.until_ms or batch.generation > failed.generation:
-            del self._by_pid[pid]
+            del self.by_pid[pid]
             return False
         if batch.generation < failed.generation:
             return True
         if batch.first == failed.first:
             return False
         if known and verdict.kind is Kind.ADMIT:
-            del self._by_pid[pid]
+            del self.by_pid[pid]
             return False
         # Expected is the failed one; or a later one, where that was found in the log after all.
         return verdict.kind is Kind.ADMIT or not _is_before(verdict.expected, failed.first)
 
     def first(self, pid: int) -> int:
         """Return the sequence number that has to come again."""
-        return self._by_pid[pid].first
+        return self.by_pid[pid].first
 
     def forget(self, pid: int) -> None:
         """Forget a producer: its batch has come again, or its lease has ended."""
-        self._by_pid.pop(pid, None)
+        self.by_pid.pop(pid, None)
 
 
 def _is_before(sequence: int, other: int) -> bool:

@@ -22,8 +22,8 @@ from pidlease.storage.errors import LogStoppedError, reason_for_clients
 
 _log = structlog.get_logger(__name__)
 
-#: Batches with their outcomes.
-Applied = list[tuple[Pending, Outcome]]
+#: Batches with their outcomes, none of which is "appended".
+Failed = list[tuple[Pending, Outcome]]
 
 
 class AppendTarget(CatchUpTarget, TakeoverTarget, Protocol):
@@ -37,13 +37,13 @@ class AppendTarget(CatchUpTarget, TakeoverTarget, Protocol):
     def next_offset(self) -> int:
         """The first offset after everything that is known to be in the log."""
 
-    def apply(self, group: list[Pending], offsets: list[int]) -> Applied:
+    def apply(self, group: list[Pending], offsets: list[int]) -> None:
         """Apply batches that are in the log to the persisted state."""
 
-    def complete(self, applied: Applied) -> None:
+    def complete(self, group: list[Pending], offsets: list[int]) -> None:
         """Complete applied batches, and the retries that wait for them."""
 
-    def fail(self, failed: Applied) -> None:
+    def fail(self, failed: Failed) -> None:
         """Fall back to the persisted state, and fail batches that may not be in the log."""
 
 
@@ -170,7 +170,7 @@ class GroupAppender(Appender):
         if group:
             self._writing = group
             self._began = monotonic()
-            self._log.append([pending.new for pending in group], self._appended)
+            self._log.append(group, self._appended)
 
     def _appended(self, result: list[int] | Exception) -> None:
         group, self._writing = self._writing, []
@@ -179,9 +179,9 @@ class GroupAppender(Appender):
             self._fail(group, result)
             self._start()
             return
-        applied = self._partition.apply(group, result)
+        self._partition.apply(group, result)
         self._start()
-        self._partition.complete(applied)
+        self._partition.complete(group, result)
 
     def _fail(self, group: list[Pending], error: Exception) -> None:
         """Fail a group, and the later batches of its producers."""

@@ -26,7 +26,7 @@ from pidlease.engine.appenders.writer_appender import WriterAppender
 from pidlease.engine.appenders.writer_takeover import WriterTakeover
 from pidlease.engine.pending_batches import Pending, not_taken
 from pidlease.kafka.records.writer_batch import WRITER_PID, Writer, stamp
-from pidlease.log.ports import Forwarded, ForwardingLog, NewBatch, PartitionLog
+from pidlease.log.ports import Forwarded, ForwardingLog, PartitionLog
 from pidlease.observability.repeated_lines import LINES
 
 #: How often to ask for the owner after another server has taken over the writer.
@@ -152,12 +152,12 @@ class KafkaAppender(Appender):
 
     @override
     def push(self, pending: Pending) -> None:
-        data, header = pending.new
+        header = pending.header
         if header.producer_id == WRITER_PID:
             self._writer_appender.push(pending)
             return
         if header.producer_id == 0:  # means no PID here, but is a producer id for Kafka
-            pending.new = NewBatch(data, stamp(header, data, _NO_WRITER, -1))
+            pending.header = stamp(header, pending.data, _NO_WRITER, -1)
         queue = self._queues.get(pending.pid)
         if queue is None:
             queue = self._queues[pending.pid] = _ProducerQueue()
@@ -181,7 +181,7 @@ class KafkaAppender(Appender):
             queue.in_flight.append(pending)
             self._applied_offset.sent(pending)
             began = time.monotonic()
-            self._log.send(pid, pending.new, partial(self._answered, queue, pending, began))
+            self._log.send(pid, pending, partial(self._answered, queue, pending, began))
 
     def _answered(
         self, queue: _ProducerQueue, pending: Pending, began: float, answer: Forwarded
@@ -196,8 +196,8 @@ class KafkaAppender(Appender):
             self._fail(pid, queue, pending, answer)
             return
         queue.in_flight.remove(pending)  # the first, but for batches without a PID
-        header = pending.new.header
-        applied = self._partition.apply([pending], [answer.offset])
+        header = pending.header
+        self._partition.apply([pending], [answer.offset])
         self._applied_offset.landed(pending, answer.offset + header.records)
         if pid:
             self._applied_offset.settled(pid)
@@ -206,7 +206,7 @@ class KafkaAppender(Appender):
             self._acknowledged.add(pid)
             self._known_until_ms[pid] = min(header.max_timestamp, self._clock_ms()) + kept_ms
         self._pump(pid, queue)
-        self._partition.complete(applied)
+        self._partition.complete([pending], [answer.offset])
 
     def _note(self, pending: Pending, answer: Forwarded) -> None:
         """Note the response to a batch that was completed before, or was not appended."""

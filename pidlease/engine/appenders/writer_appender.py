@@ -156,11 +156,11 @@ class WriterAppender:
     def _next(self, writer: Writer) -> _SentBatch:
         """Return the next batch, under the writer's next sequence numbers."""
         parts = self._take()
-        joined = join([each.new.data for each in parts]) if len(parts) > 1 else None
+        joined = join([each.data for each in parts]) if len(parts) > 1 else None
         if joined is None:
             self._waiting.extendleft(reversed(parts[1:]))
             parts = parts[:1]
-            data, header = parts[0].new
+            data, header = parts[0].data, parts[0].header
         else:
             data, header = joined, read_header(joined)
         first = self._sequence
@@ -173,11 +173,11 @@ class WriterAppender:
         if self._alone:
             self._alone -= 1
             return parts
-        size = parts[0].new.header.size
-        if not can_join(parts[0].new.header):
+        size = parts[0].header.size
+        if not can_join(parts[0].header):
             return parts
         while self._waiting and len(parts) < JOINED_SENDS_MAX:
-            header = self._waiting[0].new.header
+            header = self._waiting[0].header
             size += header.size
             if size > JOINED_BYTES_MAX or not can_join(header):
                 break
@@ -214,13 +214,13 @@ class WriterAppender:
         at = offset
         for part in sent.parts:
             offsets.append(at)
-            at += part.new.header.records
-        applied = self._partition.apply(sent.parts, offsets)
+            at += part.header.records
+        self._partition.apply(sent.parts, offsets)
         self._applied_offset.landed(sent, at)
         newest_ms = min(sent.new.header.max_timestamp, self._clock_ms())
         self._known_until_ms = newest_ms + self._log.producers_kept_ms // 2
         self._pump()
-        self._partition.complete(applied)
+        self._partition.complete(sent.parts, offsets)
 
     def _sort_out(self) -> None:
         """Send again, or fail, the batches after a refused one: none of them is in the log."""

@@ -50,6 +50,19 @@ _END_FLEXIBLE: Final = b"\0\0\0\0\0"
 _SIMPLE_ONE: Final = b"\x02"
 _SIMPLE_END: Final = b"\0" + _END_FLEXIBLE
 
+#: A length is read up to here: without a bound, a megabyte of it would take minutes.
+_LENGTH_BITS: Final = 35
+#: Where a request's correlation id stands.
+_CORRELATION_AT: Final = 4
+_CORRELATION_BYTES: Final = 4
+_CORRELATION_END: Final = _CORRELATION_AT + _CORRELATION_BYTES
+#: After the batch of a flexible request, no tags: of the partition, the topic, the request.
+_TAGS_AFTER: Final = 3
+#: Base offset, time of the append, start of the log.
+_OFFSETS: Final = struct.Struct(">qqq")
+#: Stands for an offset, to be found again: no topic's name can be like it.
+_MARK: Final = 0x0102030405060708
+
 # To Kafka.
 #: API, version, correlation id, client id.
 _HEADER: Final = struct.Struct(f">hhih{len(CLIENT_ID)}s")
@@ -135,7 +148,7 @@ def _read_simple(frame: bytearray, at: int) -> ProduceRequest | None:
         (index,) = INT32.unpack_from(frame, name_end + 1)
         at = name_end + 5
         length = shift = 0
-        while (byte := frame[at]) >= 0x80:
+        while (byte := frame[at]) >= 0x80 and shift < _LENGTH_BITS:
             length |= (byte & 0x7F) << shift
             shift += 7
             at += 1
@@ -172,6 +185,91 @@ def _read_any(reader: Reader) -> ProduceRequest:
     reader.tags()
     reader.end()
     return ProduceRequest(transactional_id, acks, topics, parts)
+
+
+class ProduceTemplate:
+    """What the requests of a client for one partition have in common, byte by byte.
+
+    A request that differs in nothing but correlation id and batch is neither read field by field,
+    nor is its response written so.
+    """
+
+    __slots__ = ("_after", "_flexible", "_front", "_head", "_length_at", "_rest", "_tail")
+
+    def __init__(self, front: bytes, rest: bytes, head: bytes, tail: bytes, after: int) -> None:
+        self._front = front
+        self._rest = rest
+        self._length_at = _CORRELATION_END + len(rest)
+        self._after = after
+        self._flexible = bool(after)
+        self._head = head
+        self._tail = tail
+
+    @classmethod
+    def of(
+        cls, frame: bytearray, version: int, request: ProduceRequest
+    ) -> "ProduceTemplate | None":
+        """Make the template of a request; None: requests like it need to be read.
+
+        Parameters:
+            frame: the request, with its header.
+            version: of the request.
+            request: the same, read.
+        """
+        if (
+            len(request.parts) != 1
+            or not request.acks
+            or request.transactional_id is not None
+            or version < _LOG_START_FROM
+        ):
+            return None
+        flexible = version >= FLEXIBLE_FROM
+        after = _TAGS_AFTER if flexible else 0
+        data = request.parts[0].data
+        length = compact_length(len(data)) if flexible else INT32.pack(len(data))
+        begin = len(frame) - after - len(data)
+        length_at = begin - len(length)
+        # Otherwise there are tags, or a length in more bytes than it needs.
+        if frame[length_at:begin] != length or any(frame[len(frame) - after :]):
+            return None
+        marked = PartitionResponse(0, _MARK, _MARK)
+        response = write_produce_response(version, 0, request, [marked])
+        head, _, tail = response[_CORRELATION_BYTES:].partition(
+            _OFFSETS.pack(_MARK, _NO_TIME, _MARK)
+        )
+        front, rest = bytes(frame[:_CORRELATION_AT]), bytes(frame[_CORRELATION_END:length_at])
+        return cls(front, rest, head, tail, after)
+
+    def batch(self, frame: bytearray) -> memoryview | None:
+        """Return the batch in a request; None: the request differs in something else."""
+        at = self._length_at
+        if not (frame.startswith(self._front) and frame.startswith(self._rest, _CORRELATION_END)):
+            return None
+        end = len(frame) - self._after
+        try:
+            if self._flexible:
+                length = shift = 0
+                while (byte := frame[at]) >= 0x80 and shift < _LENGTH_BITS:
+                    length |= (byte & 0x7F) << shift
+                    shift += 7
+                    at += 1
+                length |= byte << shift
+                at += 1
+                if length != end - at + 1 or frame[end] or frame[end + 1] or frame[end + 2]:
+                    return None
+            else:
+                (length,) = INT32.unpack_from(frame, at)
+                at += 4
+                if length != end - at:
+                    return None
+        except (IndexError, struct.error):
+            return None
+        return memoryview(frame)[at:end]
+
+    def response(self, correlation_id: int, offset: int, log_start: int) -> bytes:
+        """Write the response for a batch that is in the log, with its header."""
+        offsets = _OFFSETS.pack(offset, _NO_TIME, log_start)
+        return b"".join((INT32.pack(correlation_id), self._head, offsets, self._tail))
 
 
 # ---------------------------------------------------------------------- responses to them

@@ -91,6 +91,8 @@ class EmbeddedPartitionLog:
         self._active = ActiveSegment(SegmentFiles(files, folder, 0))
         self._mark = DurableMark(files, folder)
         self.view = LogView((self._active.names,), 0, 0)
+        #: The first offset that may be read.
+        self.start_offset = 0
         self._unflushed = False
         self._has_tail = False
         #: An fsync failed: what was acknowledged may not be there after a crash.
@@ -233,11 +235,6 @@ class EmbeddedPartitionLog:
     # ------------------------------------------------------------------ appending
 
     @property
-    def start_offset(self) -> int:
-        """The first offset that may be read."""
-        return self.view.start_offset
-
-    @property
     def kept_offset(self) -> int:
         """The first offset that `read_batches` still has."""
         return self.view.kept_offset
@@ -353,7 +350,8 @@ class EmbeddedPartitionLog:
         offset = self._active.next_offset
         placed: list[Placed] = []
         offsets: list[int] = []
-        for data, header in batches:
+        for batch in batches:
+            data, header = batch.data, batch.header
             place(data, offset)
             placed.append(Placed(data, header, offset))
             offsets.append(offset)
@@ -432,13 +430,17 @@ class EmbeddedPartitionLog:
             self.stop(reason, detail)
             self._promised_end = max(self._promised_end, self.view.end_offset, offset + 1)
             self.view = self.view.up_to(offset)
+            self.start_offset = self.view.start_offset
 
     def _publish(self) -> None:
         """Let readers see what is acknowledged, as one picture that never changes."""
-        segments = self.view.segments
+        before = self.view
+        segments = before.segments
         if segments[-1] is not self._active.names or len(segments) != len(self._sealed) + 1:
             segments = (*self._sealed, self._active.names)
         self.view = LogView(segments, self._active.next_offset, self._active.size, self._deleted_to)
+        if segments is not before.segments or self._deleted_to != before.deleted_to:
+            self.start_offset = self.view.start_offset
 
     # ------------------------------------------------------------------ keeping
 

@@ -13,6 +13,7 @@ from pidlease.core.pid import Policy
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.engine import Engine
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.record_batch import read_header
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.scale.full_server import TOPIC, as_in_a_server, make_topic, start
@@ -38,7 +39,7 @@ async def _write(engine: Engine) -> int:
             data = make_batch(values, pid=pid, epoch=0, first=sequence)
             header = read_header(data)
             future: asyncio.Future[Outcome] = loop.create_future()
-            partition.produce(pid, header, data, batch_of(header), future.set_result)
+            partition.produce(Submitted(pid, header, data, batch_of(header), future.set_result))
             told.append(future)
             written += len(data)
         sequence += _RECORDS

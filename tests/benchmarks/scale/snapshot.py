@@ -11,6 +11,7 @@ from pidlease.core.pid import Policy
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.engine import Engine
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.record_batch import read_header
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.scale.full_server import TOPIC, as_in_a_server, fill, make_topic, start
@@ -48,7 +49,9 @@ class Prober:
             header = read_header(data)
             told: asyncio.Future[Outcome] = loop.create_future()
             began = time.perf_counter()
-            self._partition.produce(self._pid, header, data, batch_of(header), told.set_result)
+            self._partition.produce(
+                Submitted(self._pid, header, data, batch_of(header), told.set_result)
+            )
             outcome = await told
             self.delays_s.append(time.perf_counter() - began)
             if outcome.status is not Status.APPENDED:

@@ -13,6 +13,7 @@ from pidlease.engine.leases.lease_table import LeasedPartition
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
+from pidlease.engine.pending_batches import Submitted
 from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.records.record_batch import BatchHeader, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch
@@ -46,7 +47,7 @@ class FakeLog:
         """Let the append that waits through."""
         batches, done = self._take()
         offsets = []
-        for _, header in batches:
+        for header in (each.header for each in batches):
             offsets.append(self.end_offset)
             self.stored.append(header._replace(base_offset=self.end_offset))
             self.end_offset += header.records
@@ -145,7 +146,7 @@ class Bench:
         data = make_batch(values, pid=pid, epoch=epoch, first=first)
         header = read_header(data)
         told: list[Outcome] = []
-        self.partition.produce(pid, header, data, batch_of(header), told.append)
+        self.partition.produce(Submitted(pid, header, data, batch_of(header), told.append))
         return told
 
     async def flow(self) -> None:

@@ -23,6 +23,7 @@ from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.batch_identity import batch_of, identified
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
+from pidlease.engine.pending_batches import Submitted
 from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.records.identity_header import Identity, encode_identity
@@ -229,7 +230,7 @@ class SimClient:
                           timestamps=self._timestamp)  # fmt: skip
         header = read_header(data)
         server = self._server or self._world.partition
-        server.produce(self.pid, header, data, batch_of(header), done)
+        server.produce(Submitted(self.pid, header, data, batch_of(header), done))
 
     def stored(self) -> list[tuple[int, int]]:
         """The numbers that stand in the log, with their offsets."""
@@ -304,7 +305,7 @@ class StrictClient(SimClient):
         data = bytearray(builder.build())
         header = under_writer(read_header(data), data)
         batch = identified(identity, header, crc_of_send(header, data))
-        server.produce(pid, header, data, batch, done)
+        server.produce(Submitted(pid, header, data, batch, done))
 
     def _identity(self, server: Partition, number: int) -> tuple[int, Identity]:
         """The PID of a batch at a server, and what its first record says."""
@@ -504,7 +505,7 @@ class World:
         """Somebody writes without a PID, and does not care."""
         data = make_batch([b"plain"])
         header = read_header(data)
-        self.partition.produce(0, header, data, batch_of(header), lambda _: None)
+        self.partition.produce(Submitted(0, header, data, batch_of(header), lambda _: None))
 
     def _read(self) -> None:
         """Somebody who asked how far the log goes is told."""

@@ -15,6 +15,7 @@ from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.engine.partition import Partition
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.snapshots import SnapshotStore
@@ -83,7 +84,7 @@ class Server:
         header = read_header(data)
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         target = self.partition(partition, topic)
-        target.produce(pid, header, data, batch_of(header), told.set_result)
+        target.produce(Submitted(pid, header, data, batch_of(header), told.set_result))
         return await told
 
     async def fill(self, pid: int, start: int, end: int, partition: int = 0) -> None:

@@ -14,6 +14,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import identified as judged_by
 from pidlease.engine.leases.pid_blocks import PidBlocks
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
@@ -133,7 +134,7 @@ async def test_nothing_of_a_monotonic_producer_passes_a_batch_that_failed() -> N
         told: list[Outcome] = []
         if spoilt:
             batch = batch._replace(records=2)
-        bench.partition.produce(pid, header, data, batch, told.append)
+        bench.partition.produce(Submitted(pid, header, data, batch, told.append))
         return told
 
     told = [send(1), send(2, spoilt=True), send(3)]

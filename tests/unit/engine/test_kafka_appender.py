@@ -11,6 +11,7 @@ from pidlease.engine.appenders import kafka_appender as lanes
 from pidlease.engine.appenders import writer_appender as writing
 from pidlease.engine.appenders.applied_offset import AppliedOffset
 from pidlease.engine.batch_identity import batch_of
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.ports import LATE_MS, Forwarded
 from pidlease.storage.errors import LogError
@@ -73,7 +74,7 @@ async def test_what_another_server_let_in_is_no_gap() -> None:
     told: list[Outcome] = []
     data = make_batch([b"2"], pid=client.pid, epoch=0, first=2)
     header = read_header(data)
-    world.partition.produce(client.pid, header, data, batch_of(header), told.append)
+    world.partition.produce(Submitted(client.pid, header, data, batch_of(header), told.append))
     await _go(world, lambda: bool(told))
     assert [each.status for each in told] == [Status.APPENDED]
 
@@ -91,7 +92,7 @@ async def test_stored_elsewhere_past_what_is_in_flight_is_no_gap() -> None:
         data = make_batch([b"%d" % number], pid=client.pid, epoch=0, first=number)
         header = read_header(data)
         done = outcomes[number].append
-        world.partition.produce(client.pid, header, data, batch_of(header), done)
+        world.partition.produce(Submitted(client.pid, header, data, batch_of(header), done))
 
     produce(1)
     await settle()
@@ -131,7 +132,7 @@ async def test_a_server_that_was_replaced_finds_no_gap(
     def produce(pid: int, number: int) -> None:
         data = make_batch([b"%d" % number], pid=pid, epoch=0, first=number)
         header = read_header(data)
-        replaced.produce(pid, header, data, batch_of(header), outcomes.append)
+        replaced.produce(Submitted(pid, header, data, batch_of(header), outcomes.append))
 
     successor, world.log = world.log, log
     produce(0, 0)

@@ -21,6 +21,7 @@ from pidlease.engine.batch_identity import identified as judged_by
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.lease_service import LeaseService, UnknownPidError
 from pidlease.engine.named_leases import NameBusyError, NameConflictError
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
@@ -58,7 +59,7 @@ async def put(
     told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     place = server.partition(partition)
     batch = judged_by(identity, header, crc_of_send(header, data))
-    place.produce(lease.pid, header, data, batch, told.set_result)
+    place.produce(Submitted(lease.pid, header, data, batch, told.set_result))
     return await told
 
 

@@ -12,6 +12,7 @@ from pidlease.engine import pending_batches as module
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.appenders.failed_batches import FAILED_HOLD_MS
 from pidlease.engine.batch_identity import batch_of
+from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.storage.errors import LogStoppedError
 from tests.sim.batches import make_batch
@@ -281,7 +282,7 @@ async def test_a_callback_that_produces_finds_one_append_at_a_time() -> None:
     def answer_and_go_on(_outcome: Outcome) -> None:
         later.append(bench.send(0, pid=OTHER))
 
-    bench.partition.produce(PID, header, data, batch_of(header), answer_and_go_on)
+    bench.partition.produce(Submitted(PID, header, data, batch_of(header), answer_and_go_on))
     await settle()
     third = bench.send(-1, pid=-1)
     bench.log.fail()
@@ -299,7 +300,7 @@ async def test_a_callback_that_raises_keeps_nobody_waiting() -> None:
     def broken(_outcome: Outcome) -> None:
         raise RuntimeError("a door's bug")
 
-    bench.partition.produce(OTHER, header, data, batch_of(header), broken)
+    bench.partition.produce(Submitted(OTHER, header, data, batch_of(header), broken))
     told = bench.send(0)
     await bench.flow()
     assert statuses(told) == [APPENDED]

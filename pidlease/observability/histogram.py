@@ -1,24 +1,27 @@
-"""How long things took, as counts below bounds: what Prometheus's histograms are made of."""
+"""Histograms of durations: counts below upper bounds, as Prometheus has them."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from threading import Lock
 from typing import Final
+
+from typing_extensions import override
 
 #: Upper bounds, in seconds.
 SECONDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-#: Those of what is to be far below a second.
+#: Upper bounds of durations far below a second.
 LAG_SECONDS: Final = (
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 )  # fmt: skip
 
 
 class Histogram:
-    """Counts how often what was measured came to lie below each bound. For one thread.
+    """Counts values by upper bounds; for one thread.
 
     Parameters:
-        bounds: upper ones, inclusive, ascending; what is above the last one is counted, too.
+        bounds: inclusive, ascending; values above the last one are counted, too.
 
     Attributes:
         total: the sum of all values.
@@ -43,3 +46,18 @@ class Histogram:
             so_far += count
             found.append(so_far)
         return found
+
+
+class SharedHistogram(Histogram):
+    """A histogram for several threads."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        super().__init__(bounds)
+        self._lock: Final = Lock()
+
+    @override
+    def observe(self, value: float) -> None:
+        with self._lock:
+            super().observe(value)
