@@ -203,9 +203,9 @@ class Maintenance:
         manifests = await self._pool.run(self._valid_manifests)
         for partition in self._partitions():
             needed = [
-                manifest.places[partition.name].next_offset
-                if partition.name in manifest.places
-                and manifest.places[partition.name].topic_id == partition.topic_id
+                manifest.offset_vector[partition.name].next_offset
+                if partition.name in manifest.offset_vector
+                and manifest.offset_vector[partition.name].topic_id == partition.topic_id
                 else 0
                 for manifest in manifests
             ]

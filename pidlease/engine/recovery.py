@@ -70,7 +70,7 @@ class Recovery:
         topics = await self.pool.run(self.store.topics)
         awaited = await self.pool.run(self.store.awaited)
         manifests = await self.pool.run(self._manifests)
-        durable = manifests[0].places if manifests else {}
+        durable = manifests[0].offset_vector if manifests else {}
         partitions = await self._open(topics, durable)
         snapshot = await self.pool.run(partial(self._choose, manifests, partitions))
         await self.pool.run(self.leases.blocks.load)
@@ -116,7 +116,7 @@ class Recovery:
         for manifest in manifests:
             beyond = [
                 name
-                for name, place in manifest.places.items()
+                for name, place in manifest.offset_vector.items()
                 if name in ends
                 and ends[name][0] == place.topic_id
                 and ends[name][1] < place.next_offset
@@ -159,14 +159,14 @@ class Recovery:
                  for number in range(each.partitions)}  # fmt: skip
         names |= {partition.name for partition in partitions}
         if snapshot is not None and self.store.made_by_others:
-            names |= snapshot.manifest.places.keys()
+            names |= snapshot.manifest.offset_vector.keys()
         found = (_rows_of(snapshot, name) for name in sorted(names - read))
         return [UnloadedPartition(rows) for rows in found if rows is not None]
 
 
 def _rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | None:
     """What a snapshot has of a partition."""
-    place = snapshot.manifest.places.get(name) if snapshot else None
+    place = snapshot.manifest.offset_vector.get(name) if snapshot else None
     if snapshot is None or place is None:
         return None
     producers = snapshot.producers[name]

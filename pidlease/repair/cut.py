@@ -147,7 +147,7 @@ def _replace_snapshots(store: SnapshotStore, losses: Losses, now_ms: int) -> Non
             newest = store.load(number)
         except SnapshotError:
             continue
-        places = newest.manifest.places
+        places = newest.manifest.offset_vector
         rows = [
             losses.rows if each == name else PartitionRows(each, *place, newest.producers[each])
             for each, place in places.items()
@@ -161,7 +161,7 @@ def _replace_snapshots(store: SnapshotStore, losses: Losses, now_ms: int) -> Non
 
 def _is_beyond(store: SnapshotStore, number: int, name: TopicPartition, cut: int) -> bool:
     try:
-        place = store.manifest(number).places.get(name)
+        place = store.manifest(number).offset_vector.get(name)
     except SnapshotError:
         return False  # a start skips it, too
     return place is not None and place.next_offset > cut

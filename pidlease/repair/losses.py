@@ -137,7 +137,7 @@ def find_losses(context: Context, topic: Topic, number: int, damage: Damage) -> 
     name = TopicPartition(topic.name, number)
     cut = damage.view.end_offset
     of_it = [each for each in context.snapshots if _is_of(each, name, topic)]
-    beyond = [each for each in of_it if each.manifest.places[name].next_offset > cut]
+    beyond = [each for each in of_it if each.manifest.offset_vector[name].next_offset > cut]
     before = next((each for each in of_it if each not in beyond), None)
     known = _state_at(context, topic, name, damage.view, before)
     found: dict[int, ProducerLoss] = {}
@@ -159,7 +159,7 @@ def find_losses(context: Context, topic: Topic, number: int, damage: Damage) -> 
             each.saw(sequences.generation, sequences.last)
             _extend(each.ranges, sequences)
     for snapshot in beyond:
-        place = snapshot.manifest.places[name]
+        place = snapshot.manifest.offset_vector[name]
         promised = max(promised, place.next_offset)
         state = ProducerTable(name, topic, context.names, 0)
         state.restore(snapshot.producers[name], place.next_offset, place.hole_ms)
@@ -174,7 +174,7 @@ def find_losses(context: Context, topic: Topic, number: int, damage: Damage) -> 
 
 
 def _is_of(snapshot: Snapshot, name: TopicPartition, topic: Topic) -> bool:
-    place = snapshot.manifest.places.get(name)
+    place = snapshot.manifest.offset_vector.get(name)
     return place is not None and place.topic_id == topic.topic_id
 
 
@@ -185,7 +185,7 @@ def _state_at(
     known = ProducerTable(name, topic, context.names, 0)
     rows = None
     if before is not None:
-        place = before.manifest.places[name]
+        place = before.manifest.offset_vector[name]
         rows = PartitionRows(name, *place, before.producers[name])
     begin_at(known, view.kept_offset, rows, context.now_ms)
     if known.next_offset < view.end_offset:

@@ -130,7 +130,7 @@ def _look(
 ) -> DamagedPartition | None:
     folder = root / "logs" / f"{topic.name}-{number}"
     name = TopicPartition(topic.name, number)
-    place = context.snapshots[0].manifest.places.get(name) if context.snapshots else None
+    place = context.snapshots[0].manifest.offset_vector.get(name) if context.snapshots else None
     known = place.next_offset if place and place.topic_id == topic.topic_id else 0
     damage = find_damage(context.files, folder, known, clean=clean)
     if damage is None:

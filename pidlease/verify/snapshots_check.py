@@ -53,7 +53,7 @@ class Snapshots:
             try:
                 manifest = store.manifest(number)
                 if not self.durable:
-                    self.durable = manifest.places
+                    self.durable = manifest.offset_vector
                 self._load(looking, path, store.load(number), number)
             except (SnapshotError, AttributeError) as error:
                 _unusable(looking, path, error, newer=bool(self._loaded))
@@ -78,7 +78,7 @@ class Snapshots:
                 each.leases,
             )
             for each in self._loaded
-            if (place := each.snapshot.manifest.places.get(name)) is not None
+            if (place := each.snapshot.manifest.offset_vector.get(name)) is not None
             and place.topic_id == topic.topic_id
         ]
 
@@ -90,7 +90,7 @@ class Snapshots:
     def check_topics(self, looking: Looking, names: Collection[TopicPartition]) -> None:
         """Report the partitions that only a snapshot knows: their topic was deleted since."""
         for each in self._loaded:
-            for name in each.snapshot.manifest.places:
+            for name in each.snapshot.manifest.offset_vector:
                 if name not in names:
                     text = f"speaks of {name}, which is not there (any more)"
                     looking.report.note(each.folder / _MANIFEST, text)
