@@ -204,6 +204,17 @@ class SnapshotStore:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SnapshotError(f"{path}: {error}") from error
 
+    def manifests(self) -> list[Manifest]:
+        """Read the valid manifests, newest first; log the others."""
+        manifests = []
+        for number in self.numbers():
+            try:
+                manifests.append(self.manifest(number))
+            except SnapshotError as error:
+                LINES.write(_log, "error", "snapshot skipped", number,
+                            number=number, reason=str(error))  # fmt: skip
+        return manifests
+
     def load(self, number: int) -> Snapshot:
         """Read a snapshot, and verify all its files.
 
