@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-#: Keeps a power finite; every bound is reached long before.
+#: Keeps the power of two finite; every bound is reached long before.
 _DOUBLINGS_MAX: Final = 64
 
 
@@ -11,8 +11,8 @@ class Backoff(NamedTuple):
     """Bounds of a delay that doubles, in seconds.
 
     Attributes:
-        first_seconds: after the first failure.
-        max_seconds: never more than this, jitter aside.
+        first_seconds: the delay after the first failure.
+        max_seconds: the longest delay, before jitter.
         jitter: the delay is multiplied by a random number between 1 - jitter and 1 + jitter.
     """
 
@@ -26,12 +26,12 @@ class Backoff(NamedTuple):
         """Return the delay after so many failures in a row.
 
         Parameters:
-            failures: 1 for the first.
+            failures: how many, at least 1.
             uniform: draws a number between two others, as `random.Random.uniform` does; needed
                 for jitter.
 
         Raises:
-            ValueError: there is jitter, and nothing to draw it with; or there was no failure.
+            ValueError: `failures` is below 1, or there is jitter and no `uniform`.
         """
         if failures < 1:
             raise ValueError(f"{failures} failures need no delay")

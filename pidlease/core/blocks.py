@@ -1,4 +1,4 @@
-"""PID blocks: what the sequence hands out, and how old the block of a PID is."""
+"""Blocks of PIDs, and the age of the block that a PID came from."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from pidlease.core.pid import number_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class PidBlock:
-    """A run of numbers taken from the global sequence by one durable write.
+    """Consecutive PID numbers, taken from the PID sequence by one durable write.
 
     Attributes:
-        first: the first number in it.
-        count: how many there are.
-        taken_ms: when it was taken, in ms since 1970; never later than any lease out of it.
+        first: the first number.
+        count: how many numbers.
+        taken_ms: when it was taken, in ms since 1970; never later than a lease of its PIDs.
         owner: the server that took it.
     """
 
@@ -26,15 +26,15 @@ class PidBlock:
 
     @property
     def end(self) -> int:
-        """The first number after the block."""
+        """The number after the last one."""
         return self.first + self.count
 
 
 class BlockAges:
-    """The blocks on record, in order of their numbers, asked for the age of a PID.
+    """The recorded blocks, in order of their numbers. Answers how old a PID's block is.
 
-    Numbers in no recorded block were never handed out: they lie beyond the sequence, or in a
-    block that was skipped. Blocks older than the lease may be merged: only "old" matters then.
+    Numbers in no recorded block were never leased: the sequence has not reached them, or skipped
+    their block. Blocks older than a lease may be merged, since only `Age.OLD` matters for them.
     """
 
     def __init__(self, blocks: Iterable[PidBlock] = ()) -> None:
@@ -47,19 +47,19 @@ class BlockAges:
         return len(self._blocks)
 
     def blocks(self) -> list[PidBlock]:
-        """The blocks, in order."""
+        """Return the blocks, in order."""
         return list(self._blocks)
 
     @property
     def end(self) -> int:
-        """The first number after all recorded blocks."""
+        """The number after the last recorded block; 1: there is none."""
         return self._blocks[-1].end if self._blocks else 1
 
     def add(self, block: PidBlock) -> None:
-        """Record a block.
+        """Record a block after all others.
 
         Raises:
-            ValueError: it does not lie after all others.
+            ValueError: it does not follow them.
         """
         if block.first < self.end:
             raise ValueError(f"block {block.first} does not follow {self.end}")
@@ -67,27 +67,27 @@ class BlockAges:
         self._blocks.append(block)
 
     def note(self, block: PidBlock) -> None:
-        """Record a block, as far as no other one is on record.
+        """Record those parts of a block that no recorded block covers.
 
-        Blocks of other servers may follow it already. One that was merged spans blocks that are on
-        record one by one.
+        Other servers' blocks may follow it already, and a merged block spans blocks that are
+        recorded one by one.
         """
         at = block.first
         while at < block.end:
-            place = bisect_right(self._firsts, at)
-            if place and at < self._blocks[place - 1].end:
-                at = self._blocks[place - 1].end
+            index = bisect_right(self._firsts, at)
+            if index and at < self._blocks[index - 1].end:
+                at = self._blocks[index - 1].end
                 continue
-            end = min([block.end, *self._firsts[place : place + 1]])
-            self._firsts.insert(place, at)
-            self._blocks.insert(place, PidBlock(at, end - at, block.taken_ms, block.owner))
+            end = min([block.end, *self._firsts[index : index + 1]])
+            self._firsts.insert(index, at)
+            self._blocks.insert(index, PidBlock(at, end - at, block.taken_ms, block.owner))
             at = end
 
     def age(self, pid: int, young_after_ms: int) -> Age:
-        """How old the block of a PID is.
+        """Return the age of a PID's block.
 
         Parameters:
-            pid: the producer id.
+            pid: the PID, policy bits included.
             young_after_ms: blocks taken later than this (ms since 1970) are young: now minus the
                 lease length, or the time up to which a partition's history is incomplete.
         """
@@ -97,19 +97,19 @@ class BlockAges:
         return Age.YOUNG if block.taken_ms > young_after_ms else Age.OLD
 
     def taken_ms(self, pid: int) -> int:
-        """When the block of a PID was taken, in ms since 1970; -1 where none is on record."""
+        """Return when a PID's block was taken, in ms since 1970; -1: no block is recorded."""
         block = self._holding(pid)
         return -1 if block is None else block.taken_ms
 
     def _holding(self, pid: int) -> PidBlock | None:
         n = number_of(pid)
-        place = bisect_right(self._firsts, n) - 1
-        if place < 0 or n >= self._blocks[place].end:
+        index = bisect_right(self._firsts, n) - 1
+        if index < 0 or n >= self._blocks[index].end:
             return None
-        return self._blocks[place]
+        return self._blocks[index]
 
     def merge_older(self, than_ms: int) -> None:
-        """Join neighbouring blocks taken before `than_ms` into one, to bound what is kept."""
+        """Merge adjacent blocks taken before `than_ms`, to bound the memory."""
         merged: list[PidBlock] = []
         for block in self._blocks:
             previous = merged[-1] if merged else None

@@ -1,3 +1,3 @@
-"""The type of bytes in any container: bytes, bytearray, memoryview."""
+"""The type of bytes in any container."""
 
 Buffer = bytes | bytearray | memoryview

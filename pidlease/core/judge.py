@@ -1,7 +1,7 @@
-"""The verdict on a batch: pure, one place, for all listeners.
+"""The verdict on a batch. A pure function, the same for all listeners and both backends.
 
-The order of the rules matters and is the design's. Each was tried against the model of the
-protocol; the comments name the trace that a simpler rule loses to.
+The order of the rules matters. Each was tried against a model of the protocol; the comments name
+the sequence of events in which a simpler rule fails.
 """
 
 import enum
@@ -26,11 +26,11 @@ class Kind(enum.Enum):
 
 @enum.unique
 class Age(enum.Enum):
-    """How old the block is that a PID came from, by the durable record of blocks.
+    """The age of the block that a PID was leased from, by the durable record of blocks.
 
-    YOUNG: younger than the lease length. Nothing of it can have expired, so a producer of which
-    nothing is known never wrote. OLD: its state may have expired. NEVER: no block was ever
-    recorded that holds it; it was never leased here.
+    YOUNG: younger than the lease length. No state can have expired, so a producer without state
+    never wrote. OLD: the state may have expired. NEVER: no recorded block contains the PID; it was
+    never leased here.
     """
 
     YOUNG = "young"
@@ -39,15 +39,15 @@ class Age(enum.Enum):
 
 
 class Verdict(NamedTuple):
-    """The answer of `judge`.
+    """The result of `judge`.
 
     Attributes:
         kind: what to do.
-        offset: of a duplicate among the last five batches; -1 where it is not known (any more).
-        expected: the sequence that would be admitted (gap and overlap); -1 otherwise.
-        generation: the stored generation (fenced and malformed); -1 otherwise.
-        differs: a duplicate by its numbers with other bytes (logged and counted).
-        reason: for malformed, what was wrong.
+        offset: of the original, if it is among the producer's last five batches; otherwise -1.
+        expected: for a gap or an overlap, the sequence number that would be admitted; otherwise -1.
+        generation: for fenced and malformed batches, the stored generation; otherwise -1.
+        differs: a duplicate by its sequence numbers, with other bytes.
+        reason: why the batch is malformed.
     """
 
     kind: Kind
@@ -58,8 +58,8 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-#: The longest batch where numbers wrap. No real one comes near; but five of half the number
-#: space would wrap around into themselves, and one would look like a step back.
+#: The most sequence numbers of a batch if they wrap. Real batches are much shorter; but five
+#: batches of half the number space would overlap, and one would look older than its predecessor.
 WRAPPING_SPAN_MAX: Final = 2**28
 
 ADMIT: Final = Verdict(Kind.ADMIT)
@@ -75,27 +75,27 @@ def judge(
     age: Age = Age.OLD,
     granted: int = -1,
 ) -> Verdict:
-    """Decide on a batch of a producer with an id.
+    """Validate a batch of a producer that has a PID.
 
     Parameters:
-        rules: the row of the PID's policy.
-        state: what is known of the producer on this partition, in flight included.
-        batch: the batch's identity.
-        age: how old the PID's block is; looked at only where nothing is known of the producer.
-        granted: for a named producer, the last generation that was granted to its name.
+        rules: the rules of the PID's policy.
+        state: the producer's state on this partition, batches in flight included; None: no state.
+        batch: the batch's generation, sequence numbers, record count and CRC.
+        age: the age of the PID's block; matters only without state.
+        granted: for a named producer, the generation last granted to its name; otherwise -1.
 
     Returns:
-        The first rule that matches, in the order of the design's section on judging.
+        The verdict of the first rule that matches.
     """
     reason = malformed(rules, batch)
     if reason:
         return Verdict(Kind.MALFORMED, reason=reason)
-    # The binding before anything else: a zombie of a name that never wrote here would otherwise
-    # be let in as the first ever seen, and its successor's record would pass for a duplicate.
+    # Compare with the name's generation first: otherwise a zombie of a name that never wrote here
+    # would be admitted as a new producer, and its successor's batch rejected as a duplicate.
     if batch.generation < granted:
         return Verdict(Kind.FENCED, generation=granted)
     if 0 <= granted < batch.generation:
-        # It was not granted: let in, it would fence the producer that was granted the last.
+        # Not granted: if admitted, it would fence the producer with the granted generation.
         reason = f"generation {batch.generation} was not granted; the last one was {granted}"
         return Verdict(Kind.MALFORMED, generation=granted, reason=reason)
     if state is None:
@@ -107,7 +107,7 @@ def judge(
     if rules.restarts:
         return ADMIT if batch.first == 0 else _GAP_TO_ZERO
     if batch.generation == state.generation + 1 or batch.generation == granted:
-        # The generation is part of what the CRC is made of: it says nothing of the content here.
+        # The CRC covers the generation too, so a different CRC does not mean different records.
         return _judge_numbers(rules, state, batch)._replace(differs=False)
     return Verdict(
         Kind.MALFORMED,
@@ -118,7 +118,7 @@ def judge(
 
 
 def malformed(rules: Rules, batch: Batch) -> str:
-    """What is wrong with a batch's numbers by themselves; empty where nothing is."""
+    """Return what is wrong with a batch's numbers by themselves; empty: nothing."""
     generation, first, last, records, _ = batch
     if not 0 <= generation <= rules.generation_max:
         return f"generation {generation} is outside 0..{rules.generation_max}"
@@ -135,8 +135,8 @@ def malformed(rules: Rules, batch: Batch) -> str:
 
 
 def _judge_first(rules: Rules, batch: Batch, age: Age) -> Verdict:
-    # Kafka accepts any first batch. Where batch 1 failed and batch 2 came through, it then
-    # refuses batch 1 for ever. A young block is proof that the producer never wrote here.
+    # Kafka accepts any first batch. If batch 1 failed and batch 2 was appended, Kafka then rejects
+    # batch 1 for ever. A young block proves that the producer never wrote here.
     start = rules.start_young if age is Age.YOUNG else rules.start_old
     if age is Age.NEVER and rules.start_old is not Start.AT_ZERO:
         return UNKNOWN
@@ -166,7 +166,7 @@ def _judge_numbers(rules: Rules, state: ProducerState, batch: Batch) -> Verdict:
 
 
 def _is_behind(rules: Rules, sequence: int, mark: int) -> bool:
-    """Whether a sequence lies below a mark; with wrapping numbers, in the half space below it."""
+    """Whether a sequence number is below a mark; if they wrap, in the half space below the mark."""
     if not rules.wraps:
         return sequence < mark
     modulus = rules.sequence_max + 1

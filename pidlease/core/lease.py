@@ -1,4 +1,4 @@
-"""A lease: the request for it, and the grant. Engine, client and Spark's sink share both."""
+"""A request for a lease, and the granted lease; shared by engine, client and Spark's sink."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,13 +12,13 @@ class LeaseWanted:
     """A request for a lease on one partition.
 
     Attributes:
-        pid: -1: a new PID, or the name's; otherwise a leased one.
-        name: the producer's name; None: it has none, or the PID identifies it.
+        pid: -1: a new PID, or the name's current one; otherwise a leased PID.
+        name: the producer's name; None: no name, or the PID identifies the producer.
         policy: strict or monotonic.
-        renew: the name's lease is about to end: lease a new PID.
+        renew: lease a new PID, because the name's lease is about to end.
         generation: with name, pid and renew: renew only if the name was last granted this PID and
             this generation; -1: take the name over from its current holder.
-        assign_name: the server gives the producer a name.
+        assign_name: let the server choose a name.
     """
 
     topic: str
@@ -31,7 +31,7 @@ class LeaseWanted:
     assign_name: bool = False
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON of the request, without fields that have their defaults."""
+        """Return the request's JSON body, without fields that have their defaults."""
         body: dict[str, Any] = {"topic": self.topic, "partition": self.partition, "pid": self.pid}
         if self.name is not None or self.assign_name:
             body |= {"policy": self.policy, "renew": self.renew}
@@ -49,12 +49,11 @@ class Lease:
     """A granted lease on one partition.
 
     Attributes:
-        generation: the generation to use.
         sequence_number: the first sequence number of the next batch.
-        resume_at: where the name's own numbering continues. Above `sequence_number` if the name
-            had another PID before and this one has no state on the partition.
-        expire_ms: when the lease ends, in ms since 1970 by the server's clock; -1: not known.
-        ends_at: the same by the client's monotonic clock, in seconds; infinite: not known.
+        resume_at: where the numbering of the name's records continues. Above `sequence_number` if
+            the name had another PID before and this one has no state on the partition.
+        expire_ms: when the lease ends, in ms since 1970 by the server's clock; -1: unknown.
+        ends_at: the same by the client's monotonic clock, in seconds; infinite: unknown.
         name: the name that the PID is bound to.
     """
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 @enum.unique
 class FsyncPolicy(enum.Enum):
-    """When an append counts as acknowledged.
+    """When an append is acknowledged.
 
-    BATCH: when it is on the disk; appends that wait together share one fsync. INTERVAL: when the
-    operating system has it, and it is fsynced within an interval. NEVER: when the operating
-    system has it; a power cut may take it back, a crash of the process does not.
+    BATCH: after an fsync; appends that wait for it share one. INTERVAL: after the write; an fsync
+    follows within an interval. NEVER: after the write. With the last two, a power cut may lose
+    acknowledged appends; a crash of the process does not.
     """
 
     BATCH = "batch"
@@ -20,13 +20,13 @@ class FsyncPolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One topic's settings of the log.
+    """Settings of one topic's log.
 
     Attributes:
-        segment_bytes: a new segment is begun where the last would grow beyond this.
+        segment_bytes: a new segment begins before the last one would grow beyond this.
         retention_ms: segments with only older records are removed; -1: never.
-        retention_bytes: the oldest segments leave while a partition is larger; -1: never.
-        fsync: when an append counts.
+        retention_bytes: the oldest segments are removed while a partition is larger; -1: never.
+        fsync: when an append is acknowledged.
     """
 
     segment_bytes: int = 1 << 30

@@ -1,8 +1,8 @@
-"""Producer ids of policy epoch: strings, each with a number that stands for it in this process.
+"""Numbers for the producer ids of policy epoch, which are strings.
 
-All that is kept of producers is kept by numbers. These ones lie in the upper half of the PIDs of
-policy epoch, which no sequence reaches, mean nothing outside of the process, and are never used
-for another string.
+A producer's state is kept by its PID, a number. A producer id of policy epoch gets a stand-in PID
+from the upper half of the policy's PIDs, which no sequence reaches. A stand-in PID has no meaning
+outside of this process, and is never used for a second producer id.
 """
 
 from itertools import count
@@ -15,14 +15,14 @@ _END: Final = (Policy.EPOCH + 1) << POLICY_SHIFT
 
 
 def is_stand_in(pid: int) -> bool:
-    """Whether a PID stands for a producer id of policy epoch."""
+    """Return whether a PID is the stand-in of a producer id of policy epoch."""
     return _FIRST <= pid < _END
 
 
 class ProducerNames:
-    """The producer ids that are known.
+    """Maps producer ids of policy epoch to stand-in PIDs, and back.
 
-    A replay takes them in several threads: each step is one that the interpreter does as a whole.
+    Several threads replay at once: each step here is one atomic operation of the interpreter.
     """
 
     def __init__(self) -> None:
@@ -34,20 +34,20 @@ class ProducerNames:
         return len(self._names)
 
     def find(self, name: str) -> int | None:
-        """The number that stands for a producer id; None: it is not known."""
+        """Return the stand-in PID of a producer id; None: it has none."""
         return self._pids.get(name)
 
     def take(self, name: str) -> int:
-        """The number that stands for a producer id, which is known from now on."""
+        """Return the stand-in PID of a producer id; make one if it has none."""
         pid = self._pids.get(name)
         if pid is None:
-            # Two that come at once agree on the first one's number; the other's is never used.
+            # Two threads at once agree on the first one's PID; the second number is never used.
             pid = self._pids.setdefault(name, next(self._numbers))
             self._names[pid] = name
         return pid
 
     def name(self, pid: int) -> str:
-        """The producer id that a number stands for; empty: for none, or for none any more."""
+        """Return the producer id of a stand-in PID; empty: it has none, or was dropped."""
         return self._names.get(pid, "")
 
     def drop(self, pid: int) -> None:

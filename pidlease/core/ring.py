@@ -1,31 +1,31 @@
-"""The lease ring: a circular buffer of fixed capacity that tracks which leases end when.
+"""The lease table: a ring buffer of fixed capacity that tracks when leases end.
 
-A grant takes a slot at the tail. The head is the only place where leases leave, so both cost
-a constant; an unexpired entry is never evicted, a full ring refuses. Where the PID's clock was
-started again (its first message; for Kafka clients any message) the entry goes back to the
-tail instead of leaving: a second chance, so a PID is kept at least as long as promised.
+A new lease takes a slot at the tail, and leases leave only at the head, so both take constant time.
+A lease that has not ended is never evicted; a full ring refuses new ones. If a PID's lease was
+extended (by its first message; for Kafka clients by any message), its entry moves from the head to
+the tail instead of leaving. So a PID is kept at least as long as promised.
 """
 
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Final
 
-#: Asked when a slot is due: the time in ms until which the PID must stay, or None to let it go.
+#: Returns until when a due PID must stay, in ms since 1970, or None to let it leave.
 Renewal = Callable[[int], int | None]
 
 _INITIAL_SLOTS: Final = 1024
 
 
 class RingFullError(Exception):
-    """No slot is free, and none may be taken away. Try again when a lease has ended."""
+    """All slots are taken by leases that have not ended. Try again when one has ended."""
 
 
 class LeaseRing:
-    """PIDs with the time at which their slot is due, in the order in which they came.
+    """PIDs in the order of their leases, each with the time at which it is due to leave.
 
     Parameters:
-        capacity: slots for new leases. What a restore brings may exceed it; new leases are then
-            refused until the ring has drained below it.
+        capacity: slots for new leases. A restore may exceed it; new leases are then refused
+            until enough have ended.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -51,18 +51,18 @@ class LeaseRing:
 
     @property
     def head(self) -> int:
-        """The position of the oldest entry, counted from the first that there ever was."""
+        """The position of the oldest entry, counted from the first entry ever."""
         return self._gone
 
     def read(self, position: int, limit: int) -> tuple[int, list[int]]:
-        """Return PIDs from a position on, to read the table in parts while it changes.
+        """Return PIDs from a position on, to read a changing table in parts.
 
         Parameters:
-            position: as `head` counts; entries before the head are left out, they have gone.
-            limit: how many at most.
+            position: counted like `head`; entries before the head have left and are skipped.
+            limit: the most PIDs to return.
 
         Returns:
-            The position to go on from, and the PIDs; none at the end.
+            The position to continue from, and the PIDs; none at the end.
         """
         begin = max(position - self._gone, 0)
         end = min(begin + limit, self._used)
@@ -74,14 +74,14 @@ class LeaseRing:
         """Take a slot for a new lease.
 
         Raises:
-            RingFullError: all are taken by leases that have not ended.
+            RingFullError: all slots are taken by leases that have not ended.
         """
         if self._used >= self.capacity:
             raise RingFullError(f"all {self.capacity} lease slots are taken")
         self.restore(pid, due_ms)
 
     def restore(self, pid: int, due_ms: int) -> None:
-        """Take a slot for a PID that the log knows already, even beyond the capacity."""
+        """Take a slot for a lease from a snapshot or the log, even beyond the capacity."""
         if self._used == len(self._pids):
             self._grow()
         at = (self._head + self._used) % len(self._pids)
@@ -90,12 +90,12 @@ class LeaseRing:
         self._used += 1
 
     def expire(self, now_ms: int, renewal: Renewal, limit: int = 1000) -> list[int]:
-        """Let go of what is due at the head.
+        """Remove due entries from the head.
 
         Parameters:
             now_ms: the time, in ms since 1970.
-            renewal: asked for each due entry whether, and until when, it must stay.
-            limit: entries to look at, so that one call stays short.
+            renewal: is called for each due entry.
+            limit: the most entries to look at, so that one call stays short.
 
         Returns:
             The PIDs that left.

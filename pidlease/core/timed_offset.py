@@ -1,4 +1,4 @@
-"""The result of a search by timestamp."""
+"""The result of a search by timestamp: an offset and its timestamp."""
 
 from typing import NamedTuple
 

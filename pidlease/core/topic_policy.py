@@ -14,22 +14,22 @@ _COMPACTED: Final = (
     "the topic's cleanup.policy is compact, or unknown: compaction removes records, and with them"
     " the identity headers of producers; use a topic that is not compacted"
 )
-#: What a batch without a PID counts as, beside the numbers of the policies.
+#: Stands for batches without a PID, in a set of policies' numbers.
 NO_PID: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """One topic's.
+    """The batches that one topic allows.
 
     Attributes:
-        deduplication: off lets every batch through. It is known of all the same, so that judging
-            goes on from there when it is on again.
-        allowed: numbers of the policies with allowed batches, and `NO_PID`.
-        starts_at_zero: a producer of which nothing is known begins at 0, also where its policy
-            would let it begin anywhere.
-        compacted: whether records are removed by their keys: then those with identity headers
-            might go, and only what stands in a batch's header is kept.
+        deduplication: False: every batch is appended. The producers' states are kept all the
+            same, so that validation continues from them when deduplication is on again.
+        allowed: the numbers of the allowed policies; `NO_PID` if batches without a PID are allowed.
+        starts_at_zero: a producer without state must begin at sequence number 0, even if its policy
+            lets it begin anywhere.
+        compacted: compaction may remove records with identity headers, so only policies that need
+            nothing but the batch header are allowed.
     """
 
     deduplication: bool = True
@@ -39,11 +39,11 @@ class TopicPolicy:
 
     @property
     def takes_all(self) -> bool:
-        """Whether nothing is refused for its policy."""
+        """Whether batches of every policy, and without a PID, are allowed."""
         return len(self.allowed) == len(RULES) + 1 and not self.compacted
 
     def refusal(self, pid: int) -> str:
-        """Why a batch of a PID is not taken; empty where it is."""
+        """Return why a batch with this PID is not allowed; empty: it is."""
         policy = policy_of(pid) if pid > 0 else None
         what = f"of policy {policy.name.lower()}" if policy else "without a PID"
         if (int(policy) if policy else NO_PID) in self.allowed:

@@ -8,7 +8,7 @@ from pidlease.coordination.name_bindings import RELEASED
 from pidlease.core.judge import Kind, Verdict
 from pidlease.kafka.error_codes import REQUEST_TIMED_OUT
 
-#: It may be in the log. Clients send it again, and count on that.
+#: The batch may be in the log. Clients send it again, and expect it to be deduplicated.
 UNKNOWN_OUTCOME: Final = REQUEST_TIMED_OUT
 #: Fences every generation that a batch can have.
 FENCED_FOR_EVER: Final = RELEASED
@@ -43,15 +43,15 @@ class Status(enum.Enum):
 
 
 class Outcome(NamedTuple):
-    """How a batch ended, with what a client may want to know.
+    """How a batch ended, with details for the client.
 
     Attributes:
         status: how it ended.
-        offset: the offset of its first record; -1 where it is not in the log, or forgotten.
-        expected: the sequence that would be admitted (gap, overlap); else -1.
-        generation: the stored generation (fenced, malformed); else -1.
-        reason: for a person.
-        code: Kafka's error code, where it differs from the status's own.
+        offset: of its first record; -1: the batch is not in the log, or its offset is forgotten.
+        expected: for a gap or an overlap, the sequence number that would be admitted; otherwise -1.
+        generation: for fenced and malformed batches, the stored generation; otherwise -1.
+        reason: the error in words.
+        code: Kafka's error code, if it is not the status's usual one.
     """
 
     status: Status
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
     code: int = 0
 
 
-#: Called on the event loop, once, perhaps before `produce` has returned.
+#: Called once on the event loop, possibly before `produce` returns.
 Done = Callable[[Outcome], None]
 
 STATUS_OF: Final = {

@@ -1,4 +1,4 @@
-"""Appends of listeners that make the batches themselves: a batch in, an outcome out."""
+"""Appends for listeners that make the batches themselves."""
 
 import asyncio
 from functools import partial
@@ -22,15 +22,11 @@ from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 
 
 class AppendService:
-    """Brings batches to the engine.
-
-    Parameters:
-        engine: the engine.
-    """
+    """Passes batches to the engine, and waits for their outcomes."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine: Final = engine
-        #: Running appends for each number of a producer name.
+        #: Running appends by the stand-in PID of a producer id.
         self._open: dict[int, int] = {}
 
     async def append(
@@ -41,23 +37,18 @@ class AppendService:
         *,
         repeatable: bool = True,
     ) -> Outcome:
-        """Append a batch.
-
-        The append goes on when the caller stops waiting.
+        """Append a batch. The append continues when the caller stops waiting.
 
         Parameters:
-            partition: where to append.
+            partition: the partition.
             data: a record batch v2; its first record holds the identity, if there is one.
-            identity: the identity of its producer; None: a plain append without one.
-            repeatable: whether the same request makes the same content, by `crc_of_send`. Where
-                not, the content is not compared with what it repeats.
-
-        Returns:
-            The outcome.
+            identity: the producer's identity; None: a plain append.
+            repeatable: the same request always makes the same bytes. If not, a duplicate is not
+                compared with its original.
 
         Raises:
-            CorruptBatchError: `data` is no intact batch.
-            InvalidBatchError: it must not be in a log.
+            CorruptBatchError: `data` is not an intact batch.
+            InvalidBatchError: clients may not append such a batch.
         """
         header = read_header(data)
         check_intact(header, data)
@@ -90,7 +81,7 @@ class AppendService:
         partition.produce(Submitted(pid, header, data, identified(identity, header, crc), done))
 
     def _close(self, pid: int, done: Done, outcome: Outcome) -> None:
-        """Complete an append by name, and drop the name's number if nothing was admitted."""
+        """Complete an append by producer id, and drop the id if no batch of it was admitted."""
         self._open[pid] -= 1
         if not self._open[pid]:
             del self._open[pid]

@@ -1,4 +1,4 @@
-"""The engine's numbers as metrics."""
+"""The engine's counters and gauges as metrics."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,10 +16,10 @@ _HTTP, _KAFKA = "http", "kafka"
 
 
 def engine_metrics(engine: Engine) -> Iterable[Metric]:
-    """All metrics of the engine, as they are now."""
+    """Return all metrics of the engine, as of now."""
     yield from _partitions(engine)
     yield from _topics(engine.counts)
-    yield from _ways_into_the_log(engine.counts)
+    yield from _appends(engine.counts)
     yield from _leases(engine.leases)
     yield metrics.LEASE_SECONDS.histograms(
         {(listener,): each for listener, each in engine.counts.lease_seconds.items()}
@@ -61,15 +61,15 @@ def _topics(counts: Counts) -> Iterator[Metric]:
 
 
 def _judged(topic: str, counts: TopicCounts) -> Iterator[tuple[tuple[str, ...], float]]:
-    for became, total in counts.judged().items():
-        by_http = counts.by_http.get(became, 0)
+    for outcome, total in counts.judged().items():
+        by_http = counts.by_http.get(outcome, 0)
         for listener, count in ((_HTTP, by_http), (_KAFKA, total - by_http)):
             if count > 0:
-                yield (listener, topic, *_labels(became)), count
+                yield (listener, topic, *_labels(outcome)), count
 
 
-def _labels(became: Became) -> tuple[str, str]:
-    policy, status = became
+def _labels(outcome: Became) -> tuple[str, str]:
+    policy, status = outcome
     return _policy(policy), status.value.replace(" ", "_")
 
 
@@ -77,7 +77,8 @@ def _policy(policy: Policy | None) -> str:
     return "none" if policy is None else policy.name.lower()
 
 
-def _ways_into_the_log(counts: Counts) -> Iterator[Metric]:
+def _appends(counts: Counts) -> Iterator[Metric]:
+
     yield metrics.APPENDS.of(counts.appends)
     yield metrics.JOINED.of(counts.joined)
     yield metrics.DIFFERING.of(counts.differing)

@@ -1,11 +1,11 @@
-"""Warnings that may be very many: logs some of each kind, and counts the others."""
+"""Logs warnings that may be very frequent: some of each kind, and the number of the others."""
 
 import time
 from typing import Any, Final
 
 import structlog
 
-#: The number of events of each kind that are logged,
+#: How many warnings of each kind are logged
 _LOGGED_MAX: Final = 10
 #: in this time.
 _SECONDS: Final = 10.0
@@ -23,7 +23,7 @@ class _Window:
 
 
 class EventLog:
-    """Logs warnings; for one event loop.
+    """Logs warnings; used by one event loop.
 
     Parameters:
         logged_max: how many of each kind to log
@@ -35,12 +35,12 @@ class EventLog:
         self._seconds: Final = seconds
         self._windows: Final[dict[str, _Window]] = {}
 
-    def warn(self, event: str, **what: Any) -> None:  # noqa: ANN401 - structlog's
-        """Log an event, unless there were many of its kind just now.
+    def warn(self, event: str, **values: Any) -> None:  # noqa: ANN401 - structlog's
+        """Log a warning, unless there were many of its kind just now.
 
         Parameters:
-            event: its kind; there are few.
-            what: its values; the first event after some were left out says how many.
+            event: the kind.
+            values: logged with it. The first warning after some were left out has their number.
         """
         now = time.monotonic()
         window = self._windows.get(event)
@@ -48,9 +48,9 @@ class EventLog:
             left_out = 0 if window is None else window.left_out
             window = self._windows[event] = _Window(now)
             if left_out:
-                what["left_out_before"] = left_out
+                values["left_out_before"] = left_out
         window.count += 1
         if window.count <= self._logged_max:
-            _log.warning(event, **what)
+            _log.warning(event, **values)
         else:
             window.left_out += 1

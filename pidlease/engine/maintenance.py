@@ -1,4 +1,4 @@
-"""What is done from time to time: snapshots, flushes, retention, leases that end."""
+"""Background work of the engine: snapshots, flushes, retention, and expiry of leases."""
 
 import asyncio
 import time
@@ -18,17 +18,17 @@ from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import Manifest, SnapshotError, SnapshotStore
+from pidlease.storage.snapshots import Manifest, SnapshotStore
 
-#: How often leases that have ended leave.
+#: How often ended leases are removed.
 _EXPIRY_SECONDS: Final = 1.0
-#: How often it is looked whether enough batches came for a snapshot.
+#: How often it is checked whether a snapshot is due.
 _SNAPSHOT_POLL_SECONDS: Final = 0.5
-#: How often doubts about a log that others write to are ended.
+#: How often unknown outcomes of batches in a log with other writers are resolved.
 _SETTLE_SECONDS: Final = 15.0
-#: Of so many partitions at once: the log is asked for each.
+#: For at most this many partitions at once: each needs a request to the log.
 _SETTLED_AT_ONCE: Final = 500
-#: How often it is looked how long anything waits for a snapshot.
+#: How often the event loop's lag is measured during a snapshot.
 _DELAY_LOOK_SECONDS: Final = 0.005
 #: Between failed snapshots.
 _BACKOFF: Final = Backoff(5.0, 60.0)
@@ -38,14 +38,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceConfig:
-    """When things are done.
+    """How often the background work is done.
 
     Attributes:
-        snapshot_batches: a snapshot after this many appended batches,
-        snapshot_seconds: or after this time, if anything changed; and once more after the last
-            change, so that all which are kept have it.
-        flush_seconds: how often fsync policy `interval` fsyncs.
-        retention_seconds: how often old segments are looked for.
+        snapshot_batches: a snapshot is due after this many appended batches,
+        snapshot_seconds: or after this time if anything changed. After the last change, snapshots
+            go on until all that are kept include it.
+        flush_seconds: the interval of fsync policy `interval`.
+        retention_seconds: the interval between removals of old segments.
     """
 
     snapshot_batches: int = 100_000
@@ -58,12 +58,12 @@ class Maintenance:
     """The background tasks of the engine.
 
     Parameters:
-        table: all partitions, and what is known of those that cannot be read yet.
+        table: all partitions, and the snapshot's rows of unloaded ones.
         leases: the leases.
-        snapshots: where snapshots go.
-        around: what all partitions share.
+        snapshots: stores the snapshots.
+        context: the parts that all partitions share.
         pool: the threads for blocking work.
-        config: when things are done.
+        config: how often the work is done.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class Maintenance:
         table: TopicTable,
         leases: Leases,
         snapshots: SnapshotStore,
-        around: PartitionContext,
+        context: PartitionContext,
         pool: IoPool,
         config: MaintenanceConfig,
     ) -> None:
         self._partitions = table.all_partitions
         self._to_snapshot = table.partitions_to_snapshot
-        self._held = table.rows_held
+        self._unloaded_rows = table.unloaded_rows
         self._check_owned = table.check_owned
         self._leases = leases
         self._snapshots = snapshots
-        self._judging = around.judging
-        self._counts = around.counts
-        self._clock_ms = around.clock_ms
+        self._judging = context.judging
+        self._counts = context.counts
+        self._clock_ms = context.clock_ms
         self._pool = pool
         self._config = config
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,17 +91,18 @@ class Maintenance:
         self._snapshot_lock = asyncio.Lock()
         self._batches_at_snapshot = 0
         self._granted_at_snapshot = 0
-        #: How many of the newest snapshots hold the same: what an older one needs may not go.
+        #: How many of the newest snapshots have the same content. Retention keeps what the oldest
+        #: kept one needs.
         self._alike = 0
         self.newest: Manifest | None = None
         self.snapshot_seconds = 0.0
-        #: The longest that anything waited while the last one was made.
+        #: The longest lag of the event loop during the last snapshot.
         self.snapshot_delay_seconds = 0.0
         self.snapshots_taken = 0
         self.snapshot_failures = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start the tasks."""
         self._tasks = [
             asyncio.create_task(self._snapshot_loop()),
             asyncio.create_task(self._repeat(lambda: self._config.flush_seconds, self._flush)),
@@ -111,18 +112,18 @@ class Maintenance:
         ]
 
     def reconfigure(self, config: MaintenanceConfig) -> None:
-        """Do things at other times, each from its next time on."""
+        """Change the intervals, each from its next time on."""
         self._config = config
 
     async def stop(self) -> None:
-        """End after the running work: a thread that writes a snapshot cannot be cancelled."""
+        """Stop the tasks after their running work: a thread that writes cannot be cancelled."""
         self._stopping.set()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 _log.error("maintenance had ended", error=repr(outcome))
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; False when it is time to end."""
+        """Wait; return False if it is time to stop."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
         return not self._stopping.is_set()
@@ -132,29 +133,28 @@ class Maintenance:
 
         Raises:
             OSError: it could not be written.
-            LogError: what it would speak of may not be on the disk, or another server may have
-                served the logs meanwhile.
+            LogError: a log could not be made durable, or another server may have served the logs.
         """
         async with self._snapshot_lock, LoopLag(_DELAY_LOOK_SECONDS) as delay:
             started = time.monotonic()
             batches, granted = self._counts.batches, self._leases.granted
-            rows = self._held()
+            rows = self._unloaded_rows()
             for partition in self._to_snapshot():
                 rows.append(partition.rows())
-                # The vector may not run ahead of the disk: a snapshot that does is worth nothing
-                # after a power cut. Where that cannot be known of a partition, there is none:
-                # without it, its producers would be forgotten when its old segments go.
+                # The offset vector must not be ahead of the disk: after a power cut the snapshot
+                # would be useless. If one log cannot be flushed, no snapshot is taken: without that
+                # partition, its producers would be forgotten when its old segments are removed.
                 await partition.log.flush()
-                await asyncio.sleep(0)  # the loop breathes between two partitions
+                await asyncio.sleep(0)  # let other tasks run
             leases = await self._leases.rows()
-            # Of what another server stored, a snapshot taken beside it knows nothing; its vector
-            # may lie past that, and no replay would read it.
+            # If another server has served the logs meanwhile, this snapshot lacks what that server
+            # appended, but its offset vector may be after it: no replay would read it.
             await self._check_owned()
             now_ms = self._clock_ms()
             work = partial(self._snapshots.write, now_ms, rows, leases)
             manifest = await self._pool.run(work)
             self.newest = manifest
-            # Not before it is there: one that failed is tried again with nothing new to say.
+            # Only now: after a failure the next attempt must still see the changes.
             same = (batches, granted) == (self._batches_at_snapshot, self._granted_at_snapshot)
             self._alike = self._alike + 1 if same else 1
             self._batches_at_snapshot, self._granted_at_snapshot = batches, granted
@@ -169,17 +169,17 @@ class Maintenance:
         last, failures = time.monotonic(), 0
         while await self._pause(_SNAPSHOT_POLL_SECONDS):
             if not self._judging:
-                continue  # nothing is folded: a snapshot would call applied what is not
+                continue  # nothing is applied, but the offset vector would say so
             batches = self._counts.batches - self._batches_at_snapshot
             changed = batches or self._leases.granted != self._granted_at_snapshot
-            # Once all that are kept are alike they hold up no retention.
+            # When all kept snapshots are equal, they do not delay retention.
             changed = changed or self._alike < self._snapshots.keep
             late = time.monotonic() - last >= self._config.snapshot_seconds
             if batches < self._config.snapshot_batches and not (late and changed):
                 continue
             try:
                 await self.snapshot()
-            except Exception as error:  # noqa: BLE001 - the one before stays, the next is tried
+            except Exception as error:  # noqa: BLE001 - the last snapshot stays; try again
                 failures += 1
                 wait = _BACKOFF.seconds(failures)
                 self._failed(error, wait)
@@ -189,23 +189,23 @@ class Maintenance:
 
     def _failed(self, error: Exception, wait: float) -> None:
         self.snapshot_failures += 1
-        trace = None if isinstance(error, OSError | LogError) else error  # of a bug only
+        trace = None if isinstance(error, OSError | LogError) else error  # for bugs only
         LINES.write(_log, "error", "snapshot failed; the one before stays", kind_of(error), trace,
                     error=str(error) or repr(error), again_in_seconds=wait)  # fmt: skip
 
     async def _flush(self) -> None:
         for partition in self._partitions():
-            with suppress(LogError):  # it has stopped the partition, and said so
+            with suppress(LogError):  # it has stopped the partition, and logged that
                 await partition.log.flush()
 
     async def retain(self) -> None:
-        """Remove what is past retention and no snapshot needs."""
-        manifests = await self._pool.run(self._valid_manifests)
+        """Remove segments past retention that no snapshot needs."""
+        manifests = await self._pool.run(self._snapshots.manifests)
         for partition in self._partitions():
             needed = [
-                manifest.places[partition.name].next_offset
-                if partition.name in manifest.places
-                and manifest.places[partition.name].topic_id == partition.topic_id
+                manifest.offset_vector[partition.name].next_offset
+                if partition.name in manifest.offset_vector
+                and manifest.offset_vector[partition.name].topic_id == partition.topic_id
                 else 0
                 for manifest in manifests
             ]
@@ -219,25 +219,15 @@ class Maintenance:
                 _log.info("segments removed", partition=str(partition.name), segments=removed,
                           start_offset=partition.log.start_offset)  # fmt: skip
 
-    def _valid_manifests(self) -> list[Manifest]:
-        found = []
-        for number in self._snapshots.numbers():
-            try:
-                found.append(self._snapshots.manifest(number))
-            except SnapshotError as error:
-                LINES.write(_log, "warning", "snapshot cannot be used", number,
-                            number=number, reason=str(error))  # fmt: skip
-        return found
-
     async def _settle(self) -> None:
         settled = 0
         for partition in self._partitions():
             settled += not partition.log.stopped and partition.settle()
             if settled >= _SETTLED_AT_ONCE:
-                return  # the others the next time
+                return  # the others are next
 
     async def _expire(self) -> None:
-        # A bounded part at a time, so that the loop stays free; the next part comes in a second.
+        # A bounded number at a time, so that the event loop stays free.
         self._leases.expire()
 
     async def _repeat(
@@ -246,6 +236,6 @@ class Maintenance:
         while await self._pause(seconds()):
             try:
                 await work()
-            except Exception as error:  # noqa: BLE001 - what goes wrong once is tried again
+            except Exception as error:  # noqa: BLE001 - it is tried again at the next interval
                 LINES.write(_log, "error", "maintenance failed", (work.__name__, kind_of(error)),
                             error, work=work.__name__, error=repr(error))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Leases, counters, clock and appender: the parts that all partitions share."""
+"""The parts that all partitions share: leases, counters, clock and appenders."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from pidlease.engine.topic_counts import Counts
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What all partitions share.
+    """The parts that all partitions share.
 
     Attributes:
-        leases: where new producers are noted.
-        counts: where outcomes are counted.
+        leases: gets new producers.
+        counts: gets outcomes.
         clock_ms: the time, in ms since 1970.
-        judging: off lets every batch through as if it had no PID.
+        judging: False: every batch is appended as if it had no PID.
         names: the producer ids of policy epoch.
-        appends: how admitted batches come into the log.
+        appends: makes a partition's appender.
         events: logs refused batches.
     """
 

@@ -14,17 +14,17 @@ class UnknownPartitionError(Exception):
 
 
 class PartitionLookup:
-    """Finds partitions of one request, and asks the log at most once for all of them.
+    """Finds the partitions of one request; asks the log at most once for all of them.
 
     Parameters:
         engine: the engine.
-        named: the partitions that the request names.
+        named: all partitions that the request names.
     """
 
     def __init__(self, engine: Engine, named: Collection[TopicPartition]) -> None:
         self._engine = engine
         self._named = named
-        #: Those of the named partitions that do not exist; None: the log was not asked yet.
+        #: The named partitions that do not exist; None: the log was not asked yet.
         self._missing: Set[TopicPartition] | None = None
 
     async def find(self, name: TopicPartition) -> Partition:
@@ -32,7 +32,7 @@ class PartitionLookup:
 
         Raises:
             UnknownTopicError: the topic does not exist.
-            AwaitedTopicError: the partition cannot be read yet, or whether it exists is not known.
+            AwaitedTopicError: the partition cannot be read yet, or it is unknown if it exists.
             UnknownPartitionError: the topic has no such partition.
         """
         engine = self._engine
@@ -50,7 +50,7 @@ async def find_partition(engine: Engine, topic: str, number: int) -> Partition:
 
     Raises:
         UnknownTopicError: the topic does not exist.
-        AwaitedTopicError: the partition cannot be read yet, or whether it exists is not known.
+        AwaitedTopicError: the partition cannot be read yet, or it is unknown if it exists.
         UnknownPartitionError: the topic has no such partition.
     """
     name = TopicPartition(topic, number)
@@ -62,7 +62,7 @@ async def find_topic(engine: Engine, name: str) -> Topic:
 
     Raises:
         UnknownTopicError: the topic does not exist.
-        AwaitedTopicError: the topic cannot be read yet, or whether it exists is not known.
+        AwaitedTopicError: the topic cannot be read yet, or it is unknown if it exists.
     """
     if name not in engine.topics:
         first = TopicPartition(name, 0)

@@ -1,4 +1,4 @@
-"""What is known of the producers of a partition: a fold over its log."""
+"""A partition's producers: their states, made by applying the log's batches in order."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -15,11 +15,11 @@ from pidlease.storage.topics.topic_store import Topic
 
 
 class ProducerTable:
-    """A partition's producers, as far as its log is applied.
+    """The states of a partition's producers, as far as the log is applied.
 
     Parameters:
-        name: topic and number.
-        topic: its topic's definition.
+        name: the partition.
+        topic: the topic's definition.
         names: the producer ids of policy epoch.
         next_offset: the first offset that is not applied.
     """
@@ -33,43 +33,43 @@ class ProducerTable:
         self.states: dict[int, Packed] = {}
         #: The first offset that is not applied.
         self.next_offset = next_offset
-        #: When it was found that earlier history is missing (see `PartitionRows`).
+        #: When earlier history was found missing, in ms since 1970; -1: it is complete.
         self.hole_ms = topic.made_again_ms
 
-    # ------------------------------------------------------------------ from a snapshot, and on
+    # ------------------------------------------------------------------ snapshot and replay
 
     def restore(self, states: dict[int, Packed], next_offset: int, hole_ms: int) -> None:
-        """Begin with what a snapshot says; `replay` goes on from there."""
+        """Begin with the states of a snapshot; `replay` continues from there."""
         self.states = states
         self.next_offset = next_offset
         self.hole_ms = hole_ms
 
     def replay(self, batches: Iterable[LoggedBatch], now_ms: int) -> None:
-        """Fold batches of the log into the state. In a thread, before anything is judged."""
+        """Apply batches of the log. Runs in a thread, before anything is validated."""
         for logged in batches:
             header = logged.header
-            found = identity_of(logged, self.names)
-            rules = rules_of(found.pid) if found is not None else None
-            if found is not None and rules is not None:
-                pid, batch = found
+            identified = identity_of(logged, self.names)
+            rules = rules_of(identified.pid) if identified is not None else None
+            if identified is not None and rules is not None:
+                pid, batch = identified
                 state, offset = self.states.get(pid), header.base_offset
-                # What is read again may be applied already.
+                # Batches that are read again may be applied already.
                 if state is None or offset_of(rules, state) < offset:
                     self.states[pid] = fold_packed(rules, state, batch, offset, now_ms)
             self.next_offset = max(self.next_offset, header.last_offset + 1)
 
     def rows(self) -> PartitionRows:
-        """What a snapshot holds of this partition, as of now."""
+        """Return the partition's rows for a snapshot."""
         return PartitionRows(
             self.name, self.topic_id, self.next_offset, self.hole_ms, dict(self.states)
         )
 
-    # ------------------------------------------------------------------ to look at
+    # ------------------------------------------------------------------ reports
 
     def described_producers(self) -> Iterator[tuple[int, ProducerState]]:
-        """The producers that are known now, with their states, for a person to look at.
+        """Yield the producers and their states, for a report.
 
-        They may change while the caller takes its time.
+        The states may change while the caller iterates.
         """
         for pid, packed in list(self.states.items()):
             rules = rules_of(pid)
@@ -77,11 +77,11 @@ class ProducerTable:
                 yield pid, unpack(rules, packed)
 
     def producer(self, pid: int) -> ProducerState | None:
-        """What is known of a producer, for a person to look at."""
+        """Return a producer's state, for a report; None: it has none."""
         packed, rules = self.states.get(pid), rules_of(pid)
         return None if packed is None or rules is None else unpack(rules, packed)
 
     def some_producers(self, limit: int) -> list[tuple[int, ProducerState]]:
-        """Some of the producers that are known, as many as are asked for."""
+        """Return some producers and their states, at most `limit`."""
         states = ((pid, self.producer(pid)) for pid in islice(self.states, limit))
         return [(pid, state) for pid, state in states if state is not None]

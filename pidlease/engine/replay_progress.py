@@ -1,4 +1,4 @@
-"""The progress of the replay at a start, while threads work on it."""
+"""The progress of the replay at a start; threads run the replay."""
 
 from pidlease.engine.partition import Partition
 
@@ -7,7 +7,7 @@ class ReplayProgress:
     """Counts partitions, and the offsets that are left."""
 
     def __init__(self) -> None:
-        #: The number of replayed partitions, and of all.
+        #: Partitions that were replayed, and all partitions.
         self.done = 0
         self.total = 0
         self._running: set[Partition] = set()
@@ -23,5 +23,5 @@ class ReplayProgress:
 
     @property
     def offsets_left(self) -> int:
-        """How many offsets are still to be read: one partition can hold nearly all of them."""
+        """The offsets not read yet in the running partitions; one may have nearly all of them."""
         return sum(each.offsets_to_apply for each in self._running)

@@ -1,4 +1,4 @@
-"""What the engine asks of a log, whichever it is."""
+"""The engine's interface to the log: partitions, writers and the store of all partitions."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -32,7 +32,7 @@ AppendDone = Callable[[list[int] | Exception], None]
 class PartitionLog(Protocol):
     """One partition's log. Everything but `read_batches` is called on the event loop.
 
-    Offsets are those of acknowledged records: `end_offset` is the next one to be given.
+    Offsets are those of acknowledged records.
     """
 
     @property
@@ -43,105 +43,106 @@ class PartitionLog(Protocol):
     def kept_offset(self) -> int:
         """The first offset that `read_batches` still has.
 
-        It lies before the start where records were deleted by order and are not removed yet.
+        It is before the start offset if DeleteRecords moved that, and the records are not removed
+        yet.
         """
 
     @property
     def end_offset(self) -> int:
-        """The first offset that is not acknowledged."""
+        """The offset after the last acknowledged record."""
 
     @property
     def promised_end(self) -> int:
-        """The first offset after all that is known to have been acknowledged.
+        """The offset after the last record known to have been acknowledged.
 
-        Above `end_offset` where acknowledged records cannot be read any more.
+        It is above `end_offset` if acknowledged records can no longer be read.
         """
 
     @property
     def stopped(self) -> str:
-        """Why the partition takes no appends; empty where it does."""
+        """Why the partition accepts no appends; empty: it does."""
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
-        """Append all of the batches, in order, or none. The caller waits for `done` in between."""
+        """Append all batches in order, or none. Wait for `done` before the next call."""
 
     def stop(self, reason: str, detail: str = "") -> None:
-        """Take no appends from now on.
+        """Accept no more appends.
 
         Parameters:
-            reason: for clients; it names no path.
-            detail: for the server's own log.
+            reason: for clients; contains no path.
+            detail: for the server's log.
         """
 
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
-        """Take no appends from now on, and end where reading failed. Blocks.
+        """Accept no more appends, and end the log where a read failed. Blocks.
 
         Parameters:
-            reason: why it cannot be read; clients get it, so it names no path.
-            offset: everything before it was read.
-            detail: for the log.
+            reason: why the rest cannot be read; for clients, so it contains no path.
+            offset: the first offset that could not be read.
+            detail: for the server's log.
         """
 
     async def flush(self) -> None:
-        """Return when everything acknowledged is on the disk.
+        """Wait until everything acknowledged is durable.
 
         Raises:
-            LogStoppedError: that cannot be had; the partition is stopped.
+            LogStoppedError: an fsync failed; the partition is stopped.
         """
 
     async def delete_records(self, before: int) -> None:
-        """Have the log start at an offset, durably. What it is before may be removed at any time.
+        """Move the start offset, durably. Records before it may be removed at any time.
 
         Raises:
-            OffsetRangeError: the log does not have the offset, nor ends there.
+            OffsetRangeError: the log does not have the offset, and does not end there.
             LogStoppedError: the partition is stopped.
-            OSError: it could not be made durable; nothing has changed.
+            OSError: the new start is not durable; nothing has changed.
         """
 
     async def retain(self, limit_offset: int, now_ms: int) -> int:
-        """Remove the oldest records that are past the topic's retention; how many segments went.
+        """Remove the oldest records past the topic's retention. Return the segments removed.
 
         Parameters:
-            limit_offset: nothing at or beyond it may go; a snapshot may need it.
+            limit_offset: keep this offset and all after it; a snapshot may need them.
             now_ms: the time, in ms since 1970.
         """
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds `offset` on; the last may be cut by the limit.
+        """Read from the batch that contains `offset`; the last batch may be cut by the limit.
 
-        At least one whole batch, whatever its size; nothing at the end of the log.
+        Returns at least one complete batch, whatever its size; nothing at the end of the log.
 
         Raises:
             OffsetRangeError: the log does not have the offset.
-            DamagedLogError: what stands there is not intact.
+            DamagedLogError: the bytes there are not intact.
         """
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:
-        """The first record with this timestamp (ms) or a later one."""
+        """Find the first record with this timestamp (ms since 1970) or a later one."""
 
     def read_batches(self, offset: int) -> Iterator[LoggedBatch]:
-        """All acknowledged batches from `offset` on, without their records; their CRCs checked.
+        """Read all acknowledged batches from `offset` on, without their records. Checks CRCs.
 
-        Blocking; for replay, in a thread.
+        Blocks; called by a replay, in a thread.
 
         Raises:
             DamagedLogError: a batch is not intact.
-            UnidentifiedBatchError: one of the writer does not name its producer.
+            UnidentifiedBatchError: a batch of the writer does not name its producer.
         """
 
 
-#: A batch of unknown outcome is not written any more after this time: it is
-#: longer than anything holds a request between here and the log.
+#: A batch with an unknown outcome is not appended any more after this time: nothing between this
+#: server and the log holds a request as long.
 LATE_MS: Final = 120_000
 
 
 class Forwarded(NamedTuple):
-    """What a log that others write to, too, made of a batch.
+    """The outcome of a batch that was sent to a log with other writers.
 
     Attributes:
-        code: Kafka's error code; 0: it is in the log, or there was no answer.
-        offset: of its first record; -1: it is not known to be in the log.
-        definite: whether it is certain that it is not in the log, and will not come into it.
-        reason: for a person.
+        code: Kafka's error code; 0: the batch is in the log, or there was no response.
+        offset: of its first record; -1: the batch is not known to be in the log.
+        definite: the batch is not in the log, and never will be.
+        reason: the error in words.
     """
 
     code: int
@@ -152,66 +153,65 @@ class Forwarded(NamedTuple):
 
 @runtime_checkable
 class ForwardingLog(PartitionLog, Protocol):
-    """A log that takes many appends at once, and that others write to, too."""
+    """A log that accepts many appends at once, and has other writers."""
 
     @property
     def producers_kept_ms(self) -> int:
-        """How long it recognises batches of a producer that has not written since; 0: not known."""
+        """How long it deduplicates for a producer that does not write, in ms; 0: unknown."""
 
     def send(self, producer: int, new: NewBatch, done: Callable[[Forwarded], None]) -> None:
         """Append a batch after all earlier ones of its producer.
 
         Parameters:
-            producer: its PID; 0: none.
-            new: the batch; its bytes stay as they are until `done` is called.
-            done: called with the response, on the event loop, perhaps before this returns.
+            producer: the PID; 0: none.
+            new: the batch; its bytes must not change until `done` is called.
+            done: called with the outcome, on the event loop, possibly before this returns.
         """
 
     @property
     def writer_ms(self) -> int:
-        """How long its writer may be used before the next takeover, in ms."""
+        """How long this server may be the writer before the next takeover, in ms."""
 
     async def take(self, doubt_ms: int) -> Writer:
-        """Take over as the partition's writer; a marker of it comes into the log soon.
+        """Take over as the partition's writer. The writer's marker is appended soon after.
 
         Former writers cannot append after the marker.
 
         Parameters:
-            doubt_ms: when the outcome of a batch that this server sent as the writer last was
-                unknown, in ms since 1970; 0: never.
+            doubt_ms: when this server last sent a batch as the writer and did not learn its
+                outcome, in ms since 1970; 0: never.
 
         Raises:
             NotOwnerError: another server owns the partition.
             NotAllowedError: this server may not write to it.
-            LogError: it could not be done now.
+            LogError: the takeover failed; it may be tried again.
         """
 
     async def current_writer(self) -> Writer | None:
         """Return the current writer; None: the log does not report it.
 
         Raises:
-            LogError: it cannot be asked.
+            LogError: the log cannot be reached.
         """
 
     async def owned(self) -> bool | None:
-        """Whether this server owns the partition, and always has since it started to serve.
+        """Return whether this server has owned the partition ever since it started to serve.
 
-        Returns:
-            None: there is no coordinator that names the owner.
+        None: no coordinator assigns owners.
 
         Raises:
-            LogError: it cannot be known now.
+            LogError: it is unknown now.
         """
 
     async def look(self) -> int:
-        """Ask again how far it goes: the first offset that is not acknowledged.
+        """Ask the log for the offset after the last acknowledged record.
 
         Raises:
-            LogError: it cannot be asked.
+            LogError: the log cannot be reached.
         """
 
     def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:
-        """The batches from one offset to another, some at a time.
+        """Read the batches from one offset to another, some at a time.
 
         Raises:
             LogError: they cannot be read.
@@ -219,66 +219,66 @@ class ForwardingLog(PartitionLog, Protocol):
 
 
 class LogStore(Protocol):
-    """All partitions' logs, and the topics they belong to. All methods block."""
+    """All topics and their partitions' logs. All methods block."""
 
     @property
     def made_by_others(self) -> bool:
-        """Whether others than this server create and delete topics."""
+        """Whether topics are created and deleted by others than this server."""
 
     @property
     def defaults(self) -> LogConfig:
-        """What the server was started with, for topics that have no settings of their own."""
+        """The log settings given at the server's start, for topics without own settings."""
 
     def topic_defaults(self) -> dict[str, str]:
-        """What was set for all topics while a server ran, by Kafka's names.
+        """Read the settings of all topics, by Kafka's names.
 
         Raises:
-            DataFolderError: it is damaged, or invalid here.
+            DataFolderError: they are damaged, or invalid here.
         """
 
     def save_topic_defaults(self, settings: dict[str, str]) -> None:
-        """Make what is set for all topics durable, in place of what was set before.
+        """Replace the settings of all topics, durably.
 
         Raises:
-            OSError: it is not.
+            OSError: they are not stored.
         """
 
     def topics(self) -> list[Topic]:
-        """The topics there are, and can be read."""
+        """Return the topics that can be read."""
 
     def awaited(self) -> list[Topic]:
-        """Those that there are besides, and that cannot be read yet; as of the last `topics`."""
+        """Return the topics that could not be read yet at the last call of `topics`."""
 
     def save_topic(self, topic: Topic) -> None:
-        """Make a topic, or its new definition, durable; its settings hold from now on.
+        """Store a topic or its new definition durably; its settings apply at once.
 
         Raises:
-            OSError: it is not.
+            OSError: it is not stored.
         """
 
     def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic durably, then its logs; the next start removes what a crash leaves.
+        """Delete a topic durably, then its logs; after a crash the next start removes the rest.
 
         Raises:
-            OSError: the topic is still there.
+            OSError: the topic still exists.
         """
 
     def open_partition(self, topic: Topic, partition: int, recovery_offset: int) -> PartitionLog:
-        """Open a partition's log; the folder is made where it is missing.
+        """Open a partition's log; create its folder if it is missing.
 
         Parameters:
             topic: the definition.
-            partition: the number.
-            recovery_offset: up to here the log was durable and intact (a snapshot's vector).
+            partition: the partition's number.
+            recovery_offset: the log is durable and intact up to here (by a snapshot's vector).
         """
 
     def check_owned(self) -> None:
-        """Make sure that no other server has served these logs since this one started to.
+        """Check that no other server has served these logs since this server started to.
 
         Raises:
             NotOwnerError: another server has.
-            LogError: it cannot be known now.
+            LogError: it is unknown now.
         """
 
     def close(self) -> None:
-        """Close all logs, and note that it was done properly."""
+        """Close all logs, and record that the stop was clean."""

@@ -1,1 +1,1 @@
-"""Metrics, log lines that repeat, and how late the event loop is."""
+"""Metrics, repeated log lines, and the lag of the event loop."""

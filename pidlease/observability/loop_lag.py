@@ -1,4 +1,4 @@
-"""The lag of the event loop: everything else waits as long."""
+"""Measures the lag of the event loop: how late its timers run."""
 
 import asyncio
 import time
@@ -9,13 +9,13 @@ from pidlease.observability.histogram import LAG_SECONDS, Histogram
 
 
 class LoopLag:
-    """Measures the lag from time to time, between start and stop.
+    """Measures the lag periodically, between start and stop.
 
     Parameters:
-        every_seconds: how often to measure.
+        every_seconds: the time between measurements.
 
     Attributes:
-        histogram: of all measurements.
+        histogram: all measurements, in seconds.
         longest: the longest lag, in seconds.
     """
 
@@ -34,7 +34,7 @@ class LoopLag:
 
     def start(self) -> None:
         """Begin to measure."""
-        self._task = asyncio.create_task(self._look())
+        self._task = asyncio.create_task(self._measure())
 
     async def stop(self) -> None:
         """Stop measuring."""
@@ -43,7 +43,7 @@ class LoopLag:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _look(self) -> None:
+    async def _measure(self) -> None:
         while True:
             due = time.monotonic() + self._every
             await asyncio.sleep(self._every)

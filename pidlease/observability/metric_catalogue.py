@@ -1,8 +1,8 @@
-"""Every metric, once: name, kind, labels and meaning; docs/metrics.md says the same.
+"""Every metric, once: name, kind, labels and meaning. docs/metrics.md lists the same metrics.
 
-Components keep plain numbers, which become samples at a scrape: the hot path pays an addition for a
-counter, and a search among fourteen bounds for a histogram. No PID is ever a label; topics beyond a
-limit share one.
+Components keep plain numbers, which become samples at a scrape: on the hot path, a counter costs an
+addition, and a histogram a search among fourteen bounds. A PID is never a label; topics beyond a
+limit share one label value.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from typing_extensions import override
 from pidlease.observability.histogram import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
-#: Values of a metric by the values of its labels.
+#: Label values, and the metric's value for them.
 Rows = Iterable[tuple[tuple[str, ...], float]]
 
 
@@ -28,10 +28,10 @@ class Definition(NamedTuple):
     """One metric.
 
     Attributes:
-        kind: Prometheus's type.
-        name: without the suffix of the exposition (_total of a counter).
+        kind: Prometheus's metric type.
+        name: without the exposition's suffix (`_total` of a counter).
         text: the help text.
-        labels: the names of the labels.
+        labels: the labels' names.
     """
 
     kind: Kind
@@ -41,15 +41,15 @@ class Definition(NamedTuple):
 
     @property
     def exposed(self) -> str:
-        """The name in queries."""
+        """The metric's name in queries."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
     def of(self, value: float) -> Metric:
-        """Make the only sample of a metric without labels."""
+        """Return the metric with one sample, without labels."""
         return self.rows([((), value)])
 
     def rows(self, values: Rows) -> Metric:
-        """Make a sample for each value; label values are in the order of `labels`."""
+        """Return the metric with a sample for each row; label values in the order of `labels`."""
         kind = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         family = kind(self.name, self.text, labels=self.labels)
         for labels, value in values:
@@ -57,14 +57,14 @@ class Definition(NamedTuple):
         return family
 
     def histograms(self, values: Mapping[tuple[str, ...], Histogram]) -> Metric:
-        """Make the samples of histograms by the values of their labels."""
+        """Return the metric with a histogram for each combination of label values."""
         family = HistogramMetricFamily(self.name, self.text, labels=self.labels)
         for labels, each in values.items():
             family.add_metric(labels, _buckets(each), each.total)
         return family
 
     def histogram(self, one: Histogram) -> Metric:
-        """Make the samples of the only histogram of a metric without labels."""
+        """Return the metric with one histogram, without labels."""
         return self.histograms({(): one})
 
 
@@ -80,8 +80,8 @@ CATALOGUE: Final[dict[str, Definition]] = {}
 def _define(kind: Kind, name: str, text: str, *labels: str) -> Definition:
     if name in CATALOGUE:
         raise ValueError(f"two metrics are called {name}")
-    found = CATALOGUE[name] = Definition(kind, name, text, labels)
-    return found
+    definition = CATALOGUE[name] = Definition(kind, name, text, labels)
+    return definition
 
 
 class Source(Protocol):
@@ -92,11 +92,7 @@ class Source(Protocol):
 
 
 class PidleaseCollector(Collector):
-    """Collects the metrics of all sources at each scrape.
-
-    Parameters:
-        sources: the sources.
-    """
+    """Collects the metrics of all sources at each scrape."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._sources: Final = list(sources)
@@ -112,7 +108,7 @@ class PidleaseCollector(Collector):
 BUILD_INFO = _define(
     "gauge",
     "pidlease_build_info",
-    "1, with the versions and the log that run.",
+    "1, labelled with the versions and the backend.",
     "version",
     "python",
     "log",
@@ -327,10 +323,16 @@ _OF_COPIERS: Final = {
 COPY: Final = {
     field: _define("counter", f"pidlease_copy_{field}", text) for field, text in _OF_COPIERS.items()
 }
-_PLACE: Final = ("topic", "partition")
-COPY_LAG = _define("gauge", "pidlease_copy_lag", "Records of the source not copied yet.", *_PLACE)
+_TOPIC_PARTITION: Final = ("topic", "partition")
+
+COPY_LAG = _define(
+    "gauge", "pidlease_copy_lag", "Records of the source not copied yet.", *_TOPIC_PARTITION
+)
 COPY_OFFSET = _define(
-    "gauge", "pidlease_copy_offset", "Offset of the next record to copy from the source.", *_PLACE
+    "gauge",
+    "pidlease_copy_offset",
+    "Offset of the next record to copy from the source.",
+    *_TOPIC_PARTITION,
 )
 
 # ---------------------------------------------------------------------- Spark's sink
@@ -346,13 +348,21 @@ SPARK_SECONDS = _define(
 SPARK_RATE = _define(
     "gauge", "pidlease_spark_rows_per_second", "Rows per second of the last micro-batch."
 )
-SPARK_LAG = _define("gauge", "pidlease_spark_lag", "Records of the source not read yet.", *_PLACE)
+SPARK_LAG = _define(
+    "gauge", "pidlease_spark_lag", "Records of the source not read yet.", *_TOPIC_PARTITION
+)
 SPARK_SENT = _define(
-    "counter", "pidlease_spark_sent", "Rows at the destination, duplicates included.", *_PLACE
+    "counter",
+    "pidlease_spark_sent",
+    "Rows at the destination, duplicates included.",
+    *_TOPIC_PARTITION,
 )
 SPARK_DUPLICATES = _define(
-    "counter", "pidlease_spark_duplicates", "Rows that were at the destination already.", *_PLACE
+    "counter",
+    "pidlease_spark_duplicates",
+    "Rows that were at the destination already.",
+    *_TOPIC_PARTITION,
 )
 SPARK_HIGH = _define(
-    "gauge", "pidlease_spark_high", "Highest sequence number at the destination.", *_PLACE
+    "gauge", "pidlease_spark_high", "Highest sequence number at the destination.", *_TOPIC_PARTITION
 )

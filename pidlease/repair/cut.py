@@ -1,13 +1,13 @@
-"""Cutting a partition where its damage begins, after what is cut was kept aside.
+"""Cuts a partition's log where its damage begins, after a copy of the rest was stored.
 
-In this order; a crash between any two steps leaves a partition that a start still stops, or one
-that is cut:
+After a crash between any two of these steps, the partition is either still stopped by the next
+start, or cut:
 
-    1. what is cut is copied, with a report, and is durable under its name
-    2. a snapshot with the state at the cut takes the place of those that lie beyond it
-    3. the log's start is lowered where it lies beyond the cut
-    4. later segments are removed, the newest first; the damaged one is truncated
-    5. the durable mark is lowered to the cut
+    1. copy the rest and a report to a folder, durably
+    2. replace the snapshots that are beyond the cut by one with the state at the cut
+    3. lower the log's start offset, if it is beyond the cut
+    4. remove later segments, the newest first; truncate the damaged one
+    5. lower the durable mark to the cut
 """
 
 import json
@@ -37,34 +37,34 @@ from pidlease.storage.snapshots import (
     SnapshotStore,
     TopicPartition,
 )
-from pidlease.verify.verify_report import CannotLookError
+from pidlease.verify.verify_report import UnusableDirectoryError
 
-#: The folder in a data directory for what was cut.
+#: The folder in a data directory for the bytes cut off.
 REPAIR_NAME: Final = "repair"
 REPORT_NAME: Final = "report.json"
 _CHUNK_BYTES: Final = 1 << 20
 
 
 def cut(files: Files, found: Survey, damaged: DamagedPartition, now_ms: int) -> Path:
-    """Cut a partition; the folder with what was cut. The caller has the directory's lock.
+    """Cut a partition, and return the folder with the bytes cut off. Hold the directory's lock.
 
     Parameters:
         files: the file system.
-        found: what was found since the lock was taken.
+        found: a survey made after the lock was taken.
         damaged: one of its partitions.
         now_ms: the time, in ms since 1970.
 
     Raises:
-        CannotLookError: it cannot be cut.
-        OSError: it was not done to its end; doing it again is safe.
+        UnusableDirectoryError: the partition cannot be cut.
+        OSError: the cut is incomplete; repeating it is safe.
     """
     losses, view = damaged.losses, damaged.damage.view
     if losses is None or view is None:
-        raise CannotLookError(f"{damaged.name} cannot be cut: {damaged.reason}")
+        raise UnusableDirectoryError(f"{damaged.name} cannot be cut: {damaged.reason}")
     store = SnapshotStore(files, found.root / "snapshots", names=found.names)
     kept = _keep(files, found, damaged, view)
     _replace_snapshots(store, losses, now_ms)
-    files.fsync_folder(found.root / "snapshots")  # those that were removed must not come back
+    files.fsync_folder(found.root / "snapshots")  # removed snapshots must not come back
     _lower_start(files, damaged.folder, view.end_offset)
     _cut_segments(files, damaged.folder, view)
     if DurableMark(files, damaged.folder).read() > view.end_offset:
@@ -72,11 +72,11 @@ def cut(files: Files, found: Survey, damaged: DamagedPartition, now_ms: int) -> 
     return kept
 
 
-# ---------------------------------------------------------------------- keeping
+# ---------------------------------------------------------------------- the copy
 
 
 def _keep(files: Files, found: Survey, damaged: DamagedPartition, view: LogView) -> Path:
-    """Copy what is cut, with a report, into a folder of its own."""
+    """Copy all that is cut, with a report, into a folder of its own."""
     repair = found.root / REPAIR_NAME
     make_durable_folder(files, repair)
     sweep_asides(files, repair)
@@ -104,14 +104,14 @@ def _folder_name(number: int) -> str:
 def _snapshot_files(
     files: Files, found: Survey, damaged: DamagedPartition
 ) -> list[tuple[str, Path]]:
-    """The files of the snapshots that lie beyond the cut."""
+    """Return the files of the snapshots beyond the cut."""
     numbers = damaged.losses.snapshots if damaged.losses is not None else []
     folders = (found.root / "snapshots" / f"snapshot-{number:012d}" for number in numbers)
     return [(folder.name, folder / name) for folder in folders for name in files.list(folder)]
 
 
 def _copy(files: Files, source: Path, target: Path) -> None:
-    """Copy a file, durably but for its name."""
+    """Copy a file; its content is durable, its name is not yet."""
     read = files.open_readonly(source)
     try:
         written = files.open(target, create=True)
@@ -128,14 +128,14 @@ def _copy(files: Files, source: Path, target: Path) -> None:
         read.close()
 
 
-# ---------------------------------------------------------------------- cutting
+# ---------------------------------------------------------------------- the cut
 
 
 def _replace_snapshots(store: SnapshotStore, losses: Losses, now_ms: int) -> None:
-    """Have the newest snapshot say what is true after the cut, and remove those beyond it.
+    """Write a snapshot with the state at the cut, and remove those beyond the cut.
 
-    Without a new one, a start would have to do without all of them, and what they know of the
-    other partitions would be lost.
+    Without the new one, the next start could use none of them, and the states of the other
+    partitions would be lost.
     """
     name, cut = losses.rows.partition, losses.rows.next_offset
     numbers = store.numbers()
@@ -147,10 +147,9 @@ def _replace_snapshots(store: SnapshotStore, losses: Losses, now_ms: int) -> Non
             newest = store.load(number)
         except SnapshotError:
             continue
-        places = newest.manifest.places
         rows = [
-            losses.rows if each == name else PartitionRows(each, *place, newest.producers[each])
-            for each, place in places.items()
+            losses.rows if each == name else PartitionRows(each, *entry, newest.producers[each])
+            for each, entry in newest.manifest.offset_vector.items()
         ]
         store.write(now_ms, rows, newest.leases)
         break
@@ -161,23 +160,23 @@ def _replace_snapshots(store: SnapshotStore, losses: Losses, now_ms: int) -> Non
 
 def _is_beyond(store: SnapshotStore, number: int, name: TopicPartition, cut: int) -> bool:
     try:
-        place = store.manifest(number).places.get(name)
+        entry = store.manifest(number).offset_vector.get(name)
     except SnapshotError:
-        return False  # a start skips it, too
-    return place is not None and place.next_offset > cut
+        return False  # the next start skips it
+    return entry is not None and entry.next_offset > cut
 
 
 def _lower_start(files: Files, folder: Path, cut: int) -> None:
     try:
         start = read_log_start(files, folder)
     except DamagedLogError:
-        return  # cannot be: then there was no place to cut
+        return  # impossible: such a partition has no offset to cut at
     if start > cut:
         write_log_start(files, folder, cut)
 
 
 def _cut_segments(files: Files, folder: Path, view: LogView) -> None:
-    """Leave nothing after the end of a view, and build the last indexes again."""
+    """Remove everything after the end of a view, and rebuild the last indexes."""
     last = SegmentFiles(files, folder, view.segments[-1].base_offset)
     for segment in reversed(segments_of(files, folder)):
         if segment.base_offset > last.base_offset:

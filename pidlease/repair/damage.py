@@ -1,4 +1,4 @@
-"""The first damage of a partition's log, by the rules of a start."""
+"""Finds the first damage of a partition's log, by the rules of a start."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -13,15 +13,15 @@ from pidlease.storage.files import Files, OpenFile
 
 
 class Damage(NamedTuple):
-    """The first place where a log is not what was acknowledged.
+    """The first position where a log is not what was acknowledged.
 
     Attributes:
         path: the file.
         position: where the damage begins, in bytes.
-        offset: everything before it is intact; a cut makes it the log's end.
-        reason: in words.
-        view: the log up to there; None: there is no place to cut.
-        promised_end: the log was acknowledged up to here at least, as the files beside it say.
+        offset: everything before it is intact; after a cut it is the log's end.
+        reason: the damage in words.
+        view: the intact part; None: the log cannot be cut.
+        promised_end: the log was acknowledged at least up to here, by the mark and the log start.
     """
 
     path: Path
@@ -33,27 +33,29 @@ class Damage(NamedTuple):
 
 
 def segments_of(files: Files, folder: Path) -> list[SegmentFiles]:
-    """The segments of a partition, oldest first."""
+    """Return the segments of a partition, oldest first."""
     bases = (base_offset_of(name) for name in files.list(folder))
     return [SegmentFiles(files, folder, base) for base in sorted(b for b in bases if b is not None)]
 
 
 def find_damage(files: Files, folder: Path, recovery_offset: int, *, clean: bool) -> Damage | None:
-    """The first damage; None: the log is whole. A torn tail, never acknowledged, is no damage.
+    """Find the first damage; None: there is none.
+
+    A torn tail is no damage: it was never acknowledged.
 
     Parameters:
         files: the file system.
-        folder: the partition's.
-        recovery_offset: what the newest snapshot has is durable: it cannot be torn.
-        clean: whether the log was closed properly.
+        folder: the partition's folder.
+        recovery_offset: from the newest snapshot; the log before it is durable, so not torn.
+        clean: whether the last process stopped cleanly.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the log cannot be read.
     """
     segments = segments_of(files, folder)
     durable = DurableMark(files, folder).read()
     if not segments:
-        return None  # nothing was ever written; or all is gone, which no cut makes up for
+        return None  # nothing was ever written, or everything is lost: a cut would not help
     try:
         start = read_log_start(files, folder)
     except DamagedLogError as error:
@@ -73,7 +75,7 @@ def find_damage(files: Files, folder: Path, recovery_offset: int, *, clean: bool
 def _first_broken(
     segments: list[SegmentFiles], recovery_offset: int, *, clean: bool
 ) -> Damage | LogView:
-    """Where a batch is not intact, or does not follow the one before; the whole log if none is."""
+    """Find a batch that is broken or does not follow the previous one; else the whole log."""
     view = LogView((segments[0],), segments[0].base_offset, 0)
     for number, segment in enumerate(segments):
         path, expected = segment.path(LOG_SUFFIX), view.end_offset
@@ -95,7 +97,7 @@ def _first_broken(
 def _intact_part(
     log: OpenFile, segments: tuple[SegmentFiles, ...]
 ) -> tuple[LogView, BrokenBatchError | None]:
-    """The log up to what is broken in its last segment, and what that is."""
+    """Return the log up to a broken batch in the last segment, and the error."""
     end, size = segments[-1].base_offset, 0
     try:
         for batch in scan(log, 0, log.size(), end):

@@ -1,4 +1,4 @@
-"""What a cut takes away: batches after the damage, and what they and snapshots say of producers."""
+"""Finds what a cut loses: batches after the damage, and the states of their producers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,12 +24,12 @@ from pidlease.storage.files import Files
 from pidlease.storage.snapshots import PartitionRows, Snapshot, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
-#: Ranges of sequences of one producer that are listed.
+#: The most ranges of sequence numbers listed for one producer.
 _RANGES_MAX: Final = 100
 
 
 class Sequences(NamedTuple):
-    """Sequences that intact batches after the damage hold."""
+    """The sequence numbers of intact batches after the damage."""
 
     generation: int
     first: int
@@ -41,13 +41,13 @@ class ProducerLoss:
     """What one producer loses.
 
     Attributes:
-        pid: its PID, or what stands for its producer id.
-        name: that the PID is bound to, or the producer id; empty: none.
-        kept: its state at the cut; None: none of its batches are before it.
-        generation: the highest that is known beyond the cut; -1: only damaged bytes could show it.
-        high: the highest sequence that is known there, in that generation.
-        records: of it, in intact batches after the damage.
-        ranges: their sequences, at most `_RANGES_MAX`.
+        pid: its PID, or the stand-in PID of its producer id.
+        name: the name that the PID is bound to, or the producer id; empty: none.
+        kept: its state at the cut; None: all its batches are beyond the cut.
+        generation: the highest one beyond the cut; -1: all its batches there are damaged.
+        high: the highest sequence number of that generation beyond the cut.
+        records: how many records are in its intact batches after the damage.
+        ranges: their sequence numbers, at most `_RANGES_MAX` ranges.
     """
 
     pid: int
@@ -59,26 +59,26 @@ class ProducerLoss:
     ranges: list[Sequences] = field(default_factory=list)
 
     def saw(self, generation: int, high: int) -> None:
-        """Take note of a state beyond the cut."""
+        """Note a state beyond the cut."""
         self.generation, self.high = max((self.generation, self.high), (generation, high))
 
     @property
     def policy(self) -> str:
-        """Of the PID, in lower case."""
+        """The PID's policy, in lower case."""
         policy = policy_of(self.pid)
         return "" if policy is None else policy.name.lower()
 
 
 @dataclass(slots=True)
 class Readable:
-    """Intact batches after the damage.
+    """The intact batches after the damage.
 
     Attributes:
         batches: how many.
-        records: how many they hold.
-        bytes: how many they take.
-        first_offset: of the first; -1: there are none.
-        end_offset: after the last; -1: there are none.
+        records: how many.
+        bytes: their size.
+        first_offset: of the first batch; -1: there is none.
+        end_offset: after the last batch; -1: there is none.
     """
 
     batches: int = 0
@@ -92,11 +92,11 @@ class Losses(NamedTuple):
     """What a cut takes away from a partition.
 
     Attributes:
-        rows: the state of its producers at the cut.
-        promised_end: the log was acknowledged up to here at least.
-        readable: what is intact after the damage.
-        producers: by PID, those that lose something.
-        snapshots: numbers of the snapshots that lie beyond the cut.
+        rows: the producers' states at the cut.
+        promised_end: the log was acknowledged at least up to here.
+        readable: the intact batches after the damage.
+        producers: those that lose something, in the order of their PIDs.
+        snapshots: the numbers of the snapshots beyond the cut.
     """
 
     rows: PartitionRows
@@ -108,13 +108,13 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the state of producers is read with.
+    """The parts needed to restore the producers' states.
 
     Attributes:
         files: the file system.
         names: the producer ids of policy epoch.
-        bound: names by the PIDs that they are bound to.
-        snapshots: all that are intact, newest first.
+        bound: the producers' names by their PIDs.
+        snapshots: all intact snapshots, newest first.
         now_ms: the time, in ms since 1970.
     """
 
@@ -126,27 +126,27 @@ class Context:
 
 
 def find_losses(context: Context, topic: Topic, number: int, damage: Damage) -> Losses:
-    """Find out what a cut at the damage takes away.
+    """Find what a cut at the damage takes away.
 
     Raises:
-        LogError: what is before the damage cannot be read.
-        OSError: the same.
+        LogError: the log before the damage cannot be read, or cannot be cut.
+        OSError: a file cannot be read.
     """
     if damage.view is None:
-        raise LogError(f"{damage.path}: there is no place to cut")
+        raise LogError(f"{damage.path}: the log cannot be cut")
     name = TopicPartition(topic.name, number)
     cut = damage.view.end_offset
     of_it = [each for each in context.snapshots if _is_of(each, name, topic)]
-    beyond = [each for each in of_it if each.manifest.places[name].next_offset > cut]
+    beyond = [each for each in of_it if each.manifest.offset_vector[name].next_offset > cut]
     before = next((each for each in of_it if each not in beyond), None)
     known = _state_at(context, topic, name, damage.view, before)
-    found: dict[int, ProducerLoss] = {}
+    by_pid: dict[int, ProducerLoss] = {}
 
     def loss(pid: int) -> ProducerLoss:
-        if pid not in found:
-            called = context.names.name(pid) or context.bound.get(pid, "")
-            found[pid] = ProducerLoss(pid, called, known.producer(pid))
-        return found[pid]
+        if pid not in by_pid:
+            name_of_pid = context.names.name(pid) or context.bound.get(pid, "")
+            by_pid[pid] = ProducerLoss(pid, name_of_pid, known.producer(pid))
+        return by_pid[pid]
 
     readable, promised = Readable(), damage.promised_end
     for batch in _after(context.files, damage.view):
@@ -159,34 +159,34 @@ def find_losses(context: Context, topic: Topic, number: int, damage: Damage) -> 
             each.saw(sequences.generation, sequences.last)
             _extend(each.ranges, sequences)
     for snapshot in beyond:
-        place = snapshot.manifest.places[name]
-        promised = max(promised, place.next_offset)
+        entry = snapshot.manifest.offset_vector[name]
+        promised = max(promised, entry.next_offset)
         state = ProducerTable(name, topic, context.names, 0)
-        state.restore(snapshot.producers[name], place.next_offset, place.hole_ms)
+        state.restore(snapshot.producers[name], entry.next_offset, entry.hole_ms)
         for pid, row in state.described_producers():
             kept = known.producer(pid)
             if kept is None or (kept.generation, kept.high) < (row.generation, row.high):
                 loss(pid).saw(row.generation, row.high)
     promised = max(promised, readable.end_offset)
     numbers = [each.manifest.number for each in beyond]
-    losses = [found[pid] for pid in sorted(found)]
+    losses = [by_pid[pid] for pid in sorted(by_pid)]
     return Losses(known.rows(), promised, readable, losses, numbers)
 
 
 def _is_of(snapshot: Snapshot, name: TopicPartition, topic: Topic) -> bool:
-    place = snapshot.manifest.places.get(name)
-    return place is not None and place.topic_id == topic.topic_id
+    entry = snapshot.manifest.offset_vector.get(name)
+    return entry is not None and entry.topic_id == topic.topic_id
 
 
 def _state_at(
     context: Context, topic: Topic, name: TopicPartition, view: LogView, before: Snapshot | None
 ) -> ProducerTable:
-    """The state of producers at the end of the intact part, as a start folds it."""
+    """Return the producers' states at the end of the intact part, as a start restores them."""
     known = ProducerTable(name, topic, context.names, 0)
     rows = None
     if before is not None:
-        place = before.manifest.places[name]
-        rows = PartitionRows(name, *place, before.producers[name])
+        entry = before.manifest.offset_vector[name]
+        rows = PartitionRows(name, *entry, before.producers[name])
     begin_at(known, view.kept_offset, rows, context.now_ms)
     if known.next_offset < view.end_offset:
         scanned = view.scan(known.next_offset)
@@ -195,7 +195,7 @@ def _state_at(
 
 
 def _after(files: Files, view: LogView) -> Iterator[ScannedBatch]:
-    """The intact batches beyond the end of a view."""
+    """Yield the intact batches beyond the end of a view."""
     damaged = view.segments[-1]
     position, expected = view.last_size, view.end_offset
     for segment in segments_of(files, damaged.folder):
@@ -220,15 +220,15 @@ def _count(readable: Readable, batch: ScannedBatch) -> None:
 
 
 def _identity(batch: ScannedBatch, names: ProducerNames) -> tuple[int, Sequences] | None:
-    """Which producer sent a batch, and its sequences; None: no producer that is known by an id."""
+    """Return the PID and sequence numbers of a batch; None: its producer is unknown."""
     try:
         read: LoggedBatch = logged(batch.header, batch.data)
     except LogError:
-        return None  # it is counted; its producer is unknown
-    found = identity_of(read, names)
-    if found is None:
         return None
-    pid, (generation, first, last, *_) = found
+    identified = identity_of(read, names)
+    if identified is None:
+        return None
+    pid, (generation, first, last, *_) = identified
     return pid, Sequences(generation, first, last)
 
 
@@ -241,7 +241,7 @@ def _extend(ranges: list[Sequences], more: Sequences) -> None:
 
 
 def parts_of(folder: Path, view: LogView) -> list[Path]:
-    """The files of a partition that a cut changes, its indexes aside."""
+    """Return the files of a partition that a cut changes, without its indexes."""
     files = view.segments[-1].files
     cut = view.segments[-1].base_offset
     logs = [each.path(LOG_SUFFIX) for each in segments_of(files, folder) if each.base_offset >= cut]

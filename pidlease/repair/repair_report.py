@@ -1,20 +1,20 @@
-"""The report of a repair, as JSON: shown before a cut, and kept beside the bytes that were cut."""
+"""The report of a repair, as JSON: shown before a cut, and stored with the bytes cut off."""
 
 from typing import Any, Final
 
 from pidlease.repair.losses import Losses, ProducerLoss
 from pidlease.repair.survey import DamagedPartition, Survey
 
-#: Producers and groups that are listed of a partition; the counts are of all.
+#: The most producers and groups listed for a partition; the counts include all.
 _LISTED: Final = 10_000
 
 
 def describe(found: Survey, kept: dict[str, str] | None = None) -> dict[str, Any]:
-    """A survey as JSON.
+    """Return a survey as JSON.
 
     Parameters:
-        found: what was found.
-        kept: of partitions that were cut, by name, the folder with what was cut.
+        found: the survey.
+        kept: partition name -> the folder with the bytes that were cut off.
     """
     kept = kept or {}
     return {
@@ -29,7 +29,7 @@ def describe(found: Survey, kept: dict[str, str] | None = None) -> dict[str, Any
 
 
 def describe_partition(found: Survey, each: DamagedPartition) -> dict[str, Any]:
-    """One damaged partition as JSON."""
+    """Return one damaged partition as JSON."""
     damage, losses = each.damage, each.losses
     report: dict[str, Any] = {
         "topic": each.topic.name,

@@ -1,4 +1,4 @@
-"""A data directory's damaged partitions, and what a cut of each takes away."""
+"""Finds a data directory's damaged partitions, and what a cut of each would lose."""
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -19,11 +19,11 @@ from pidlease.storage.offsets.offset_table import OffsetTable
 from pidlease.storage.snapshots import Snapshot, SnapshotError, SnapshotStore, TopicPartition
 from pidlease.storage.topics.topic_store import Topic, TopicStore
 from pidlease.verify.read_only_files import ReadOnlyFiles
-from pidlease.verify.verify_report import CannotLookError
+from pidlease.verify.verify_report import UnusableDirectoryError
 
 
 class GroupLoss(NamedTuple):
-    """A consumer group that has committed an offset beyond a cut."""
+    """A consumer group with a committed offset beyond a cut."""
 
     group: str
     offset: int
@@ -31,16 +31,16 @@ class GroupLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DamagedPartition:
-    """A partition that is damaged.
+    """A damaged partition.
 
     Attributes:
         topic: its topic's definition.
-        number: the partition's.
-        folder: of its segments.
-        damage: the first.
-        losses: what a cut there takes away; None: it cannot be cut.
-        groups: those that have committed offsets beyond the cut.
-        reason: why it cannot be cut; empty where it can.
+        number: the partition's number.
+        folder: its segments' folder.
+        damage: the first damage.
+        losses: what a cut there would lose; None: it cannot be cut.
+        groups: groups with committed offsets beyond the cut.
+        reason: why it cannot be cut; empty: it can.
     """
 
     topic: Topic
@@ -53,19 +53,19 @@ class DamagedPartition:
 
     @property
     def name(self) -> TopicPartition:
-        """Topic and number."""
+        """The partition."""
         return TopicPartition(self.topic.name, self.number)
 
 
 class Survey(NamedTuple):
-    """What was found in a data directory.
+    """The damaged partitions of a data directory.
 
     Attributes:
         root: the directory.
-        clean: whether the last stop was a proper one.
-        names: the producer ids of policy epoch, as the losses have them.
-        looked_at: how many partitions.
-        damaged: those that are damaged.
+        clean: whether the last process stopped cleanly.
+        names: the producer ids of policy epoch in the losses.
+        looked_at: how many partitions were checked.
+        damaged: the damaged ones.
     """
 
     root: Path
@@ -82,27 +82,29 @@ def survey(
     wanted: Collection[TopicPartition] = (),
     advance: Callable[[], None] = lambda: None,
 ) -> Survey:
-    """Look for damaged partitions. Nothing is changed; the caller keeps servers out.
+    """Find damaged partitions, without changing anything. Keep servers out meanwhile.
 
     Parameters:
         files: the file system.
         root: the data directory.
         now_ms: the time, in ms since 1970.
-        wanted: the partitions to look at; empty: all.
+        wanted: the partitions to check; empty: all.
         advance: called after each partition.
 
     Raises:
-        CannotLookError: it is no data directory, or cannot be read, or has no such partition.
+        UnusableDirectoryError: it is no data directory, is unreadable, or lacks a wanted partition.
     """
     files = ReadOnlyFiles(files)
     if not files.exists(root / "meta.json"):
-        raise CannotLookError(f"{root} is no data directory of pidlease")
+        raise UnusableDirectoryError(f"{root} is no data directory of pidlease")
     names = ProducerNames()
     try:
         topics = {topic.name: topic for topic in TopicStore(files, root / "topics").load()}
         for name in wanted:
             if name.topic not in topics or not 0 <= name.partition < topics[name.topic].partitions:
-                raise CannotLookError(f"{root} has no partition {name.topic}/{name.partition}")
+                raise UnusableDirectoryError(
+                    f"{root} has no partition {name.topic}/{name.partition}"
+                )
         snapshots = _snapshots(SnapshotStore(files, root / "snapshots", names=names))
         context = Context(files, names, _bound(files, root), snapshots, now_ms)
         clean = files.exists(root / "clean-stop")
@@ -114,24 +116,24 @@ def survey(
                 name = TopicPartition(topic.name, number)
                 if wanted and name not in wanted:
                     continue
-                found = _look(context, root, topic, number, clean=clean)
-                if found is not None:
-                    found.groups.extend(_groups(committed, found))
-                    damaged.append(found)
+                each = _check(context, root, topic, number, clean=clean)
+                if each is not None:
+                    each.groups.extend(_groups(committed, each))
+                    damaged.append(each)
                 looked_at += 1
                 advance()
     except (OSError, DataFolderError, LogError) as error:
-        raise CannotLookError(f"{root} cannot be read: {error}") from error
+        raise UnusableDirectoryError(f"{root} cannot be read: {error}") from error
     return Survey(root, clean, names, looked_at, damaged)
 
 
-def _look(
+def _check(
     context: Context, root: Path, topic: Topic, number: int, *, clean: bool
 ) -> DamagedPartition | None:
     folder = root / "logs" / f"{topic.name}-{number}"
     name = TopicPartition(topic.name, number)
-    place = context.snapshots[0].manifest.places.get(name) if context.snapshots else None
-    known = place.next_offset if place and place.topic_id == topic.topic_id else 0
+    entry = context.snapshots[0].manifest.offset_vector.get(name) if context.snapshots else None
+    known = entry.next_offset if entry and entry.topic_id == topic.topic_id else 0
     damage = find_damage(context.files, folder, known, clean=clean)
     if damage is None:
         return None
@@ -146,16 +148,16 @@ def _look(
 
 
 def _snapshots(store: SnapshotStore) -> list[Snapshot]:
-    """All that are intact, newest first."""
-    found = []
+    """Load all intact snapshots, newest first."""
+    snapshots = []
     for number in store.numbers():
-        with suppress(SnapshotError):  # `verify` says so, and a start skips it, too
-            found.append(store.load(number))
-    return found
+        with suppress(SnapshotError):  # `verify` reports it, and a start skips it
+            snapshots.append(store.load(number))
+    return snapshots
 
 
 def _bound(files: Files, root: Path) -> dict[int, str]:
-    """Names of producers by the PIDs that they are bound to, as far as the file is intact."""
+    """Return the names of producers by their PIDs, as far as the file is intact."""
     path = root / "sequence" / "names"
     if not files.exists(path):
         return {}
@@ -166,7 +168,7 @@ def _bound(files: Files, root: Path) -> dict[int, str]:
 
 
 def _committed(files: Files, root: Path) -> OffsetTable:
-    """The committed offsets, as far as the journal is intact."""
+    """Return the committed offsets, as far as the journal is intact."""
     table = OffsetTable()
     path = root / "groups" / JOURNAL_NAME
     if not files.exists(path):

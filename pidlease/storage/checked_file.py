@@ -1,6 +1,6 @@
-"""A small file of checked lines that is written anew as a whole with each change.
+"""A small file of checked lines. Each change rewrites it.
 
-It is written aside, so no crash leaves a part of it: a line that is not intact is damage.
+A rewrite replaces the file atomically, so a crash leaves no torn line: a bad line is damage.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ class CheckedFile:
 
     Parameters:
         files: the file system.
-        path: the file; it is made with the first change.
+        path: the file; the first change creates it.
     """
 
     def __init__(self, files: Files, path: Path) -> None:
@@ -24,10 +24,10 @@ class CheckedFile:
         self._path: Final = path
 
     def rows(self) -> list[dict[str, Any]]:
-        """What its lines say; nothing where there is no file.
+        """Return the lines' fields; none if there is no file.
 
         Raises:
-            OSError: it cannot be read, or is damaged; with its path.
+            OSError: the file cannot be read, or is damaged; the message has its path.
         """
         try:
             if not self._files.exists(self._path):
@@ -35,21 +35,21 @@ class CheckedFile:
             content = read_file(self._files, self._path)
         except OSError as error:
             raise OSError(f"{self._path}: {error}") from error
-        found = []
+        rows = []
         for number, line in enumerate(content.splitlines(), 1):
             fields = decode_line(line)
             if fields is None:
                 raise OSError(
                     f"{self._path}: line {number} is damaged; take the file from a backup"
                 )
-            found.append(fields)
-        return found
+            rows.append(fields)
+        return rows
 
     def replace(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Put lines in the place of those there are, durably.
+        """Replace all lines, durably.
 
         Raises:
-            OSError: they may be there, or not; with its path.
+            OSError: they may have been replaced or not; the message has the path.
         """
         try:
             make_durable_folder(self._files, self._path.parent)

@@ -1,7 +1,7 @@
-"""Files of lines, each a JSON object, a space, and the CRC-32C of the JSON in eight hex digits.
+"""Files of lines: each a JSON object, a space, and the CRC-32C of the JSON in eight hex digits.
 
-Lines are added to such a file, and fsynced before they count. So what a crash leaves of a write is
-at the end.
+Lines are appended, and fsynced before they count. So only the end of a file can have a line that a
+crash has torn.
 """
 
 import json
@@ -12,11 +12,11 @@ from crc32c import crc32c
 
 
 def encode_line(fields: Mapping[str, object], *, ensure_ascii: bool = True) -> bytes:
-    """A line, with its newline.
+    """Return a line, with its newline.
 
     Parameters:
-        fields: what it says.
-        ensure_ascii: whether other letters are escaped.
+        fields: the JSON object.
+        ensure_ascii: escape all characters beyond ASCII.
     """
     text = json.dumps(
         fields, ensure_ascii=ensure_ascii, sort_keys=True, separators=(",", ":")
@@ -25,10 +25,10 @@ def encode_line(fields: Mapping[str, object], *, ensure_ascii: bool = True) -> b
 
 
 def decode_line(line: bytes) -> dict[str, Any] | None:
-    """What a line without its newline says; None where it is not intact.
+    """Return the fields of a line without its newline; None: the line is damaged.
 
     Raises:
-        ValueError: it is intact, and no JSON object.
+        ValueError: the line is intact, but not a JSON object.
     """
     text, _, crc = line.rpartition(b" ")
     if not text or b"%08x" % crc32c(text) != crc:
@@ -40,10 +40,10 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
 
 
 def split_torn(content: bytes) -> tuple[list[bytes], bytes]:
-    """The whole lines of a file to which one line was added at a time, and what a crash left.
+    """Split a file that grows by one line per write into its lines and the line that a crash tore.
 
-    That is what comes after the last newline; or the last line, where the write's first part
-    was lost, and reads as zeros: JSON has none.
+    A torn line has no newline. Or it has one, but zeros where the write's first part was lost;
+    JSON contains no zero byte.
     """
     lines = content.split(b"\n")
     torn = lines.pop()

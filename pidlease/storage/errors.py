@@ -1,33 +1,33 @@
 """Errors of a partition's log, for appends and for reads.
 
 LogError
-|-- AppendFailedError   nothing of this append is in the log; it may be tried again
-|-- LogStoppedError     the partition takes no more appends until someone has looked at it
+|-- AppendFailedError   the append failed, and none of it is in the log; retriable
+|-- LogStoppedError     the partition accepts no appends until the operator has repaired it
 |-- NotOwnerError       another server writes to the partition now
 |-- NotAllowedError     Kafka does not let this server write to the partition
-|-- OffsetRangeError    an offset that the log does not have (any more, or yet)
+|-- OffsetRangeError    the log does not have the offset yet, or has it no longer
 |-- UnidentifiedBatchError  a batch of the partition's writer does not name its producer
-`-- DamagedLogError     bytes that were acknowledged are no longer intact
-DataFolderError         a data directory that this process must not use
+`-- DamagedLogError     acknowledged bytes are no longer intact
+DataFolderError         this process must not use the data directory
 """
 
 from pathlib import Path
 
 
 class LogError(Exception):
-    """Something about one partition's log."""
+    """A failure of one partition's log."""
 
 
 class AppendFailedError(LogError):
-    """The append failed, and nothing of it is in the log. Retriable."""
+    """The append failed, and none of it is in the log. Retriable."""
 
 
 class LogStoppedError(LogError):
-    """The partition takes no appends: what is on the disk is not what was acknowledged."""
+    """The partition accepts no appends: the disk does not hold what was acknowledged."""
 
 
 class NotOwnerError(LogError):
-    """Another server writes to the partition now; this one does not own it any more."""
+    """Another server writes to the partition now."""
 
 
 class NotAllowedError(LogError):
@@ -52,7 +52,7 @@ class OffsetRangeError(LogError):
 
 
 class UnidentifiedBatchError(LogError):
-    """A batch of the partition's writer that does not name its producer. None is appended so."""
+    """A batch of the partition's writer does not name its producer. No writer appends that."""
 
 
 class DamagedLogError(LogError):
@@ -70,9 +70,9 @@ class DataFolderError(Exception):
 
 
 def reason_for_clients(error: BaseException) -> str:
-    """Return the reason of a failure for clients: the text without paths of this server.
+    """Return the reason of a failure as clients may see it: without paths of this server.
 
-    Write the error itself to the log.
+    The log gets the error itself.
     """
     if isinstance(error, DamagedLogError):
         return f"the log is damaged at byte {error.position}: {error.reason}"

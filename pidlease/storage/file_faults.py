@@ -1,8 +1,8 @@
-"""Faults on request: fail, delay or kill the process at a chosen file operation.
+"""Fault injection: fail, delay or kill the process at a chosen file operation.
 
-This wraps the file port, so between any two steps of an append, a roll, a snapshot or a block
-allocation there is a point to die at, and the code under test holds no hook of any kind. The
-wrapper is only built when faults were asked for (setting `faults`, PIDLEASE_FAULTS).
+This wraps the interface of the file system. So a fault can strike between any two steps of an
+append, a segment roll, a snapshot or a block allocation, and the code under test has no hooks. The
+server builds the wrapper only if faults are configured (setting `faults`, PIDLEASE_FAULTS).
 
 A fault is ``ACTION WHEN OPERATION PATTERN COUNT``, several separated by ``;``:
 
@@ -48,10 +48,10 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> "Fault":
-        """Read one fault.
+        """Parse one fault.
 
         Raises:
-            ValueError: it is not of the form that the module's text gives.
+            ValueError: it has not the form in the module's docstring.
         """
         words = text.split()
         if len(words) != 5:
@@ -69,7 +69,7 @@ class Fault:
         return cls(action, argument, words[1], words[2], words[3], int(words[4]))
 
     def fires(self, when: str, operation: str, path: Path) -> bool:
-        """Whether this operation is the one; counts it."""
+        """Count a matching operation, and return whether the fault strikes now."""
         if when != self.when or self.operation not in ("*", operation):
             return False
         if not fnmatch.fnmatch(str(path), self.pattern):
@@ -88,14 +88,14 @@ def _check_argument(text: str, action: str, argument: str) -> None:
 
 
 class FaultPlan:
-    """All the faults of a run, and where each operation reports to."""
+    """All faults of a run. Each file operation reports to it."""
 
     def __init__(self, text: str) -> None:
         self._faults = [Fault.parse(part) for part in text.split(";") if part.strip()]
         self._lock = threading.Lock()
 
     def reach(self, when: str, operation: str, path: Path, half: "HalfWrite | None" = None) -> None:
-        """Come to a point between two steps; may not return."""
+        """Report a point before or after an operation; a fault there may never return."""
         with self._lock:
             due = [fault for fault in self._faults if fault.fires(when, operation, path)]
         for fault in due:
@@ -121,7 +121,7 @@ class HalfWrite:
     position: int
 
     def write(self) -> None:
-        """Write it."""
+        """Write the half."""
         data = b"".join(self.buffers)
         self.file.write_at([data[: len(data) // 2]], self.position)
 

@@ -1,7 +1,7 @@
-"""A snapshot's two tables: packed states to columns and back, thousands at a time.
+"""A snapshot's two tables: packed states to columns and back, thousands of rows at a time.
 
-States of one size are of one layout, so laid end to end they are a table already: numpy reads and
-makes it as a whole. In small parts all the same: whoever holds the interpreter holds up producers.
+Packed states of one size have one layout, so joined they are a table that numpy reads and makes in
+one step. Each step takes few rows all the same: while it holds the interpreter, producers wait.
 """
 
 from array import array
@@ -20,9 +20,9 @@ from pidlease.core.rules import EPOCH, KAFKA, Rules, rules_of
 from pidlease.core.state import BATCHES_KEPT, UNKNOWN_CRC
 from pidlease.core.topic_partition import TopicPartition
 
-#: Rows that are made at once: a few hundred microseconds in which no other task runs.
+#: Rows made at once: the event loop waits a few hundred microseconds for them.
 ROWS_AT_ONCE: Final = 2_000
-#: Rows that are written at once, as a row group.
+#: Rows of a row group in the file.
 GROUP_ROWS: Final = 50_000
 
 _BATCH: Final = pa.struct(
@@ -50,7 +50,7 @@ LEASES_SCHEMA: Final = pa.schema(
 )
 
 
-#: The PID of a producer with a name instead (policy epoch).
+#: The PID in rows of producers that have a producer id instead (policy epoch).
 _NO_PID: Final = -1
 
 _DTYPES: Final = {pa.int64(): "<i8", pa.int32(): "<i4", pa.uint32(): "<u4"}
@@ -58,7 +58,7 @@ _BATCH_FIELDS: Final = tuple((field.name, field.type) for field in _BATCH)
 
 
 def _kind(layout: Layout, count: int) -> np.dtype:
-    """How numpy reads packed states of so many batches."""
+    """Return numpy's type for packed states with this many batches."""
     codes = {"q": "<i8", "i": "<i4", "h": "<i2", "I": "<u4"}
     head = [codes[code] for code in layout.head.format[1:]]
     batch = [codes[code] for code in layout.batch.format[1:]]
@@ -76,16 +76,16 @@ _KINDS: Final = {
 
 
 class SnapshotError(Exception):
-    """A snapshot that cannot be used: damaged, incomplete, or of a newer format."""
+    """A snapshot cannot be used: it is damaged, incomplete, or of a newer format."""
 
 
 class LeaseRow(NamedTuple):
-    """What the lease table and a snapshot keep of a lease. Times in ms since 1970.
+    """A lease, as the lease table and a snapshot keep it. Times in ms since 1970.
 
     Attributes:
-        granted_ms: when the lease was granted; -1 if it was not kept since then (only the log, or
-            an old client, knows of it), so that its state may have expired.
-        first_ms: the PID's first message; -1: none yet.
+        granted_ms: when the lease was granted; -1: unknown (only the log or an old client has the
+            PID), so its state may have expired.
+        first_ms: when the PID's first message came; -1: none yet.
     """
 
     pid: int
@@ -94,11 +94,7 @@ class LeaseRow(NamedTuple):
 
 
 class LeaseRows:
-    """Many lease rows as columns: a million objects would keep the garbage collector busy.
-
-    Parameters:
-        rows: to begin with.
-    """
+    """Many leases as columns: a million objects would keep the garbage collector busy."""
 
     def __init__(self, rows: Iterable[LeaseRow] = ()) -> None:
         self.columns: Final = tuple(array("q") for _ in LeaseRow._fields)
@@ -129,11 +125,11 @@ class PartitionRows(NamedTuple):
 
     Attributes:
         partition: its name.
-        topic_id: of the topic; a later one of the same name has another.
-        next_offset: its place in the offset vector: the first offset that is not applied.
-        hole_ms: when it was found that earlier history is missing; -1 where it is all there.
-            Of a PID from an older block nothing is known here even if it is young.
-        producers: the states.
+        topic_id: the topic's id; a later topic of the same name has another.
+        next_offset: its entry in the offset vector: the first offset that is not applied.
+        hole_ms: when earlier history was found missing, in ms since 1970; -1: the history is
+            complete. A PID from an older block may have had state here, even if the PID is young.
+        producers: PID -> packed state.
     """
 
     partition: TopicPartition
@@ -144,7 +140,7 @@ class PartitionRows(NamedTuple):
 
 
 class PartitionOffset(NamedTuple):
-    """A partition's entry in the offset vector of a snapshot (see `PartitionRows`)."""
+    """A partition's entry in the offset vector of a snapshot; the fields of `PartitionRows`."""
 
     topic_id: str
     next_offset: int
@@ -152,17 +148,17 @@ class PartitionOffset(NamedTuple):
 
 
 def _column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Numbers as a column without nulls.
+    """Make a column of numbers, without nulls.
 
-    By their buffer: given an array, pyarrow would load pandas to ask whether it is one of its own,
-    which takes as long as a whole snapshot.
+    It is made of a buffer: given an array, pyarrow would load pandas to test whether the array is
+    one of pandas', which takes as long as a whole snapshot.
     """
     numbers = np.ascontiguousarray(values, _DTYPES[kind])
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _strings(values: list[str]) -> pa.Array:
-    """Strings as a column without nulls; see `_column`."""
+    """Make a column of strings, without nulls and without loading pandas."""
     encoded = [value.encode() for value in values]
     ends = np.array([0, *accumulate(map(len, encoded))], np.int32)
     content = pa.py_buffer(b"".join(encoded))
@@ -170,7 +166,7 @@ def _strings(values: list[str]) -> pa.Array:
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """The values of a number column without nulls; see `_column`."""
+    """Return the values of a column of numbers without nulls."""
     if not len(column):
         return np.empty(0, _DTYPES[column.type])
     values = np.frombuffer(column.buffers()[1], _DTYPES[column.type])
@@ -178,7 +174,7 @@ def _numbers(column: pa.Array) -> np.ndarray:
 
 
 class _SameSize:
-    """States of one size, so of one layout and number of batches; with their producers."""
+    """Producers with packed states of one size, so of one layout and number of batches."""
 
     def __init__(self, size: int) -> None:
         self.kind = _KINDS[size]
@@ -201,7 +197,7 @@ class _SameSize:
         which = _column(np.repeat(np.arange(len(counts)), counts), pa.int32())
         topics = pa.DictionaryArray.from_arrays(which, names)
         ends = np.arange(0, kept.size + 1, kept.shape[1], dtype=np.int32)
-        # The newest stands first in a packed state, and last in the table.
+        # The newest batch is the first in a packed state, and the last in the table.
         structs = pa.StructArray.from_arrays(
             [_column(kept[name][:, ::-1].ravel(), kind) for name, kind in _BATCH_FIELDS],
             fields=list(_BATCH),
@@ -223,7 +219,7 @@ class _SameSize:
         )
 
     def _producers(self) -> tuple[pa.Array, pa.Array]:
-        """The columns of PIDs and of producer ids; each row has one of them."""
+        """Return the columns of PIDs and of producer ids; each row has one of the two."""
         pids = np.array(self.pids, np.int64)
         if not self.ids:
             return _column(pids, pa.int64()), _strings([""] * len(pids))
@@ -233,20 +229,20 @@ class _SameSize:
 
 def producer_batches(
     partitions: Iterable[PartitionRows],
-    places: dict[TopicPartition, PartitionOffset],
+    offsets: dict[TopicPartition, PartitionOffset],
     names: ProducerNames,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows in chunks, so that a million of them never stand in memory twice.
+    """Make the rows of producers.parquet, in chunks: a million rows never are in memory twice.
 
     Parameters:
-        partitions: each is asked for when its turn comes.
-        places: gets each partition's place in the offset vector.
-        names: the producer ids of policy epoch. One that is gone is left out: its state
-            has ended meanwhile.
+        partitions: taken one by one, when the former one's rows are made.
+        offsets: gets each partition's entry in the offset vector.
+        names: the producer ids of policy epoch. Producers with a dropped id are left out: their
+            state has ended meanwhile.
     """
     groups: dict[int, _SameSize] = {}
     for partition, topic_id, next_offset, hole_ms, known in partitions:
-        places[partition] = PartitionOffset(topic_id, next_offset, hole_ms)
+        offsets[partition] = PartitionOffset(topic_id, next_offset, hole_ms)
         ids = _producer_ids(known, names)
         producers = _identified(known, ids)
         sizes = set(map(len, producers.values()))
@@ -268,7 +264,7 @@ def producer_batches(
 
 
 def _producer_ids(producers: Iterable[int], names: ProducerNames) -> dict[int, str]:
-    """The producer ids of a partition, by what stands for them, as far as they last."""
+    """Return the producer ids of a partition by their stand-in PIDs, without dropped ones."""
     if not len(names):
         return {}
     found = {pid: names.name(pid) for pid in producers if is_stand_in(pid)}
@@ -276,14 +272,14 @@ def _producer_ids(producers: Iterable[int], names: ProducerNames) -> dict[int, s
 
 
 def _identified(producers: Mapping[int, Packed], ids: Mapping[int, str]) -> Mapping[int, Packed]:
-    """Leave out producer ids that have ended since the partition's rows were taken."""
+    """Leave out producers with an id that was dropped after the partition's rows were taken."""
     if not any(is_stand_in(pid) and pid not in ids for pid in producers):
         return producers
     return {pid: state for pid, state in producers.items() if not is_stand_in(pid) or pid in ids}
 
 
 def lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
-    """The leases in chunks, in their order."""
+    """Make the rows of leases.parquet, in chunks and in their order."""
     rows = leases if isinstance(leases, LeaseRows) else LeaseRows(leases)
     columns = [np.frombuffer(column, np.int64) for column in rows.columns if len(column)]
     for start in range(0, len(rows), GROUP_ROWS):
@@ -299,17 +295,17 @@ def read_producers(
     *,
     crcs_are_comparable: bool = True,
 ) -> dict[TopicPartition, dict[int, Packed]]:
-    """The rows of producers.parquet, by partition.
+    """Read the rows of producers.parquet, by partition.
 
     Parameters:
-        table: the file.
-        partitions: those of the offset vector; each gets an entry, if an empty one.
+        table: the file's content.
+        partitions: those of the offset vector; each gets an entry, possibly an empty one.
         names: gets the producer ids of policy epoch.
-        crcs_are_comparable: False: an older server computed the CRCs of what stands under the
-            writer in another way, so they are left out.
+        crcs_are_comparable: False: an older server computed the CRCs of the writer's batches
+            differently, so they are left out.
 
     Raises:
-        SnapshotError: a row names another partition, or says what no fold makes.
+        SnapshotError: a row's partition is not in the offset vector, or its state is impossible.
     """
     found: dict[TopicPartition, dict[int, Packed]] = {partition: {} for partition in partitions}
     for rows in table.to_batches(ROWS_AT_ONCE):
@@ -317,7 +313,7 @@ def read_producers(
             continue
         column = dict(zip(rows.schema.names, rows.columns, strict=True))
         if any(each.null_count for each in rows.columns):
-            raise SnapshotError("a row with nothing where something must be")
+            raise SnapshotError("a row without a value where one is needed")
         pids = _read_pids(column, names)
         states = _pack_rows(pids, column, crcs_are_comparable=crcs_are_comparable)
         topics = column["topic"].dictionary_encode()
@@ -334,20 +330,20 @@ def read_producers(
 
 
 def _read_pids(column: dict[str, pa.Array], names: ProducerNames) -> np.ndarray:
-    """The PIDs, with what stands for producer ids in their place."""
+    """Return the rows' PIDs, with stand-in PIDs for producer ids."""
     pids = _numbers(column["pid"]).copy()
-    for place in np.flatnonzero(pids == _NO_PID).tolist():
-        name = column["producer_id"][place].as_py()
+    for row in np.flatnonzero(pids == _NO_PID).tolist():
+        name = column["producer_id"][row].as_py()
         if not name:
             raise SnapshotError("a row with neither a PID nor a producer id")
-        pids[place] = names.take(name)
+        pids[row] = names.take(name)
     return pids
 
 
 def _pack_rows(
     pids: np.ndarray, column: dict[str, pa.Array], *, crcs_are_comparable: bool
 ) -> list[Packed]:
-    """Pack rows, all that are of one layout and have as many batches at once."""
+    """Pack rows: in one step all that have one layout and one number of batches."""
     lists = column["batches"]
     ends = _numbers(lists.offsets)
     begins, counts = ends[:-1], np.diff(ends)
@@ -360,20 +356,18 @@ def _pack_rows(
         for count in np.unique(counts[policies == policy]).tolist():
             if not 1 <= count <= BATCHES_KEPT:
                 raise SnapshotError(f"a producer with {count} batches")
-            places = np.flatnonzero((policies == policy) & (counts == count))
+            rows = np.flatnonzero((policies == policy) & (counts == count))
             keeps_crcs = crcs_are_comparable or rules is KAFKA
-            packed = _pack_alike(
-                rules, count, places, begins[places], column, keeps_crcs=keeps_crcs
-            )
-            for place, state in zip(places.tolist(), packed, strict=True):
-                states[place] = state
+            packed = _pack_alike(rules, count, rows, begins[rows], column, keeps_crcs=keeps_crcs)
+            for row, state in zip(rows.tolist(), packed, strict=True):
+                states[row] = state
     return states
 
 
 def _pack_alike(
     rules: Rules,
     count: int,
-    places: np.ndarray,
+    rows: np.ndarray,
     begins: np.ndarray,
     column: dict[str, pa.Array],
     *,
@@ -381,23 +375,23 @@ def _pack_alike(
 ) -> list[Packed]:
     layout = layout_of(rules)
     size = layout.head.size + count * layout.batch.size
-    rows = np.empty(len(places), _KINDS[size])
+    packed = np.empty(len(rows), _KINDS[size])
     newest_first = begins[:, None] + np.arange(count - 1, -1, -1)
     values = column["batches"].values
     for name, _ in _BATCH_FIELDS:
-        _fill(rows["batches"][name], _numbers(values.field(name))[newest_first], name)
+        _fill(packed["batches"][name], _numbers(values.field(name))[newest_first], name)
     if not keeps_crcs:
-        rows["batches"]["crc"] = UNKNOWN_CRC
+        packed["batches"]["crc"] = UNKNOWN_CRC
     for name in ("generation", "lowest", "arrival_ms"):
-        _fill(rows[name], _numbers(column[name])[places], name)
-    if (rows["batches"]["last"][:, 0] != _numbers(column["high"])[places]).any():
-        raise SnapshotError("H is not the end of the last batch")
-    content = rows.tobytes()
+        _fill(packed[name], _numbers(column[name])[rows], name)
+    if (packed["batches"]["last"][:, 0] != _numbers(column["high"])[rows]).any():
+        raise SnapshotError("the highest sequence number is not the end of the last batch")
+    content = packed.tobytes()
     return [content[at : at + size] for at in range(0, len(content), size)]
 
 
 def _fill(target: np.ndarray, values: np.ndarray, name: str) -> None:
-    """Copy numbers into narrower ones, if they fit."""
+    """Copy numbers into a narrower type; reject those that do not fit."""
     limits = np.iinfo(target.dtype)
     if values.min() < limits.min or values.max() > limits.max:
         raise SnapshotError(f"{name} is outside {limits.min}..{limits.max}")
@@ -405,13 +399,13 @@ def _fill(target: np.ndarray, values: np.ndarray, name: str) -> None:
 
 
 def read_leases(table: pa.Table) -> LeaseRows:
-    """The rows of leases.parquet.
+    """Read the rows of leases.parquet.
 
     Raises:
-        SnapshotError: a row is not whole.
+        SnapshotError: a row has no value where one is needed.
     """
     if any(column.null_count for column in table.columns):
-        raise SnapshotError("a lease with nothing where something must be")
+        raise SnapshotError("a lease without a value where one is needed")
     rows = LeaseRows()
     for column, values in zip(rows.columns, table.columns, strict=True):
         for chunk in values.chunks:

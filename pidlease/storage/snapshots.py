@@ -1,8 +1,8 @@
-"""Snapshots: the fold over the log, with the offset vector at which it was taken.
+"""Snapshots of the producers' states, with the offset vector up to which the log is applied.
 
 A snapshot is a folder ``snapshot-NNNNNNNNNNNN`` with producers.parquet, leases.parquet and
-manifest.json; Spark and pandas read it as it is. It is written aside, fsynced and renamed, so
-it is there as a whole or not at all; what it says is checked when it is read.
+manifest.json, which Spark and pandas can read too. It is written aside, fsynced and renamed, so it
+exists completely or not at all. Each read checks it.
 """
 
 import json
@@ -60,9 +60,9 @@ __all__ = [
 
 #: 2: producers have a producer_id.
 FORMAT_VERSION: Final = 2
-#: How the CRCs were computed under the writer; 2: by `writer.crc_of_send`.
+#: How the CRCs of the writer's batches were computed; 2: by `writer_batch.crc_of_send`.
 _CRC_RULE: Final = 2
-#: How much of a snapshot is written before it is sent to the disk.
+#: Bytes written between two fsyncs.
 _FSYNC_BYTES: Final = 4 << 20
 
 _PREFIX: Final = "snapshot-"
@@ -75,20 +75,20 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is known of a snapshot without reading its rows.
+    """A snapshot's metadata.
 
     Attributes:
-        number: counts up from one snapshot to the next.
+        number: grows from one snapshot to the next.
         created_ms: when it was taken, in ms since 1970.
-        places: for each partition its place in the offset vector, and what goes with it.
-        rows: how many rows each file has.
-        checksums: (bytes, CRC-32C) of each file.
-        crc_rule: how the batches' CRCs were computed.
+        offset_vector: for each partition, up to which offset the log is applied.
+        rows: file name -> number of rows.
+        checksums: file name -> (bytes, CRC-32C).
+        crc_rule: how the CRCs of the writer's batches were computed.
     """
 
     number: int
     created_ms: int
-    places: dict[TopicPartition, PartitionOffset]
+    offset_vector: dict[TopicPartition, PartitionOffset]
     rows: dict[str, int]
     checksums: dict[str, tuple[int, int]]
     crc_rule: int = _CRC_RULE
@@ -96,7 +96,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot that was read and found intact."""
+    """A snapshot that was read and is intact."""
 
     manifest: Manifest
     producers: dict[TopicPartition, dict[int, Packed]]
@@ -108,9 +108,9 @@ class SnapshotStore:
 
     Parameters:
         files: the file system.
-        folder: where they are.
-        keep: how many to keep; more than one, so that a damaged one has one before it.
-        names: the producer ids of policy epoch, in what is written and what is read.
+        folder: the snapshots' folder.
+        keep: how many snapshots to keep; more than one, in case the newest is damaged.
+        names: the producer ids of policy epoch, to write and to read.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class SnapshotStore:
         self.keep: Final = keep
         make_durable_folder(files, folder)
         sweep_asides(files, folder)
-        # Retention trusts what is here: the name of the last one may not be on the disk yet.
+        # Retention relies on these snapshots, but a crash may have come before the last fsync.
         files.fsync_folder(folder)
 
     def numbers(self) -> list[int]:
-        """The snapshots that are there, newest first."""
+        """Return the existing snapshots' numbers, newest first."""
         names = self._files.list(self._folder)
         numbers = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
         return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
@@ -134,15 +134,15 @@ class SnapshotStore:
     def write(
         self, created_ms: int, partitions: Iterable[PartitionRows], leases: Iterable[LeaseRow]
     ) -> Manifest:
-        """Write a snapshot, and remove the ones that are older than those to keep.
+        """Write a snapshot, and remove the oldest ones beyond `keep`.
 
         Parameters:
             created_ms: the time, in ms since 1970.
-            partitions: each partition's rows with its place in the offset vector.
-            leases: the leases, in the order of the ring.
+            partitions: the partitions' rows.
+            leases: the leases, in the order of the lease table.
 
         Raises:
-            OSError: it is not on the disk; those before it are untouched.
+            OSError: the snapshot is not durable; the older ones are untouched.
         """
         number = max(self.numbers(), default=0) + 1
         aside = aside_path(self._folder)
@@ -151,14 +151,14 @@ class SnapshotStore:
             manifest = self._write_aside(aside, number, created_ms, (partitions, leases))
             self._files.rename(aside, self._folder / _name(number))
         except OSError:
-            with suppress(OSError):  # a full disk, perhaps: do not leave it fuller
+            with suppress(OSError):  # the disk may be full: do not leave garbage there
                 remove_tree(self._files, aside)
             raise
         self._files.fsync_folder(self._folder)
         for old in self.numbers()[self.keep :]:
             try:
                 self.remove(old)
-            except OSError as error:  # it does not make the new one any worse
+            except OSError as error:  # the new snapshot is valid all the same
                 LINES.write(_log, "error", "an old snapshot cannot be removed", kind_of(error),
                             number=old, error=str(error))  # fmt: skip
         return manifest
@@ -171,32 +171,32 @@ class SnapshotStore:
         content: tuple[Iterable[PartitionRows], Iterable[LeaseRow]],
     ) -> Manifest:
         partitions, leases = content
-        places: dict[TopicPartition, PartitionOffset] = {}
+        offsets: dict[TopicPartition, PartitionOffset] = {}
         sums: dict[str, tuple[int, int]] = {}
         rows: dict[str, int] = {}
         rows[_PRODUCERS], sums[_PRODUCERS] = self._write_table(
-            aside / _PRODUCERS, PRODUCERS_SCHEMA, producer_batches(partitions, places, self.names)
+            aside / _PRODUCERS, PRODUCERS_SCHEMA, producer_batches(partitions, offsets, self.names)
         )
         rows[_LEASES], sums[_LEASES] = self._write_table(
             aside / _LEASES, LEASES_SCHEMA, lease_batches(leases)
         )
-        manifest = Manifest(number, created_ms, places, rows, sums)
+        manifest = Manifest(number, created_ms, offsets, rows, sums)
         self._write_file(aside / _MANIFEST, _encode_manifest(manifest))
         self._files.fsync_folder(aside)
         return manifest
 
     def remove(self, number: int) -> None:
-        """Remove a snapshot: first its manifest, without which the rest means nothing."""
+        """Remove a snapshot: its manifest first, because without it the rest is ignored."""
         folder = self._folder / _name(number)
         if self._files.exists(folder / _MANIFEST):
             self._files.remove(folder / _MANIFEST)
         remove_tree(self._files, folder)
 
     def manifest(self, number: int) -> Manifest:
-        """What a snapshot says of itself.
+        """Read a snapshot's metadata.
 
         Raises:
-            SnapshotError: it cannot be used.
+            SnapshotError: the manifest is missing or damaged.
         """
         path = self._folder / _name(number) / _MANIFEST
         try:
@@ -204,8 +204,19 @@ class SnapshotStore:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SnapshotError(f"{path}: {error}") from error
 
+    def manifests(self) -> list[Manifest]:
+        """Read the valid manifests, newest first; log the others."""
+        manifests = []
+        for number in self.numbers():
+            try:
+                manifests.append(self.manifest(number))
+            except SnapshotError as error:
+                LINES.write(_log, "error", "snapshot skipped", number,
+                            number=number, reason=str(error))  # fmt: skip
+        return manifests
+
     def load(self, number: int) -> Snapshot:
-        """Read a snapshot, and check every file of it.
+        """Read a snapshot, and verify all its files.
 
         Raises:
             SnapshotError: it cannot be used.
@@ -216,7 +227,7 @@ class SnapshotStore:
         leases = self._read_table(folder / _LEASES, LEASES_SCHEMA, manifest)
         comparable = manifest.crc_rule == _CRC_RULE
         states = read_producers(
-            producers, manifest.places, self.names, crcs_are_comparable=comparable
+            producers, manifest.offset_vector, self.names, crcs_are_comparable=comparable
         )
         return Snapshot(manifest, states, read_leases(leases))
 
@@ -256,7 +267,7 @@ class SnapshotStore:
         except (pa.ArrowException, OSError) as error:
             raise SnapshotError(f"{path}: {error}") from error
         if schema is PRODUCERS_SCHEMA and "producer_id" not in table.schema.names:
-            table = _of_format_1(table)
+            table = _from_format_1(table)
         if not table.schema.equals(schema):
             raise SnapshotError(f"{path}: its columns are not those of a snapshot")
         if table.num_rows != manifest.rows[path.name]:
@@ -264,11 +275,11 @@ class SnapshotStore:
         return table
 
 
-def _of_format_1(table: pa.Table) -> pa.Table:
-    """Producers before there were producer ids."""
-    no_names = pa.array([""] * table.num_rows, pa.string())
-    place = PRODUCERS_SCHEMA.get_field_index("producer_id")
-    return table.add_column(place, "producer_id", no_names)
+def _from_format_1(table: pa.Table) -> pa.Table:
+    """Add the column of producer ids, which format 1 did not have."""
+    no_ids = pa.array([""] * table.num_rows, pa.string())
+    index = PRODUCERS_SCHEMA.get_field_index("producer_id")
+    return table.add_column(index, "producer_id", no_ids)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -283,7 +294,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Sink:
-    """What pyarrow writes to: a file of the port, with a checksum on the way."""
+    """A file as pyarrow writes to it; computes the content's length and CRC-32C."""
 
     def __init__(self, file: OpenFile) -> None:
         self._file = file
@@ -298,7 +309,7 @@ class _Sink:
         self.checksum = crc32c(view, self.checksum)
         self.position += len(view)
         if self.position - self._fsynced >= _FSYNC_BYTES:
-            # A little at a time: a hundred megabytes at the end would hold up the logs' own fsyncs.
+            # A hundred megabytes fsynced at the end would delay the logs' own fsyncs.
             self._file.fsync()
             self._fsynced = self.position
         return len(view)
@@ -316,7 +327,7 @@ class _Sink:
         return False
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: `write` does not buffer."""
 
     def close(self) -> None:
         self.closed = True
@@ -328,7 +339,7 @@ def _name(number: int) -> str:
 
 def _encode_manifest(manifest: Manifest) -> bytes:
     topics: dict[str, dict[str, Any]] = {}
-    for (topic, partition), (topic_id, offset, hole_ms) in manifest.places.items():
+    for (topic, partition), (topic_id, offset, hole_ms) in manifest.offset_vector.items():
         entry = topics.setdefault(topic, {"topic_id": topic_id, "partitions": {}})
         entry["partitions"][str(partition)] = {"next_offset": offset, "hole_ms": hole_ms}
     body = json.dumps(
@@ -353,7 +364,7 @@ def _decode_manifest(content: bytes) -> Manifest:
     body = json.loads(outer["manifest"])
     if body["format"] > FORMAT_VERSION:
         raise ValueError(f"format {body['format']} is newer than {FORMAT_VERSION}")
-    places = {
+    offsets = {
         TopicPartition(topic, int(number)): PartitionOffset(
             entry["topic_id"], part["next_offset"], part["hole_ms"]
         )
@@ -362,4 +373,4 @@ def _decode_manifest(content: bytes) -> Manifest:
     }
     sums = {name: (size, crc) for name, (size, crc) in body["checksums"].items()}
     rule = body.get("crc_rule", 1)
-    return Manifest(body["number"], body["created_ms"], places, body["rows"], sums, rule)
+    return Manifest(body["number"], body["created_ms"], offsets, body["rows"], sums, rule)

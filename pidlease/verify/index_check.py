@@ -1,4 +1,4 @@
-"""The two sparse indexes of a segment, held against the log while it goes by."""
+"""Compares the two sparse indexes of a segment with its log while the log is read."""
 
 import struct
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ _ENTRIES_AT_ONCE: Final = 8192
 
 
 class Problem(NamedTuple):
-    """What is wrong with an index, and at which byte of it."""
+    """What is wrong with an index, and where in the index, in bytes."""
 
     position: int
     message: str
 
 
 class _Entry(NamedTuple):
-    """An entry with its place in the file.
+    """An entry of an index.
 
     Attributes:
-        position: in bytes.
-        key: what rises with the log: the position, or the relative offset.
-        value: what the entry says of the batch.
+        position: of the entry in the index, in bytes.
+        key: the field that grows with the log: a position, or a relative offset.
+        value: the other field.
     """
 
     position: int
@@ -32,7 +32,7 @@ class _Entry(NamedTuple):
 
 
 class _Walk:
-    """The entries in order, one ahead, so that a single wrong one does not spoil the rest."""
+    """Reads the entries in order, one ahead: a single wrong entry is reported and skipped."""
 
     def __init__(self, file: OpenFile, layout: struct.Struct, key: int) -> None:
         self.problems: list[Problem] = []
@@ -48,7 +48,7 @@ class _Walk:
             self.problems.append(Problem(self._size - rest, f"ends {rest} bytes into an entry"))
 
     def advance(self) -> None:
-        """Go on to the next entry that is in order."""
+        """Advance to the next entry that is in order."""
         if self.current is not None:
             self._previous = self.current.key
         self.current, self._next = self._next, next(self._entries, None)
@@ -62,14 +62,14 @@ class _Walk:
             self.problems.append(Problem(wrong.position, "an entry is out of order"))
 
     def rest(self) -> int:
-        """How many entries are left, the current one included; to be asked last."""
+        """Return how many entries are left, the current one included; call it last."""
         if self.current is None:
             return 0
         whole = self._size // self._entry_bytes * self._entry_bytes
         return (whole - self.current.position) // self._entry_bytes
 
     def take(self) -> list[Problem]:
-        """The problems since the last call."""
+        """Return the problems since the last call."""
         found, self.problems = self.problems, []
         return found
 
@@ -84,21 +84,21 @@ def _read(file: OpenFile, layout: struct.Struct, key: int) -> Iterator[_Entry]:
 
 
 class OffsetIndexCheck:
-    """Each entry of an .index names the position of a batch, and its last offset.
+    """Checks an .index: each entry has a batch's position and last offset.
 
     Parameters:
-        file: the index, open as long as this is in use.
+        file: the index; stays open while this is used.
     """
 
     def __init__(self, file: OpenFile) -> None:
         self._walk = _Walk(file, OFFSET_ENTRY, key=1)
 
     def batch(self, position: int, last: int, _max_timestamp: int) -> list[Problem]:
-        """Hold the entries up to a batch against it.
+        """Compare the entries up to a batch with the batch.
 
         Parameters:
-            position: of the batch in the log, in bytes.
-            last: its last offset, counted from the segment's first.
+            position: the batch's position in the log, in bytes.
+            last: its last offset, relative to the segment's first.
         """
         walk = self._walk
         while walk.current is not None and walk.current.key <= position:
@@ -112,30 +112,30 @@ class OffsetIndexCheck:
         return walk.take() if walk.problems else walk.problems
 
     def finish(self) -> list[Problem]:
-        """What is left when the log has ended."""
+        """Return the problems that show at the end of the log."""
         return _left_over(self._walk)
 
 
 class TimeIndexCheck:
-    """Each entry of a .timeindex is the largest timestamp so far, and its batch's last offset.
+    """Checks a .timeindex: each entry has the largest timestamp so far, and its last offset.
 
     Parameters:
-        file: the index, open as long as this is in use.
-        sealed: whether the last entry must be that of the segment's largest timestamp.
+        file: the index; stays open while this is used.
+        sealed: whether the last entry must have the segment's largest timestamp.
     """
 
     def __init__(self, file: OpenFile, *, sealed: bool) -> None:
         self._walk = _Walk(file, TIME_ENTRY, key=1)
-        # An empty one is what a server leaves that could not write it: better than half of one.
+        # A server that could not write the index leaves it empty.
         self._complete = sealed and file.size() > 0
         self._largest = NO_TIMESTAMP
         self._last_entry = NO_TIMESTAMP
 
     def batch(self, _position: int, last: int, max_timestamp: int) -> list[Problem]:
-        """Hold the entries up to a batch against it.
+        """Compare the entries up to a batch with the batch.
 
         Parameters:
-            last: the batch's last offset, counted from the segment's first.
+            last: the batch's last offset, relative to the segment's first.
             max_timestamp: its largest timestamp, in ms.
         """
         walk = self._walk
@@ -155,7 +155,7 @@ class TimeIndexCheck:
         return walk.take() if walk.problems else walk.problems
 
     def finish(self) -> list[Problem]:
-        """What is left when the log has ended."""
+        """Return the problems that show at the end of the log."""
         found = _left_over(self._walk)
         if self._complete and not found and self._last_entry != self._largest:
             found.append(

@@ -1,4 +1,4 @@
-"""The bindings of names, line by line."""
+"""Checks the file of name bindings."""
 
 from pathlib import Path
 
@@ -7,42 +7,42 @@ from pidlease.coordination.name_bindings import check_name
 from pidlease.core.pid import Policy, policy_of
 from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.files import read_file
-from pidlease.verify.partition_check import Looking
+from pidlease.verify.partition_check import CheckContext
 from pidlease.verify.verify_report import Kind
 
 #: Policies with PIDs that are bound to names.
 _BOUND = (Policy.STRICT, Policy.MONOTONIC)
 
 
-def check_names(looking: Looking, path: Path) -> None:
-    """Look at every line.
+def check_names(context: CheckContext, path: Path) -> None:
+    """Check every line.
 
     Parameters:
-        looking: what all the checks share.
-        path: the file; it is not there before the first start that knows names.
+        context: the checks' context.
+        path: the file; versions without names did not have it.
 
     Raises:
         OSError: the file cannot be read.
     """
-    if not looking.files.exists(path):
+    if not context.files.exists(path):
         return
-    lines, torn = split_torn(read_file(looking.files, path))
+    lines, torn = split_torn(read_file(context.files, path))
     for number, line in enumerate(lines, 1):
         problem = _read(line)
         if problem is None:
-            looking.report.wrong(Kind.SEQUENCE, path, "is damaged", position=number)
+            context.report.wrong(Kind.SEQUENCE, path, "is damaged", position=number)
         elif problem:
-            looking.report.wrong(Kind.SEQUENCE, path, problem, position=number)
-    if torn and looking.report.clean:
-        looking.report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes after the last whole line",
+            context.report.wrong(Kind.SEQUENCE, path, problem, position=number)
+    if torn and context.report.clean:
+        context.report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes after the last whole line",
                              position=len(lines) + 1)  # fmt: skip
     elif torn:
-        looking.report.note(path, f"torn last line of {len(torn)} bytes, never answered; the next"
-                                  " start leaves it out")  # fmt: skip
+        context.report.note(path, f"torn last line of {len(torn)} bytes, never acknowledged; the"
+                                  " next start ignores it")  # fmt: skip
 
 
 def _read(line: bytes) -> str | None:
-    """What is wrong with a line; None: all of it."""
+    """Return what is wrong with a line; empty: nothing; None: it is damaged."""
     try:
         change = parse_line(line)
         if change is None:

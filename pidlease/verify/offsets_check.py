@@ -1,32 +1,32 @@
-"""The journal of committed offsets, line by line."""
+"""Checks the journal of committed offsets."""
 
 from pathlib import Path
 
 from pidlease.storage.offsets.journal_lines import JournalLine, journal_lines
 from pidlease.storage.offsets.offset_journal import JOURNAL_NAME
-from pidlease.verify.partition_check import Looking
+from pidlease.verify.partition_check import CheckContext
 from pidlease.verify.verify_report import Kind
 
 
-def check_offsets(looking: Looking, folder: Path) -> None:
-    """Look at every line: what is not intact is damage, or what a crash left of the last write.
+def check_offsets(context: CheckContext, folder: Path) -> None:
+    """Check every line; bad lines are damage, or a crash tore the last write.
 
     Parameters:
-        looking: what all the checks share.
-        folder: of the journal.
+        context: the checks' context.
+        folder: the journal's folder.
 
     Raises:
         OSError: the file cannot be read.
     """
-    report, path = looking.report, folder / JOURNAL_NAME
-    for name in looking.files.list(folder):
+    report, path = context.report, folder / JOURNAL_NAME
+    for name in context.files.list(folder):
         if name != JOURNAL_NAME:
             report.wrong(Kind.STRAY, folder / name, "is no journal of offsets")
-    if not looking.files.exists(path):
-        return  # no group ever committed anything
+    if not context.files.exists(path):
+        return  # no group has committed an offset
     bad: list[JournalLine] = []
     synced = 0
-    file = looking.files.open_readonly(path)
+    file = context.files.open_readonly(path)
     try:
         for each in journal_lines(file):
             if each.line is None:

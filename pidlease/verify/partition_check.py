@@ -1,4 +1,4 @@
-"""One partition's log from end to end: bytes, offsets, sequences, indexes, snapshots."""
+"""Checks one partition's log: bytes, offsets, sequence numbers, indexes, snapshots."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,17 +21,17 @@ from pidlease.verify.segment_reader import IndexChecks, batches
 from pidlease.verify.sequence_history import History
 from pidlease.verify.verify_report import Kind, Report
 
-#: Progress is reported once for so many bytes.
+#: Progress is reported after this many bytes.
 _REPORTED_BYTES: Final = 1 << 20
 
 
 class Checkpoint(NamedTuple):
-    """What a snapshot says of a partition.
+    """A snapshot's content about a partition.
 
     Attributes:
-        path: the snapshot's rows.
-        next_offset: the first offset that is not in it.
-        rows: the producers.
+        path: the file with the snapshot's rows.
+        next_offset: the first offset that is not applied.
+        rows: the producers' states.
         leases: all leases of the snapshot.
     """
 
@@ -42,13 +42,13 @@ class Checkpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
-    """What all the checks share.
+class CheckContext:
+    """The parts that all checks share.
 
     Attributes:
-        files: the file system, which cannot be changed.
-        report: where findings go.
-        advance: called with how many more bytes were read.
+        files: the file system, read-only.
+        report: gets the findings.
+        advance: called with the number of further bytes read.
         names: the producer ids of policy epoch.
     """
 
@@ -59,46 +59,46 @@ class Looking:
 
 
 class PartitionCheck:
-    """Looks at one partition.
+    """Checks one partition.
 
     Parameters:
-        looking: what all the checks share.
+        context: the checks' context.
         folder: the partition's folder.
-        checkpoints: what the snapshots say of it.
-        recovery_offset: the newest snapshot's place; what lies before it cannot be torn.
+        checkpoints: the snapshots' content about it.
+        recovery_offset: from the newest snapshot; the log before it cannot be torn.
     """
 
     def __init__(
         self,
-        looking: Looking,
+        context: CheckContext,
         folder: Path,
         checkpoints: list[Checkpoint],
         recovery_offset: int,
     ) -> None:
-        self._files = looking.files
-        self._report = looking.report
-        self._advance = looking.advance
+        self._files = context.files
+        self._report = context.report
+        self._advance = context.advance
         self._folder = folder
         self._checkpoints = sorted(checkpoints, key=lambda each: each.next_offset)
         self._recovery_offset = recovery_offset
         self._expected = 0
-        self._names = looking.names
+        self._names = context.names
         self._history = History(0, self._names)
         self._damaged = False
         self._unreported = 0
 
     def run(self) -> None:
-        """Look at all of it."""
+        """Check the whole partition."""
         names = self._files.list(self._folder)
         bases = [base for name in names if (base := base_offset_of(name)) is not None]
-        self._look_at_names(names, bases)
+        self._check_names(names, bases)
         self._report.totals.partitions += 1
         durable = self._durable_mark()
         self._recovery_offset = max(self._recovery_offset, durable)
         if bases:
             self._expected = bases[0]
             self._history = History(bases[0], self._names)
-            self._look_at_start()
+            self._check_start()
         for base in bases:
             self._segment(SegmentFiles(self._files, self._folder, base), is_last=base == bases[-1])
         self._check_log_start()
@@ -113,7 +113,7 @@ class PartitionCheck:
                                offset=self._expected)  # fmt: skip
         self._report.pids.update(self._history.producers)
 
-    def _look_at_names(self, names: list[str], bases: list[int]) -> None:
+    def _check_names(self, names: list[str], bases: list[int]) -> None:
         stems = {f"{base:020d}" for base in bases}
         for name in names:
             stem, dot, suffix = name.partition(".")
@@ -127,7 +127,7 @@ class PartitionCheck:
             self._report.wrong(Kind.MISSING, self._folder, "there is no segment", offset=0)
 
     def _durable_mark(self) -> int:
-        """Up to where the log is known to be durable; 0 where nothing is known."""
+        """Return the offset up to which the log is known to be durable; 0: unknown."""
         path = self._folder / MARK_NAME
         durable = DurableMark(self._files, self._folder).read()
         if not durable and self._files.exists(path):
@@ -149,8 +149,8 @@ class PartitionCheck:
             text = f"the log starts at offset {start}, and ends at {self._expected}"
             self._report.wrong(Kind.MISSING, path, text, offset=self._expected)
 
-    def _look_at_start(self) -> None:
-        """Retention never passes what a valid snapshot may need."""
+    def _check_start(self) -> None:
+        """Check that no snapshot needs removed segments: retention never removes those."""
         start = self._expected
         while self._checkpoints and self._checkpoints[0].next_offset < start:
             checkpoint = self._checkpoints.pop(0)
@@ -191,7 +191,7 @@ class PartitionCheck:
         self._report_indexes(segment, indexes, sealed=sealed)
 
     def _is_torn(self, log: OpenFile, error: BrokenBatchError, size: int) -> bool:
-        """Whether the next start takes it for a torn tail (see `ActiveSegment.recover`)."""
+        """Whether the next start will take it for a torn tail, as `ActiveSegment.recover` does."""
         durable = self._report.clean or self._expected < self._recovery_offset
         return not durable and is_torn(log, error.position, size, self._expected)
 
@@ -240,7 +240,7 @@ class PartitionCheck:
             return Kind.MALFORMED, str(error)
 
     def _out_of_line(self, path: Path, position: int, found: int, what: str) -> None:
-        """Report missing or repeated offsets. After missing ones, history begins anew."""
+        """Report missing or repeated offsets. After missing ones, a new history begins."""
         expected = self._expected
         kind = Kind.HOLE if found > expected else Kind.REPEATED
         if not self._damaged or kind is Kind.REPEATED:
@@ -257,7 +257,7 @@ class PartitionCheck:
         self._damaged = False
 
     def _form(self, path: Path, position: int, header: BatchHeader) -> None:
-        """What the CRC does not cover, and what no batch in a log may say."""
+        """Check what the CRC does not cover, and what no batch in a log may contain."""
         message = ""
         try:
             check_from_client(header)
@@ -272,7 +272,7 @@ class PartitionCheck:
     # ------------------------------------------------------------------ snapshots
 
     def _compare(self) -> None:
-        """Hold the snapshots that were taken here against the log up to here."""
+        """Compare the snapshots taken up to here with the log."""
         while self._checkpoints and self._checkpoints[0].next_offset <= self._expected:
             checkpoint = self._checkpoints.pop(0)
             path, at, rows, leases = checkpoint

@@ -1,4 +1,4 @@
-"""Reading a data directory without leaving a trace, and keeping servers out meanwhile."""
+"""Reads a data directory without changing it, and keeps servers out meanwhile."""
 
 import errno
 import os
@@ -10,18 +10,18 @@ from typing import NoReturn
 from typing_extensions import override
 
 from pidlease.storage.files import Files, Lock, LockedError, OpenFile, is_aside
-from pidlease.verify.verify_report import CannotLookError
+from pidlease.verify.verify_report import UnusableDirectoryError
 
 
 class ReadOnlyFiles(Files):
-    """A file system that cannot be changed (see `files.Files`).
+    """A file system that cannot be changed.
 
-    What the stores do when they open a folder comes to nothing: it is not made, not fsynced, and
-    what would be swept from it is not listed. Everything else that would change something raises.
+    When a store opens a folder, it makes and fsyncs the folder, and sweeps temporary files: here
+    that does nothing, and temporary files are not listed. Every other change raises.
 
     Parameters:
         files: the file system.
-        listed: which names `list` returns.
+        listed: whether `list` returns a name.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class ReadOnlyFiles(Files):
         self._files = files
         self._listed = listed
 
-    def open(self, path: Path, *, create: bool = False) -> NoReturn:  # noqa: ARG002 - the port's
-        """Raise: it would be open for writing."""
+    @override
+    def open(self, path: Path, *, create: bool = False) -> NoReturn:
         raise _refused(path)
 
     @override
@@ -50,22 +50,25 @@ class ReadOnlyFiles(Files):
     def list(self, folder: Path) -> list[str]:
         return [name for name in self._files.list(folder) if self._listed(name)]
 
+    @override
     def make_folder(self, folder: Path) -> None:
-        """Do nothing: a folder that is not there reads as an empty one."""
+        """Do nothing: a missing folder reads as an empty one."""
 
-    def rename(self, source: Path, target: Path) -> NoReturn:  # noqa: ARG002 - the port's
-        """Raise."""
+    @override
+    def rename(self, source: Path, target: Path) -> NoReturn:
         raise _refused(target)
 
+    @override
     def remove(self, path: Path) -> NoReturn:
-        """Raise."""
         raise _refused(path)
 
+    @override
     def fsync_folder(self, folder: Path) -> None:
         """Do nothing."""
 
-    def lock(self, path: Path, content: str) -> Lock:  # noqa: ARG002 - the port's
-        """Raise: it would leave a word in the file; see `keep_servers_out`."""
+    @override
+    def lock(self, path: Path, content: str) -> Lock:
+        # It would write into the lock file; `keep_servers_out` does not.
         raise _refused(path)
 
     @override
@@ -81,17 +84,17 @@ def _refused(path: Path) -> OSError:
 def keep_servers_out(files: Files, path: Path) -> Iterator[bool]:
     """Hold the lock of a data directory, shared, so that no server can start in it.
 
-    Not by `Files.lock`: that makes the file where it is missing, and writes into it.
+    `Files.lock` would not do: it creates the file, and writes into it.
 
     Parameters:
         files: the file system.
         path: the data directory.
 
     Yields:
-        Whether there was a lock to hold; without one (a copy, perhaps) no server is kept out.
+        Whether there is a lock file; without one (as in a copy) no server is kept out.
 
     Raises:
-        CannotLookError: a server has it, or it cannot be opened.
+        UnusableDirectoryError: a server holds the lock, or the file cannot be opened.
     """
     try:
         lock = files.lock_shared(path / "lock")
@@ -99,10 +102,10 @@ def keep_servers_out(files: Files, path: Path) -> Iterator[bool]:
         yield False
         return
     except LockedError as error:
-        text = f"{path} is in use by {error.holder}; stop that one first, or look at a copy"
-        raise CannotLookError(text) from None
+        text = f"{path} is in use by {error.holder}; stop that one first, or use a copy"
+        raise UnusableDirectoryError(text) from None
     except OSError as error:
-        raise CannotLookError(f"{path} cannot be read: {error}") from error
+        raise UnusableDirectoryError(f"{path} cannot be read: {error}") from error
     try:
         yield True
     finally:

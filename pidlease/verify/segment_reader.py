@@ -1,4 +1,4 @@
-"""Reads one segment from end to end, and goes on after broken batches."""
+"""Reads one segment from end to end, past broken batches."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -11,7 +11,7 @@ from pidlease.verify.index_check import OffsetIndexCheck, Problem, TimeIndexChec
 
 
 def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | BrokenBatchError]:
-    """The batches from a position on, each with an intact CRC, whatever their offsets.
+    """Yield the batches from a position on that have an intact CRC, whatever their offsets.
 
     Parameters:
         log: the segment's .log.
@@ -19,8 +19,8 @@ def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | 
         size: the length of the file, in bytes.
 
     Yields:
-        Batches, and for one that is not intact, the error; batches after it only where the next one
-        can be found by the length that the broken one gives.
+        Batches, and the error of each broken one. After a broken batch, only batches that can be
+        found by its length.
     """
     while position < size:
         try:
@@ -28,7 +28,7 @@ def batches(log: OpenFile, position: int, size: int) -> Iterator[ScannedBatch | 
                 yield batch
                 position = batch.position + batch.header.size
         except BrokenBatchError as error:
-            # Also raised for one that is intact and does not follow; then it is the next.
+            # Also raised for an intact batch that does not follow; then continue with that batch.
             position = error.position
             if _is_intact(log, position, size):
                 continue
@@ -47,7 +47,7 @@ def _is_intact(log: OpenFile, position: int, size: int) -> bool:
 
 
 def _position_after(log: OpenFile, position: int, size: int) -> int | None:
-    """Where an intact batch, or the end, follows a broken batch by the length that it gives."""
+    """Return the position after a broken batch, if its length leads to a batch or to the end."""
     data = log.read_at(HEADER_BYTES, position)
     if len(data) < HEADER_BYTES:
         return None
@@ -59,7 +59,7 @@ def _position_after(log: OpenFile, position: int, size: int) -> int | None:
 
 
 class IndexChecks:
-    """Both indexes of a segment, open while its log goes by.
+    """Checks both indexes of a segment while its log is read.
 
     Parameters:
         segment: the segment.
@@ -91,7 +91,7 @@ class IndexChecks:
         self._open.close()
 
     def batch(self, batch: ScannedBatch) -> None:
-        """Take note of the next batch of the log."""
+        """Compare the indexes with the next batch of the log."""
         header = batch.header
         last = header.last_offset - self._segment.base_offset
         for suffix, check in self._checks.items():
@@ -100,10 +100,10 @@ class IndexChecks:
                 self.problems += [(suffix, problem) for problem in found]
 
     def give_up(self) -> None:
-        """Say no more: the log is broken, and what would be said is of its making."""
+        """Stop comparing, because the log is broken: further differences mean nothing."""
         self._checks.clear()
 
     def finish(self) -> None:
-        """Take note of the log's end."""
+        """Compare the indexes with the log's end."""
         for suffix, check in self._checks.items():
             self.problems += [(suffix, problem) for problem in check.finish()]

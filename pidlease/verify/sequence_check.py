@@ -1,4 +1,4 @@
-"""The PID sequence file, line by line."""
+"""Checks the file of the PID sequence."""
 
 from pathlib import Path
 
@@ -8,31 +8,31 @@ from pidlease.core.pid import number_of
 from pidlease.core.producer_names import is_stand_in
 from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.files import read_file
-from pidlease.verify.partition_check import Looking
+from pidlease.verify.partition_check import CheckContext
 from pidlease.verify.verify_report import Kind, Report
 
 
-def check_sequence(looking: Looking, path: Path) -> None:
-    """Look at every line, and whether the sequence is above every PID that was seen.
+def check_sequence(context: CheckContext, path: Path) -> None:
+    """Check every line, and that the sequence is above every PID found.
 
     Parameters:
-        looking: what all the checks share; the PIDs have been seen.
+        context: the checks' context; logs and snapshots were checked before.
         path: the file.
 
     Raises:
         OSError: the file cannot be read.
     """
-    report = looking.report
+    report = context.report
     leased = (number_of(pid) for pid in report.pids if not is_stand_in(pid))
     largest = max(leased, default=0)
-    elsewhere = looking.files.exists(path.with_name(ZOOKEEPER_MARK))
+    elsewhere = context.files.exists(path.with_name(ZOOKEEPER_MARK))
     if elsewhere:
-        report.note(path, "PIDs come from ZooKeeper now, which is not looked at")
-    if not looking.files.exists(path):
+        report.note(path, "PIDs come from ZooKeeper now, which is not verified")
+    if not context.files.exists(path):
         if (report.clean or largest) and not elsewhere:
             report.wrong(Kind.MISSING, path, "there is no PID sequence")
         return
-    lines, torn = split_torn(read_file(looking.files, path))
+    lines, torn = split_torn(read_file(context.files, path))
     end = _check_lines(report, path, lines)
     if torn and report.clean:
         report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes after the last whole line",
@@ -47,7 +47,7 @@ def check_sequence(looking: Looking, path: Path) -> None:
 
 
 def _check_lines(report: Report, path: Path, lines: list[bytes]) -> int:
-    """The first number after all whole lines."""
+    """Return the number after the last intact line."""
     end = 1
     for number, line in enumerate(lines, 1):
         try:

@@ -1,9 +1,9 @@
-"""The sequence numbers in a log, by the same validation and the same fold as in a server.
+"""Checks the sequence numbers in a log by the server's own rules.
 
-A history begins at offset 0, or, where retention has removed the beginning or damage has cut
-it off, at a later one: then a producer's first batch may be any, and the first snapshot at or
-after that offset can only be compared as far as the log goes back. From there on its rows are
-what is known, as for a server that starts with it.
+A history begins at offset 0, or later if retention or damage has removed the beginning. In the
+second case a producer's first batch may have any number, and the first snapshot is compared only as
+far as the log goes back. From there on the snapshot's rows count, as for a server that starts with
+them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _KINDS: Final = {
 
 
 class History:
-    """What a partition's log says of its producers, from an offset on.
+    """The producers' states by a partition's log from an offset on.
 
     Parameters:
         start: the offset.
@@ -46,16 +46,16 @@ class History:
         self._cut: set[int] = set()
 
     def apply(self, logged: LoggedBatch) -> tuple[Kind, str] | None:
-        """Fold a batch.
+        """Apply a batch.
 
         Returns:
-            What is wrong with its sequences; None where nothing is.
+            What is wrong with its sequence numbers; None: nothing.
         """
         header = logged.header
-        found = identity_of(logged, self._names)
-        if found is None:
-            return _not_judged(header.producer_id)
-        pid, batch = found
+        identified = identity_of(logged, self._names)
+        if identified is None:
+            return _check_unidentified(header.producer_id)
+        pid, batch = identified
         rules = rules_of(pid)
         if rules is None:
             return Kind.MALFORMED, f"PID {pid} belongs to no policy"
@@ -67,7 +67,7 @@ class History:
         if state is None and not (self._whole or self._based):
             self._cut.add(pid)
         elif state is not None and len(new.batches) == 1:
-            self._cut.discard(pid)  # a new generation: all of it is in the log
+            self._cut.discard(pid)  # a new generation: the log has all its batches
         if verdict.kind not in _KINDS:
             return None
         return _KINDS[verdict.kind], _explain(self._name(pid), batch, state, verdict)
@@ -75,11 +75,11 @@ class History:
     def differences(
         self, rows: Mapping[int, ProducerState], leases: Mapping[int, LeaseRow]
     ) -> Iterator[str]:
-        """Where a snapshot taken here says something else.
+        """Yield the differences between a snapshot taken here and the log.
 
         Parameters:
-            rows: what it says of the producers.
-            leases: its leases; they show which producers may have ended and come back.
+            rows: the snapshot's producers.
+            leases: the snapshot's leases. They show which producers may have expired and returned.
         """
         known = self._whole or self._based
         for pid, row in rows.items():
@@ -97,9 +97,9 @@ class History:
                 yield f"{self._name(pid)} is not in the snapshot, and {_show(state)} by the log"
 
     def _agrees(self, pid: int, row: ProducerState, state: ProducerState, *, lasted: bool) -> bool:
-        """Whether a row is what the log says, arrival aside.
+        """Whether a snapshot's row is equal to the log's state, arrival times aside.
 
-        A producer that came back after its lease ended is known only from then on.
+        If a producer returned after its lease had ended, the row has only the batches since then.
         """
         if (row.generation, row.high) != (state.generation, state.high):
             return False
@@ -115,15 +115,15 @@ class History:
         return f"producer {name!r}" if name else f"PID {pid}"
 
     def begin_with(self, rows: Mapping[int, ProducerState]) -> None:
-        """Go on from a snapshot's rows, where the log does not go back to the beginning."""
+        """Continue with a snapshot's rows, if the log does not go back to its beginning."""
         if not self._whole and not self._based:
             self._based = True
             self.producers = dict(rows)
             self._cut.clear()
 
 
-def _not_judged(pid: int) -> tuple[Kind, str] | None:
-    """A batch without a PID; others may not stand in a batch's header."""
+def _check_unidentified(pid: int) -> tuple[Kind, str] | None:
+    """Return what is wrong with a batch without identity; None: it has no PID, as it should."""
     if pid <= 0:
         return None
     policy = policy_of(pid)
@@ -133,9 +133,9 @@ def _not_judged(pid: int) -> tuple[Kind, str] | None:
 
 
 def _lasted(lease: LeaseRow | None) -> bool:
-    """Whether a lease was kept since its grant, so that nothing of its PID is forgotten.
+    """Whether a lease was kept since its grant, so that no state of its PID has expired.
 
-    One that ended and was taken up again, or that only the log knew after a crash, has none.
+    That is unknown for a lease that ended and was taken up again, or that only the log had.
     """
     return lease is not None and lease.granted_ms >= 0
 
@@ -145,7 +145,7 @@ def _ends_with(batches: tuple[Appended, ...], end: tuple[Appended, ...]) -> bool
 
 
 def _same(some: tuple[Appended, ...], others: tuple[Appended, ...]) -> bool:
-    """Whether batches are the same, as far as their CRCs are known."""
+    """Whether batches are equal, as far as their CRCs are known."""
     return len(some) == len(others) and all(
         one[:3] == other[:3] and (one.crc == other.crc or UNKNOWN_CRC in (one.crc, other.crc))
         for one, other in zip(some, others, strict=True)

@@ -1,4 +1,4 @@
-"""The snapshots of a data directory: whether each can be used, and what it says."""
+"""Checks the snapshots of a data directory, and provides their content for the other checks."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from pidlease.storage.snapshots import (
     TopicPartition,
 )
 from pidlease.storage.topics.topic_store import Topic
-from pidlease.verify.partition_check import Checkpoint, Looking
+from pidlease.verify.partition_check import CheckContext, Checkpoint
 from pidlease.verify.verify_report import Kind
 
 _MANIFEST: Final = "manifest.json"
@@ -27,7 +27,7 @@ _LEASES: Final = "leases.parquet"
 
 @dataclass(slots=True)
 class _Loaded:
-    """A snapshot that is intact, and its leases by PID."""
+    """An intact snapshot, and its leases by PID."""
 
     folder: Path
     snapshot: Snapshot
@@ -36,30 +36,30 @@ class _Loaded:
 
 @dataclass(slots=True)
 class Snapshots:
-    """All snapshots that can be used.
+    """All intact snapshots.
 
     Attributes:
-        durable: places in the newest offset vector; what lies before them cannot be torn.
+        durable: the newest offset vector; the log before its offsets cannot be torn.
     """
 
     durable: dict[TopicPartition, PartitionOffset] = field(default_factory=dict)
     _loaded: list[_Loaded] = field(default_factory=list)
 
-    def read(self, looking: Looking, folder: Path) -> None:
-        """Read all that are in a folder, each file of each with its checksum."""
-        store = SnapshotStore(looking.files, folder, names=looking.names)
+    def read(self, context: CheckContext, folder: Path) -> None:
+        """Read and check all snapshots in a folder."""
+        store = SnapshotStore(context.files, folder, names=context.names)
         for number in store.numbers():
             path = folder / f"snapshot-{number:012d}"
             try:
                 manifest = store.manifest(number)
                 if not self.durable:
-                    self.durable = manifest.places
-                self._load(looking, path, store.load(number), number)
+                    self.durable = manifest.offset_vector
+                self._load(context, path, store.load(number), number)
             except (SnapshotError, AttributeError) as error:
-                _unusable(looking, path, error, newer=bool(self._loaded))
+                _unusable(context, path, error, newer=bool(self._loaded))
 
-    def _load(self, looking: Looking, path: Path, snapshot: Snapshot, number: int) -> None:
-        report = looking.report
+    def _load(self, context: CheckContext, path: Path, snapshot: Snapshot, number: int) -> None:
+        report = context.report
         if snapshot.manifest.number != number:
             text = f"says it is number {snapshot.manifest.number}"
             report.wrong(Kind.SNAPSHOT, path / _MANIFEST, text)
@@ -68,32 +68,32 @@ class Snapshots:
         report.pids.update(row.pid for row in snapshot.leases)
 
     def checkpoints(self, topic: Topic, number: int) -> list[Checkpoint]:
-        """What they say of a partition of a topic."""
+        """Return the snapshots' rows of a partition."""
         name = TopicPartition(topic.name, number)
         return [
             Checkpoint(
                 each.folder / _PRODUCERS,
-                place.next_offset,
+                entry.next_offset,
                 _unpacked(each.snapshot.producers[name]),
                 each.leases,
             )
             for each in self._loaded
-            if (place := each.snapshot.manifest.places.get(name)) is not None
-            and place.topic_id == topic.topic_id
+            if (entry := each.snapshot.manifest.offset_vector.get(name)) is not None
+            and entry.topic_id == topic.topic_id
         ]
 
     def recovery_offset(self, topic: Topic, number: int) -> int:
-        """Up to where a partition's log is known to be durable."""
-        place = self.durable.get(TopicPartition(topic.name, number))
-        return place.next_offset if place and place.topic_id == topic.topic_id else 0
+        """Return the offset up to which a partition's log is known to be durable."""
+        entry = self.durable.get(TopicPartition(topic.name, number))
+        return entry.next_offset if entry and entry.topic_id == topic.topic_id else 0
 
-    def check_topics(self, looking: Looking, names: Collection[TopicPartition]) -> None:
-        """Report the partitions that only a snapshot knows: their topic was deleted since."""
+    def check_topics(self, context: CheckContext, names: Collection[TopicPartition]) -> None:
+        """Note partitions that are only in a snapshot: their topic was deleted since."""
         for each in self._loaded:
-            for name in each.snapshot.manifest.places:
+            for name in each.snapshot.manifest.offset_vector:
                 if name not in names:
                     text = f"speaks of {name}, which is not there (any more)"
-                    looking.report.note(each.folder / _MANIFEST, text)
+                    context.report.note(each.folder / _MANIFEST, text)
 
 
 def _unpacked(producers: dict[int, Packed]) -> dict[int, ProducerState]:
@@ -104,10 +104,10 @@ def _unpacked(producers: dict[int, Packed]) -> dict[int, ProducerState]:
     }
 
 
-def _unusable(looking: Looking, path: Path, error: Exception, *, newer: bool) -> None:
-    """Report snapshots without a manifest: an old one was being removed, others are damaged."""
-    report = looking.report
-    if newer and not report.clean and not looking.files.exists(path / _MANIFEST):
+def _unusable(context: CheckContext, path: Path, error: Exception, *, newer: bool) -> None:
+    """Report a snapshot that cannot be used; one without a manifest may be half removed."""
+    report = context.report
+    if newer and not report.clean and not context.files.exists(path / _MANIFEST):
         report.note(path, "left by an interrupted removal; a later snapshot removes it")
         return
     if isinstance(error.__cause__, PermissionError):

@@ -24,11 +24,11 @@ from pidlease.storage.topics.topic_store import (
 )
 from pidlease.verify.names_check import check_names
 from pidlease.verify.offsets_check import check_offsets
-from pidlease.verify.partition_check import Looking, PartitionCheck
+from pidlease.verify.partition_check import CheckContext, PartitionCheck
 from pidlease.verify.read_only_files import ReadOnlyFiles
 from pidlease.verify.sequence_check import check_sequence
 from pidlease.verify.snapshots_check import Snapshots
-from pidlease.verify.verify_report import CannotLookError, Kind, Report
+from pidlease.verify.verify_report import Kind, Report, UnusableDirectoryError
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _TOPIC_SUFFIX: Final = ".json"
@@ -37,7 +37,7 @@ Progress = Callable[[int], None]
 
 
 class _Planned(NamedTuple):
-    """A partition that is to be looked at, and whether it is kept free of duplicates."""
+    """A partition to check, and whether deduplication is on."""
 
     topic: Topic
     number: int
@@ -46,51 +46,51 @@ class _Planned(NamedTuple):
 
 
 def verify(files: Files, path: Path, began: Progress, advance: Progress) -> Report:
-    """Look at all of a data directory. Nothing in it is changed; see `access.keep_servers_out`.
+    """Check a whole data directory, without changing it; `keep_servers_out` first.
 
-    The memory it takes grows with producers, not with the log.
+    The memory needed grows with the number of producers, not with the log.
 
     Parameters:
         files: the file system.
         path: the data directory.
-        began: called with how many bytes of log there are.
-        advance: called repeatedly with how many more were read.
+        began: called with the total bytes of the logs.
+        advance: called repeatedly with the number of further bytes read.
 
     Raises:
-        CannotLookError: it is no data directory, of a newer format, or may not be read.
+        UnusableDirectoryError: it is no data directory, of a newer format, or unreadable.
     """
     report = Report(path)
-    looking = Looking(ReadOnlyFiles(files), report, advance)
+    context = CheckContext(ReadOnlyFiles(files), report, advance)
     try:
-        _check_identity(looking, path)
+        _check_identity(context, path)
         report.clean = files.exists(path / "clean-stop")
-        topics = list(_topics(looking, path / "topics"))
-        shared = _defaults(looking, path / "topics")
+        topics = list(_topics(context, path / "topics"))
+        shared = _defaults(context, path / "topics")
         snapshots = Snapshots()
-        snapshots.read(looking, path / "snapshots")
-        planned = list(_plan(looking, path / "logs", topics, shared))
-        snapshots.check_topics(looking, {TopicPartition(t.name, n) for t, n, *_ in planned})
+        snapshots.read(context, path / "snapshots")
+        planned = list(_plan(context, path / "logs", topics, shared))
+        snapshots.check_topics(context, {TopicPartition(t.name, n) for t, n, *_ in planned})
         began(sum(_log_bytes(files, each.folder) for each in planned))
         for each in planned:
-            _check_partition(looking, each, snapshots)
-        _check_file(looking, path / "sequence" / "blocks", check_sequence)
-        _check_file(looking, path / "sequence" / "names", check_names)
-        _check_file(looking, path / "groups", check_offsets)
+            _check_partition(context, each, snapshots)
+        _check_file(context, path / "sequence" / "blocks", check_sequence)
+        _check_file(context, path / "sequence" / "names", check_names)
+        _check_file(context, path / "groups", check_offsets)
     except PermissionError as error:
-        raise CannotLookError(f"{path} may not be read by this user: {error}") from error
+        raise UnusableDirectoryError(f"{path} may not be read by this user: {error}") from error
     report.totals.producers = len(report.pids)
     return report
 
 
-def _check_identity(looking: Looking, path: Path) -> None:
-    """Whether it is a data directory of a format that is understood."""
-    files, meta = looking.files, path / "meta.json"
+def _check_identity(context: CheckContext, path: Path) -> None:
+    """Check that it is a data directory of a known format."""
+    files, meta = context.files, path / "meta.json"
     if not files.is_folder(path):
-        raise CannotLookError(f"{path} is not there, or no directory")
+        raise UnusableDirectoryError(f"{path} is not there, or no directory")
     if not files.exists(meta):
         if not files.is_folder(path / "logs"):
-            raise CannotLookError(f"{path} is no data directory: {meta.name} is not there")
-        looking.report.wrong(Kind.MISSING, meta, "the directory's identity is not there")
+            raise UnusableDirectoryError(f"{path} is no data directory: {meta.name} is not there")
+        context.report.wrong(Kind.MISSING, meta, "the directory's identity is not there")
         return
     try:
         content = json.loads(read_file(files, meta))
@@ -99,31 +99,31 @@ def _check_identity(looking: Looking, path: Path) -> None:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         text = f"is damaged ({error}); take it from a backup"
-        looking.report.wrong(Kind.DAMAGED, meta, text, position=0)
+        context.report.wrong(Kind.DAMAGED, meta, text, position=0)
         return
     if version > FORMAT_VERSION:
-        raise CannotLookError(
+        raise UnusableDirectoryError(
             f"{path} has format {version}, written by a newer version; this one reads up to"
             f" {FORMAT_VERSION}: install the newer one"
         )
     if version < 1 or not _CLUSTER_ID.fullmatch(cluster_id):
         text = f"is damaged (format {version}, cluster id {cluster_id!r})"
-        looking.report.wrong(Kind.DAMAGED, meta, text, position=0)
+        context.report.wrong(Kind.DAMAGED, meta, text, position=0)
 
 
-def _topics(looking: Looking, folder: Path) -> Iterator[Topic]:
-    """Return the topics with intact definitions."""
-    for name in looking.files.list(folder):
+def _topics(context: CheckContext, folder: Path) -> Iterator[Topic]:
+    """Yield the topics with intact definitions."""
+    for name in context.files.list(folder):
         path = folder / name
         if name == DEFAULTS_NAME:
             continue
         if name.endswith(DOOMED_SUFFIX):
-            looking.report.note(path, "was deleted; the next start removes what is left of it")
+            context.report.note(path, "was deleted; the next start removes what is left of it")
             continue
         if not name.endswith(_TOPIC_SUFFIX):
-            looking.report.wrong(Kind.STRAY, path, "is no topic's definition")
+            context.report.wrong(Kind.STRAY, path, "is no topic's definition")
             continue
-        only_this = ReadOnlyFiles(looking.files, partial(eq, name))
+        only_this = ReadOnlyFiles(context.files, partial(eq, name))
         try:
             topic = TopicStore(only_this, folder).load()[0]
             message = illegal_name(topic.name) or _contradiction(topic, name)
@@ -131,31 +131,31 @@ def _topics(looking: Looking, folder: Path) -> Iterator[Topic]:
             raise
         except (DataFolderError, OSError, AttributeError) as error:
             text = str(error).removeprefix(f"{path} ")
-            looking.report.wrong(Kind.DAMAGED, path, text, position=0)
+            context.report.wrong(Kind.DAMAGED, path, text, position=0)
             continue
         if message:
-            looking.report.wrong(Kind.DAMAGED, path, message, position=0)
+            context.report.wrong(Kind.DAMAGED, path, message, position=0)
         else:
             yield topic
 
 
-def _defaults(looking: Looking, folder: Path) -> dict[str, str]:
-    """What is set for all topics; nothing where that is damaged."""
+def _defaults(context: CheckContext, folder: Path) -> dict[str, str]:
+    """Return the settings of all topics; none if they are damaged."""
     path = folder / DEFAULTS_NAME
     try:
-        found = TopicStore(looking.files, folder).load_defaults()
-        check_shared(found)
+        settings = TopicStore(context.files, folder).load_defaults()
+        check_shared(settings)
     except PermissionError:
         raise
     except (DataFolderError, OSError, ValueError) as error:
         text = str(error).removeprefix(f"{path} ")
-        looking.report.wrong(Kind.DAMAGED, path, text, position=0)
+        context.report.wrong(Kind.DAMAGED, path, text, position=0)
         return {}
-    return found
+    return settings
 
 
 def _contradiction(topic: Topic, file_name: str) -> str:
-    """What a definition says that cannot be; empty where nothing is."""
+    """Return what is impossible in a topic's definition; empty: nothing."""
     if topic.name + _TOPIC_SUFFIX != file_name:
         return f"defines another topic: {topic.name}"
     if topic.partitions < 1:
@@ -168,13 +168,13 @@ def _contradiction(topic: Topic, file_name: str) -> str:
 
 
 def _plan(
-    looking: Looking, logs: Path, topics: list[Topic], shared: dict[str, str]
+    context: CheckContext, logs: Path, topics: list[Topic], shared: dict[str, str]
 ) -> Iterator[_Planned]:
-    """Yield the partitions that should be there; report those that should not."""
-    names = set(looking.files.list(logs))
+    """Yield the partitions that should exist; report folders of others."""
+    names = set(context.files.list(logs))
     doomed = {
         name.removesuffix(DOOMED_SUFFIX)
-        for name in looking.files.list(logs.parent / "topics")
+        for name in context.files.list(logs.parent / "topics")
         if name.endswith(DOOMED_SUFFIX)
     }
     for topic in topics:
@@ -185,7 +185,7 @@ def _plan(
             yield _Planned(topic, number, logs / name, judged)
     for name in sorted(names):
         if name.rpartition("-")[0] not in doomed:
-            looking.report.wrong(Kind.STRAY, logs / name, "belongs to no topic that is defined")
+            context.report.wrong(Kind.STRAY, logs / name, "belongs to no topic that is defined")
 
 
 def _log_bytes(files: Files, folder: Path) -> int:
@@ -198,25 +198,27 @@ def _log_bytes(files: Files, folder: Path) -> int:
     return total
 
 
-def _check_partition(looking: Looking, planned: _Planned, snapshots: Snapshots) -> None:
+def _check_partition(context: CheckContext, planned: _Planned, snapshots: Snapshots) -> None:
     topic, number, folder, judged = planned
     checkpoints = snapshots.checkpoints(topic, number)
     recovery_offset = snapshots.recovery_offset(topic, number)
 
-    def check(looking: Looking, folder: Path) -> None:
-        PartitionCheck(looking, folder, checkpoints, recovery_offset).run()
+    def check(context: CheckContext, folder: Path) -> None:
+        PartitionCheck(context, folder, checkpoints, recovery_offset).run()
 
-    with nullcontext() if judged else looking.report.not_judged(folder):
-        _check_file(looking, folder, check)
+    with nullcontext() if judged else context.report.not_judged(folder):
+        _check_file(context, folder, check)
 
 
-def _check_file(looking: Looking, path: Path, check: Callable[[Looking, Path], None]) -> None:
-    """Do a check; what cannot be read is a finding, unless this user may not."""
+def _check_file(
+    context: CheckContext, path: Path, check: Callable[[CheckContext, Path], None]
+) -> None:
+    """Run a check; report an unreadable file, except if this user has no permission."""
     try:
-        check(looking, path)
+        check(context, path)
     except PermissionError:
         raise
     except OSError as error:
         at = Path(error.filename) if error.filename else path
-        at = at if at.is_relative_to(looking.report.root) else path
-        looking.report.wrong(Kind.UNREADABLE, at, f"cannot be read: {error.strerror or error}")
+        at = at if at.is_relative_to(context.report.root) else path
+        context.report.wrong(Kind.UNREADABLE, at, f"cannot be read: {error.strerror or error}")

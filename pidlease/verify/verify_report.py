@@ -1,4 +1,4 @@
-"""Findings of a verification: kinds, counts, and totals."""
+"""The report of a verification: findings, notes and totals."""
 
 import enum
 from collections.abc import Iterator
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Findings that are kept; those beyond are counted. It bounds the memory of a hopeless case.
+#: The most findings in a report; more are only counted, to bound the memory.
 KEPT_MAX: Final = 10_000
 
 
-class CannotLookError(Exception):
-    """The directory cannot be looked at; the message says why and what to do."""
+class UnusableDirectoryError(Exception):
+    """The data directory cannot be verified or repaired; the message says why and what to do."""
 
 
 @enum.unique
 class Kind(enum.Enum):
-    """What sort of thing is wrong."""
+    """The kind of a finding."""
 
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"
@@ -35,19 +35,19 @@ class Kind(enum.Enum):
     SEQUENCE = "sequence"
 
 
-#: What only judging keeps out of a log.
+#: Findings that are allowed while deduplication is off.
 UNJUDGED: Final = frozenset((Kind.DUPLICATE, Kind.GAP, Kind.OVERLAP, Kind.FENCING))
 
 
 class Finding(NamedTuple):
-    """Something that is wrong.
+    """A fault of the data directory.
 
     Attributes:
-        kind: what sort of thing.
-        file: where, below the data directory.
-        position: at which byte of the file (a text file: which line); -1 where it has none.
-        offset: of the record; -1 where it is about none.
-        message: what.
+        kind: the kind of fault.
+        file: its path below the data directory.
+        position: in bytes, or the line of a text file; -1: none.
+        offset: the record's offset; -1: none.
+        message: the fault in words.
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ class Finding(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something that is as it may be, and worth knowing."""
+    """A fact that is not a fault, but may interest the operator."""
 
     file: str
     message: str
@@ -66,7 +66,7 @@ class Note(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """How much was looked at."""
+    """How much was verified."""
 
     partitions: int = 0
     segments: int = 0
@@ -81,16 +81,16 @@ class Totals:
 
 @dataclass(slots=True)
 class Report:
-    """The outcome, filled while looking.
+    """The result of a verification, filled by the checks.
 
     Attributes:
         root: the data directory.
-        clean: whether the last process closed everything.
-        totals: how much was looked at.
-        findings: what is wrong, at most `KEPT_MAX`.
-        notes: what is worth knowing.
-        pids: all the producer ids that were seen.
-        unjudged: where validation was off, how many of `UNJUDGED` were found; -1: they are
+        clean: whether the last process stopped cleanly.
+        totals: how much was verified.
+        findings: the faults, at most `KEPT_MAX`.
+        notes: other facts.
+        pids: all PIDs in logs and snapshots.
+        unjudged: while deduplication was off, the number of `UNJUDGED` faults; -1: they count as
             findings.
     """
 
@@ -120,7 +120,7 @@ class Report:
 
     @contextmanager
     def not_judged(self, path: Path) -> Iterator[None]:
-        """Accept what only validation keeps out of a log: add a note of how much there is."""
+        """Within this context, add one note with the number of `UNJUDGED` faults, not findings."""
         self.unjudged = 0
         try:
             yield
@@ -132,7 +132,7 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return not self.totals.findings
 
     def _name(self, path: Path) -> str:

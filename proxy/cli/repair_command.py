@@ -20,7 +20,7 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.verify.read_only_files import keep_servers_out
-from pidlease.verify.verify_report import CannotLookError
+from pidlease.verify.verify_report import UnusableDirectoryError
 from proxy.cli.console import WRONG, cannot_look, print_json, stdout
 
 #: The most producers and groups shown of a partition; --json lists more.
@@ -59,7 +59,7 @@ def repair(
                     _show_partition(stdout(), each)
                 # Survey again: an earlier cut has changed the snapshots.
                 kept[str(each.name)] = str(_cut(path, each.name))
-    except (CannotLookError, DataFolderError) as error:
+    except (UnusableDirectoryError, DataFolderError) as error:
         raise cannot_look(str(error)) from None
     except OSError as error:
         raise cannot_look(f"{path}: {error}; nothing is lost, run it again") from None
@@ -94,7 +94,7 @@ def _locked(path: Path, *, exclusive: bool) -> Iterator[None]:
             yield
         return
     if not files.exists(path / "meta.json"):
-        raise CannotLookError(f"{path} is no data directory of pidlease")
+        raise UnusableDirectoryError(f"{path} is no data directory of pidlease")
     lock = lock_folder(files, path)
     try:
         yield

@@ -12,7 +12,7 @@ from rich.text import Text
 from pidlease.storage.files import RealFiles
 from pidlease.verify.read_only_files import keep_servers_out
 from pidlease.verify.verification import verify as look
-from pidlease.verify.verify_report import CannotLookError, Finding, Report
+from pidlease.verify.verify_report import Finding, Report, UnusableDirectoryError
 from proxy.cli.console import WRONG, cannot_look, pairs_table, print_json, stderr, stdout
 
 _NO_LOCK: Final = "there is no lock file (a copy?): nothing keeps a server from starting meanwhile"
@@ -30,7 +30,7 @@ def verify(
     try:
         with keep_servers_out(RealFiles(), path) as locked:
             report = _look(path)
-    except CannotLookError as error:
+    except UnusableDirectoryError as error:
         raise cannot_look(str(error)) from None
     except OSError as error:
         raise cannot_look(f"{path} cannot be read: {error}") from None

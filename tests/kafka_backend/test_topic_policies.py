@@ -61,7 +61,7 @@ def test_what_is_kafka_s_own_is_refused(server: PidleaseServer) -> None:
     topic = new_topic(server, 1)
     status, answer = patch(server, f"/v1/topics/{topic}/settings", {"retention.ms": "5"})
     assert status == 400
-    assert "retention.ms is Kafka's own here" in str(answer)
+    assert "retention.ms is a setting of Kafka's" in str(answer)
 
 
 def test_another_topic_of_the_name_takes_all_again(server: PidleaseServer) -> None:

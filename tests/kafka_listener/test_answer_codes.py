@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from pidlease.kafka.api import API_API_VERSIONS, API_HEARTBEAT
-from pidlease.kafka.codec.response_error_codes import code_of, code_place
+from pidlease.kafka.codec.response_error_codes import code_of, code_position
 from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.kafka_listener.client import WireClient
 from tests.kafka_listener.harness import Server
@@ -30,7 +30,7 @@ def test_it_is_where_kio_writes_it(key: int, version: int) -> None:
     kind: Any = load_response_schema(key, version)
     names = [each.name for each in dataclasses.fields(kind)]
     if "error_code" not in names[: 2 if names[0] == "throttle_time" else 1]:
-        assert code_place(key, version) == -1
+        assert code_position(key, version) == -1
         assert code_of(key, version, b"\xff" * 100) == 0
         return
     answer = io.BytesIO()
@@ -38,7 +38,7 @@ def test_it_is_where_kio_writes_it(key: int, version: int) -> None:
     entity_writer(header)(answer, build(header, {"correlation_id": 7}))
     entity_writer(kind)(answer, build(kind, {"error_code": _CODE, "assignment": b""}))
     assert code_of(key, version, answer.getvalue()) == _CODE.value
-    cut = answer.getvalue()[: code_place(key, version) + 1]
+    cut = answer.getvalue()[: code_position(key, version) + 1]
     assert code_of(key, version, cut) == 0
 
 

@@ -137,8 +137,8 @@ LEASED: Final = (
     Mutant(
         "the writer's batches are not replayed",
         _KNOWN,
-        "            found = identity_of(logged, self.names)\n",
-        "            found = None if logged.identity else identity_of(logged, self.names)\n",
+        "            identified = identity_of(logged, self.names)\n",
+        "            identified = None if logged.identity else identity_of(logged, self.names)\n",
         (VERIFIED,),
     ),
     Mutant(
@@ -193,7 +193,7 @@ LEASED: Final = (
     Mutant(
         "a PID is known by its number alone",
         "pidlease/engine/leases/lease_table.py",
-        "return block.policies[place] != pid >> POLICY_SHIFT",
+        "return block.policies[index] != pid >> POLICY_SHIFT",
         "return False",
         (NAMING,),
     ),

@@ -1,9 +1,9 @@
-"""Asks the coordinator before a batch of a PID is refused that another server may have leased.
+"""Looks up the blocks of PIDs before a batch is rejected because its PID is unknown.
 
-A refusal for an unknown PID is final: its producer drops its records, or sends them again under
-another PID and stores them twice. So the refusal follows a lookup of the PID blocks that began
-after the batch had come. A retriable error instead would not do: the batch would come again after
-the lookup.
+Another server may have leased the PID. A rejection for an unknown PID is final: the producer drops
+its records, or sends them again under another PID, which stores them twice. So it needs a lookup
+that began after the batch had arrived. A retriable error instead would not help: the retry would
+arrive after the lookup again.
 """
 
 from collections.abc import Set
@@ -23,10 +23,10 @@ _UNKNOWN_YET: Final = Outcome(
 
 
 class BlockLookup(ParkedBatches):
-    """Batches of one partition that wait for a lookup; all partitions share the lookup.
+    """Batches of one partition that wait for a lookup, which all partitions share.
 
     Parameters:
-        leases: looks PID blocks up.
+        leases: looks the blocks up.
     """
 
     def __init__(self, leases: Leases) -> None:
@@ -36,7 +36,7 @@ class BlockLookup(ParkedBatches):
     @override
     async def _read(self, producers: Set[int]) -> Outcome | None:
         if not any(map(self._leases.unsure, producers)):
-            return None  # the lookup for an earlier batch was enough
+            return None  # the lookup for an earlier batch was sufficient
         try:
             await self._leases.look()
         except SequenceError:

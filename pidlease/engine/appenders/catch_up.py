@@ -1,8 +1,8 @@
-"""Catch-up: reads the log where it may hold batches that are not applied.
+"""Catch-up: reads the part of the log that may hold batches which are not applied.
 
 A batch without a response may be in the log. Kafka recognises its retry, unless it has forgotten
-the producer, or all but its last batch. So the log is read before any further batch of such a
-producer is validated.
+the producer, or all but the producer's last batch. So the log is read before the producer's next
+batch is validated.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 
-#: The outcome where the log could not be read; the server's own log has the reason.
+#: The outcome if the log could not be read; the server's own log has the reason.
 _UNREAD: Final = Outcome(
     Status.FAILED,
-    reason="whether it is in the log already cannot be read now; send it again",
+    reason="whether the batch is in the log cannot be read now; send it again",
     code=UNKNOWN_OUTCOME,
 )
 _AFTER_FAILED: Final = Outcome(
-    Status.FAILED, reason="a batch before it has failed; send that one again first"
+    Status.FAILED, reason="an earlier batch has failed; send that one again first"
 )
-#: The outcome where another server has the partition.
+#: The outcome if another server is the partition's writer.
 LOST: Final = Outcome(
     Status.NOT_OWNER, reason="another server writes to this partition; look for it, and send there"
 )
@@ -38,22 +38,22 @@ _log = structlog.get_logger(__name__)
 
 
 class CatchUpTarget(Protocol):
-    """A partition, or its writer, that is caught up with the log."""
+    """A partition, or its writer, that can be caught up with the log."""
 
     @property
     def name(self) -> TopicPartition:
         """The topic and the partition number."""
 
     async def catch_up(self, log: ForwardingLog) -> None:
-        """Apply what is in the log and is not applied yet.
+        """Apply what is in the log and not applied yet.
 
         Raises:
-            LogError: it cannot be read.
+            LogError: the log cannot be read.
         """
 
 
 class TakeoverTarget(Protocol):
-    """A partition, as the takeover of its writer sees it."""
+    """A partition, as the takeover of its writer uses it."""
 
     @property
     def name(self) -> TopicPartition:
@@ -61,16 +61,16 @@ class TakeoverTarget(Protocol):
 
     @property
     def applied_offset(self) -> int:
-        """The offset before which everything is applied for certain."""
+        """The offset before which everything is applied."""
 
     async def read_on(
         self, log: ForwardingLog, start: int, end: int, marker: Writer | None = None
     ) -> bool:
-        """Apply what is in the log from one offset to another.
+        """Apply the log from one offset to another.
 
         Parameters:
-            log: what is read.
-            start: the first offset to read, or the log's start where that is higher.
+            log: the log.
+            start: the first offset to read; the log's start if that is higher.
             end: the first offset not to read.
             marker: the writer with the marker to look for.
 
@@ -78,19 +78,19 @@ class TakeoverTarget(Protocol):
             Whether the marker was found.
 
         Raises:
-            LogError: it cannot be read; a part may be applied.
+            LogError: the log cannot be read; a part of it may be applied.
         """
 
     def caught_up(self, end: int, now_ms: int) -> None:
-        """Note that all of the log is applied up to its end at a time."""
+        """Note that the log was applied up to its end at a given time."""
 
 
 class Parked(NamedTuple):
-    """A batch that waits for the log to be read.
+    """A batch that waits for a read of the log.
 
     Attributes:
-        again: validates it again.
-        give_up: completes it with an outcome, unvalidated.
+        again: validates the batch again.
+        give_up: completes the batch with an outcome, without validation.
     """
 
     again: Callable[[], None]
@@ -98,13 +98,13 @@ class Parked(NamedTuple):
 
 
 class ParkedBatches(ABC):
-    """Batches of one partition that wait until something is read; many wait for one reading."""
+    """Batches of one partition that wait for a read; all that wait at its begin share it."""
 
     def __init__(self) -> None:
         self._parked: list[tuple[int, Parked]] = []
-        #: How many batches of each producer wait; also after their reading has begun.
+        #: How many batches of each producer wait, including those of a running read.
         self._waiting: dict[int, int] = {}
-        #: Producers among them with a failed batch.
+        #: Waiting producers with a failed batch.
         self._failed: set[int] = set()
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
@@ -114,7 +114,7 @@ class ParkedBatches(ABC):
         return producer in self._waiting
 
     def park(self, producer: int, parked: Parked) -> None:
-        """Validate a batch after a reading that begins after this call."""
+        """Validate a batch after a read that begins after this call."""
         self._waiting[producer] = self._waiting.get(producer, 0) + 1
         self._parked.append((producer, parked))
         self.begin()
@@ -122,13 +122,13 @@ class ParkedBatches(ABC):
     def fail(self, producer: int) -> None:
         """Fail the waiting batches of a producer, because an earlier one has failed.
 
-        Where sequence gaps are allowed nothing else would notice the missing batch.
+        If sequence gaps are allowed, nothing else would notice the missing batch.
         """
         if producer in self._waiting:
             self._failed.add(producer)
 
     def begin(self) -> None:
-        """Start a reading, or another one after the running one."""
+        """Start a read now, or after the running one."""
         self._wanted = True
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -163,15 +163,15 @@ class ParkedBatches(ABC):
                 else:
                     each.again()
             except Exception as error:  # noqa: BLE001 - one bug must not strand the others
-                LINES.write(_log, "error", "a batch could not be judged again", kind_of(error),
+                LINES.write(_log, "error", "a batch could not be validated again", kind_of(error),
                             error, producer=producer, error=repr(error))  # fmt: skip
 
     @abstractmethod
     async def _read(self, producers: Set[int]) -> Outcome | None:
-        """Read what the batches of producers wait for.
+        """Read what the producers' batches wait for.
 
         Returns:
-            The outcome of their batches where it could not be read, else None.
+            The outcome of the batches if the read failed; None: validate them.
         """
 
 

@@ -16,19 +16,19 @@ from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 
-#: Between two looks for the marker, which comes after the answer that it will.
+#: Between two checks whether the marker is in the log: Kafka writes it after its response.
 _BACKOFF: Final = Backoff(0.005, 0.5)
-#: Between two looks whether batches of the former writer are still in flight.
+#: Between two checks whether batches of the former writer are still in flight.
 _LANDING_POLL_SECONDS: Final = 0.005
-#: How often to look for the marker: for some ten seconds.
+#: How often to check for the marker, in all for about ten seconds.
 _LOOKS_MAX: Final = 30
 
 
 class WriterTakeover:
-    """Takes over the writer of one partition.
+    """Takes over as the writer of one partition.
 
     Parameters:
-        partition: applies what is read.
+        partition: applies the batches read.
         appender: returns the appender that sends as the writer.
         clock_ms: the time, in ms since 1970.
         rest: waits for a number of seconds.
@@ -52,7 +52,7 @@ class WriterTakeover:
         return self._partition.name
 
     async def catch_up(self, log: ForwardingLog) -> None:
-        """Take over the writer, unless this server has it, and read the log up to its marker.
+        """Take over as the writer, unless this server is, and read the log up to the marker.
 
         Raises:
             LogError: this is not possible now.
@@ -77,7 +77,7 @@ class WriterTakeover:
             return
         if appender.fenced:
             await self._own(log)
-            appender.fenced = False  # a server took it that did not know yet that this one owns it
+            appender.fenced = False  # a replaced server took it before it noticed its replacement
         while appender.landing:  # responses to the former writer's batches
             await self._rest(_LANDING_POLL_SECONDS)
         await self._take(log, appender)
@@ -87,7 +87,7 @@ class WriterTakeover:
             raise NotOwnerError(f"another server has taken the writer of {self.name}")
 
     async def _check(self, log: ForwardingLog, writer: Writer) -> None:
-        """Make sure that this server is the writer still, before it refuses a batch.
+        """Check that this server is still the writer, before it rejects a batch.
 
         Raises:
             NotOwnerError: another server is.
@@ -110,4 +110,4 @@ class WriterTakeover:
                 appender.begin(writer)
                 return
             await self._rest(_BACKOFF.seconds(look))
-        raise LogError(f"the marker of {writer} does not come into {self.name}")
+        raise LogError(f"the marker of {writer} is still missing in {self.name}")

@@ -58,42 +58,42 @@ class LeaseTable:
 
     def get(self, pid: int) -> LeaseRow | None:
         """Return the lease of a PID, if there is one."""
-        number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+        number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
-        if block is None or block.granted_ms[place] == _NONE:
+        if block is None or block.granted_ms[index] == _NONE:
             return None
-        return LeaseRow(pid, block.granted_ms[place], block.first_ms[place])
+        return LeaseRow(pid, block.granted_ms[index], block.first_ms[index])
 
     def is_other(self, pid: int) -> bool:
         """Whether the number of a PID belongs to a lease of another policy."""
-        number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+        number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
-        if block is None or block.granted_ms[place] == _NONE:
+        if block is None or block.granted_ms[index] == _NONE:
             return False
-        return block.policies[place] != pid >> POLICY_SHIFT
+        return block.policies[index] != pid >> POLICY_SHIFT
 
     def put(self, pid: int, granted_ms: int, first_ms: int = -1) -> None:
         """Begin a lease of a PID that has none, or set its times."""
-        number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+        number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
         if block is None:
             block = self._blocks[number] = _Block()
-        if block.granted_ms[place] == _NONE:
+        if block.granted_ms[index] == _NONE:
             block.leases += 1
             self._leases += 1
-        block.granted_ms[place] = granted_ms
-        block.first_ms[place] = first_ms
-        block.policies[place] = pid >> POLICY_SHIFT
+        block.granted_ms[index] = granted_ms
+        block.first_ms[index] = first_ms
+        block.policies[index] = pid >> POLICY_SHIFT
 
     def pop(self, pid: int) -> tuple[LeasedPartition, ...]:
         """End a lease; return the partitions that the PID wrote to."""
-        number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+        number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
-        if block is None or block.granted_ms[place] == _NONE:
+        if block is None or block.granted_ms[index] == _NONE:
             return ()
-        partitions = _as_tuple(block.partitions[place])
-        block.granted_ms[place] = _NONE
-        block.partitions[place] = None
+        partitions = _as_tuple(block.partitions[index])
+        block.granted_ms[index] = _NONE
+        block.partitions[index] = None
         block.leases -= 1
         self._leases -= 1
         if not block.leases:
@@ -102,22 +102,22 @@ class LeaseTable:
 
     def partitions(self, pid: int) -> tuple[LeasedPartition, ...]:
         """Return the partitions that a leased PID writes to."""
-        number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+        number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
-        return () if block is None else _as_tuple(block.partitions[place])
+        return () if block is None else _as_tuple(block.partitions[index])
 
     def add_partition(self, pid: int, partition: LeasedPartition) -> None:
         """Note that a leased PID writes to a partition."""
-        number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+        number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         partitions = self._blocks[number].partitions
-        there = partitions[place]
+        there = partitions[index]
         if there is None:
-            partitions[place] = partition
+            partitions[index] = partition
         elif isinstance(there, list):
             if partition not in there:
                 there.append(partition)
         elif there is not partition:
-            partitions[place] = [there, partition]
+            partitions[index] = [there, partition]
 
     def restore(
         self, pids: Iterable[int], partition: LeasedPartition, now_ms: int
@@ -134,41 +134,41 @@ class LeaseTable:
         """
         blocks = self._blocks
         for pid in pids:
-            number, place = divmod((pid & N_MASK) - 1, BLOCK_SIZE)
+            number, index = divmod((pid & N_MASK) - 1, BLOCK_SIZE)
             block = blocks.get(number)
             if block is None:
                 block = blocks[number] = _Block()
-            block.first_ms[place] = now_ms
+            block.first_ms[index] = now_ms
             partitions = block.partitions
-            there = partitions[place]
+            there = partitions[index]
             if there is None:
-                partitions[place] = partition
+                partitions[index] = partition
             elif isinstance(there, list):
                 there.append(partition)
             else:
-                partitions[place] = [there, partition]
-            if block.granted_ms[place] == _NONE:
-                block.granted_ms[place] = -1
-                block.policies[place] = pid >> POLICY_SHIFT
+                partitions[index] = [there, partition]
+            if block.granted_ms[index] == _NONE:
+                block.granted_ms[index] = -1
+                block.policies[index] = pid >> POLICY_SHIFT
                 block.leases += 1
                 self._leases += 1
                 yield pid
 
     def remove_partition(self, pid: int, partition: LeasedPartition) -> None:
         """Note that a partition of a leased PID was deleted."""
-        number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+        number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         partitions = self._blocks[number].partitions
-        left = [each for each in _as_tuple(partitions[place]) if each is not partition]
-        partitions[place] = left or None
+        left = [each for each in _as_tuple(partitions[index]) if each is not partition]
+        partitions[index] = left or None
 
     def visit(self, pids: Iterable[int], visitor: Callable[[int, int, int], None]) -> None:
         """Call a visitor with (pid, granted_ms, first_ms) for each PID that has a lease."""
         blocks = self._blocks
         for pid in pids:
-            number, place = divmod(number_of(pid) - 1, BLOCK_SIZE)
+            number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
             block = blocks.get(number)
-            if block is not None and block.granted_ms[place] != _NONE:
-                visitor(pid, block.granted_ms[place], block.first_ms[place])
+            if block is not None and block.granted_ms[index] != _NONE:
+                visitor(pid, block.granted_ms[index], block.first_ms[index])
 
 
 def _as_tuple(partitions: Any) -> tuple[LeasedPartition, ...]:  # noqa: ANN401 - as in `_Block`

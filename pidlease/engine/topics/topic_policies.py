@@ -1,4 +1,4 @@
-"""What topics take: set for all of them, durably, and for each; and given to their partitions."""
+"""The policies of topics: the settings of all topics, and their effect on each partition."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_settings import SettingsChange, policy_in_force
 from pidlease.storage.topics.topic_store import Topic
 
-#: Partitions that get a change before other tasks get their turn.
+#: Partitions that get a change before other tasks can run.
 _AT_ONCE: Final = 500
 
 _log = structlog.get_logger(__name__)
@@ -25,26 +25,26 @@ class TopicPolicies:
     """The policies of all topics.
 
     Parameters:
-        store: where they are made durable.
+        store: stores the settings.
         pool: the threads for blocking work.
     """
 
     def __init__(self, store: LogStore, pool: IoPool) -> None:
-        #: What is set for all topics that have none of their own, by name.
+        #: The settings of all topics, by name.
         self.shared: dict[str, str] = {}
         self._store = store
         self._pool = pool
 
     async def load(self) -> None:
-        """Read what is set for all topics.
+        """Read the settings of all topics.
 
         Raises:
-            DataFolderError: it is damaged, or invalid here.
+            DataFolderError: they are damaged, or invalid here.
         """
         self.shared = await self._pool.run(self._store.topic_defaults)
 
     def of(self, topic: Topic) -> TopicPolicy:
-        """What a topic takes.
+        """Return the batches that a topic allows.
 
         Raises:
             SettingError: its settings are invalid.
@@ -58,15 +58,15 @@ class TopicPolicies:
         topics: Mapping[str, Topic],
         partitions: Mapping[str, Iterable[Partition]],
     ) -> None:
-        """Change what is set for all topics: durably first, then for each partition.
+        """Change the settings of all topics: durably first, then for each partition.
 
         Parameters:
-            change: makes the new settings of the old ones; what it raises is raised.
-            topics: all of them, by name; they do not change meanwhile.
-            partitions: theirs.
+            change: makes the new settings from the old ones; its errors are raised.
+            topics: all topics by name; they must not change meanwhile.
+            partitions: their partitions.
 
         Raises:
-            OSError: it could not be made durable; nothing has changed.
+            OSError: the settings are not stored; nothing has changed.
         """
         settings = change(dict(self.shared))
         await self._pool.run(partial(self._store.save_topic_defaults, settings))

@@ -1,4 +1,4 @@
-"""Topics that come, go and grow without us: those of a Kafka cluster."""
+"""Topic sync: follows the topics that others create, delete and extend in a Kafka cluster."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from pidlease.engine.unloaded_partitions import UNSEEN_MS_MAX
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_store import Topic
 
-#: Names that are remembered.
+#: The most names of deleted topics kept.
 _GONE_MAX: Final = 100_000
 
 _log = structlog.get_logger(__name__)
@@ -26,8 +26,8 @@ class TopicSync:
     """Follows the topics that others create and delete.
 
     Parameters:
-        table: the topics as they are known.
-        leases: forgets the producers of partitions that are gone.
+        table: the topics that this server knows.
+        leases: forgets the producers of removed partitions.
         pool: the threads for blocking work.
     """
 
@@ -35,43 +35,44 @@ class TopicSync:
         self._table: Final = table
         self._leases: Final = leases
         self._pool: Final = pool
-        #: Topics that are gone, and their ids, by name: another one may come in their place.
+        #: The ids of removed topics, by name: another topic may get the name.
         self._gone_ids: dict[str, str] = {}
 
     async def follow(self, topics: Mapping[str, Topic]) -> None:
-        """Make the topics that are known those that there are; as one of the table's changes.
+        """Make the known topics equal to the given ones; runs as one of the table's changes.
 
-        A partition is seen when its log has been read; one that was stopped, and is read again,
-        answers meanwhile that it is.
+        A new partition becomes visible when its log has been read. A stopped one is read again, and
+        stays visible as stopped meanwhile.
 
         Raises:
-            OSError: a partition cannot be opened, and its topic is found the next time; or it
-                cannot be read, and is there and stopped until it can.
+            OSError: a new partition could not be opened, so its topic is tried again next time; or
+                a partition could not be read, and is stopped until it can be.
         """
-        gone = self._lose(topics) + self._find(topics)
-        # Another one of the name is not unknown meanwhile. No later: there may be a newer view.
+        gone = self._hide_missing(topics) + self._show_again(topics)
+        # Now a new topic with the name of a removed one is reported as unloaded, not as unknown.
+        # Not after an await: a newer list may have arrived by then.
         self._table.expect(topics)
         for each in gone:
             await self._forget(each)
-        await self._table.held.let_go_others(topics)
+        await self._table.held.forget_others(topics)
         failed: OSError | None = None
         for topic in topics.values():
             try:
                 await self._grow(topic)
-            except OSError as error:  # the others are not to wait for this one
+            except OSError as error:  # go on with the other topics
                 failed = error
         if failed is not None:
             raise failed
 
-    def _lose(self, topics: Mapping[str, Topic]) -> list[UnseenTopic]:
-        """Topics that are known, and are not seen, or have another one in their place.
+    def _hide_missing(self, topics: Mapping[str, Topic]) -> list[UnseenTopic]:
+        """Hide known topics that the cluster no longer lists, or lists with another id.
 
-        A cluster that does not show a topic may have deleted it. It may as well not let us see it
-        any more, or not know of it yet itself, as a broker that has just started. So nothing of
-        it is forgotten until another topic has the name, or an hour has gone by.
+        A missing topic may have been deleted. But this server may also have lost the right to see
+        it, or a broker that has just started may not know it yet. So its state is kept until
+        another topic has its name, or for an hour.
 
         Returns:
-            Those that are to be forgotten.
+            The topics to forget.
         """
         gone = []
         for name, known in list(self._table.topics.items()):
@@ -82,12 +83,12 @@ class TopicSync:
                 self._table.hide(known)
                 gone.append(UnseenTopic(known, partitions, self._leases.now_ms()))
             else:
-                gone += self._table.lose_sight_of(known)
+                gone += self._table.unsee(known)
                 _log.warning("topic not seen any more", topic=name, partitions=len(partitions))
         return gone
 
-    def _find(self, topics: Mapping[str, Topic]) -> list[UnseenTopic]:
-        """Topics that were not seen any more: seen again, or to be forgotten."""
+    def _show_again(self, topics: Mapping[str, Topic]) -> list[UnseenTopic]:
+        """Show unseen topics that the cluster lists again. Return those to forget."""
         gone = []
         for name, unseen in list(self._table.unseen.items()):
             if name in topics and topics[name].topic_id == unseen.topic.topic_id:
@@ -103,7 +104,7 @@ class TopicSync:
             known = self._table.topics[topic.name]
             topic = replace(topic, made_again_ms=known.made_again_ms)
         elif self._is_another(topic):
-            # Producers of that one go on where they were (see `TopicTable`).
+            # Producers of the former topic continue their numbers (`TopicTable` says why).
             topic = replace(topic, made_again_ms=self._leases.now_ms())
         stopped = [number for number, each in enumerate(before) if each.log.stopped]
         wanted = [*stopped, *range(len(before), topic.partitions)]
@@ -115,13 +116,13 @@ class TopicSync:
     async def _read(
         self, topic: Topic, before: list[Partition], stopped: list[int], wanted: list[int]
     ) -> None:
-        """Read some of a topic's partitions: new ones, and those that could not be read before."""
+        """Open and replay some partitions of a topic: new ones, and stopped ones again."""
         opened, failure = await self._open(topic, before, wanted)
         reading = map(self._begin, opened.values())
         for outcome in await asyncio.gather(*reading, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        # One that could not be read is there, as at a start, and is tried again.
+        # A new partition that cannot be read is shown as stopped, as at a start, and tried again.
         shown = {number: each for number, each in opened.items()
                  if number not in stopped or not each.log.stopped}  # fmt: skip
         for each in shown.values():
@@ -138,14 +139,14 @@ class TopicSync:
             if each.log.stopped:
                 failure = OSError(f"{each.name}: {each.log.stopped}")
             else:
-                await self._table.held.let_go(each.name)
+                await self._table.held.forget(each.name)
         if failure is not None:
             raise failure
 
     async def _open(
         self, topic: Topic, before: list[Partition], wanted: list[int]
     ) -> tuple[dict[int, Partition], OSError | None]:
-        """Open all of a new topic, or what there is of one that is known; and what went wrong."""
+        """Open all partitions of a new topic, or some of a known one; return the failure, too."""
         if not before:
             return dict(enumerate(await self._table.open(topic, wanted))), None
         opened: dict[int, Partition] = {}
@@ -167,28 +168,28 @@ class TopicSync:
         await self._pool.run(partial(catch_up, partition, now_ms))
 
     def _is_another(self, topic: Topic) -> bool:
-        """Whether a topic of this name is gone, and this is not the same, seen again."""
+        """Whether a removed topic had this name, and was a different topic."""
         gone = self._gone_ids.get(topic.name)
         return gone is not None and not (gone == topic.topic_id and topic.has_own_id)
 
     async def _leave(self, partitions: list[Partition]) -> None:
-        """Forget partitions that no listener finds any more; wake the consumers that wait."""
+        """Forget partitions that are hidden by now, and wake their waiting consumers."""
         for each in partitions:
             each.gone = True
             each.wake()
             await self._leases.leave(each)
 
     async def _forget(self, unseen: UnseenTopic) -> None:
-        """Forget all that is known of a topic that no listener finds any more."""
+        """Forget a topic that is hidden by now, with its producers."""
         topic, partitions, _ = unseen
         if len(self._gone_ids) < _GONE_MAX:
             self._gone_ids[topic.name] = topic.topic_id
         for each in partitions:
-            # What waits there is not to be judged by what is forgotten, nor to go on to a topic
-            # that has the name now.
+            # Waiting batches must not be validated without the forgotten state, nor be appended to
+            # a new topic of the same name.
             each.log.stop("its topic is gone")
         await self._leave(partitions)
-        await self._table.held.let_go_topic(topic.name)
+        await self._table.held.forget_topic(topic.name)
         for callback in self._table.on_deleted:
             await callback(topic)
         _log.info("topic gone", topic=topic.name, partitions=topic.partitions)

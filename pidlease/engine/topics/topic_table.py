@@ -1,4 +1,4 @@
-"""The topics and their partitions, and what changes them: one change at a time, durable first."""
+"""The topics, their partitions and their changes: one change at a time, durable first."""
 
 import asyncio
 import itertools
@@ -22,45 +22,45 @@ from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_settings import SettingError, SettingsChange
 from pidlease.storage.topics.topic_store import Topic
 
-#: Partitions that are opened at once, for a topic of many.
+#: Partitions of a large topic that are opened at once.
 _OPENED_AT_ONCE: Final = 64
-#: Names of deleted topics that are remembered.
+#: The most names of deleted topics kept.
 _DELETED_MAX: Final = 100_000
-#: A change of this setting makes durable what is not yet.
+#: After a change of this setting the logs are flushed.
 _FSYNC: Final = "pidlease.fsync"
-#: How often it is looked whether what is in flight to a deleted partition has landed.
+#: How often a deletion checks whether appends are still in flight.
 _LANDED_POLL_SECONDS: Final = 0.005
 
 _log = structlog.get_logger(__name__)
 
 
 class TopicExistsError(Exception):
-    """There is a topic of that name."""
+    """A topic of that name exists."""
 
 
 class UnknownTopicError(Exception):
-    """There is no topic of that name."""
+    """No topic of that name exists."""
 
 
 class AwaitedTopicError(Exception):
-    """There is such a topic, and it cannot be read yet."""
+    """The topic exists, but cannot be read yet."""
 
 
 class TooManyPartitionsError(Exception):
-    """There would be more partitions than the server is set to hold."""
+    """The server's limit of partitions is reached."""
 
 
 class PartitionCountError(Exception):
-    """A topic can only be given more partitions than it has."""
+    """The number of a topic's partitions can only grow."""
 
 
 class UnseenTopic(NamedTuple):
-    """A topic that is not seen any more, with all that is known of it.
+    """A topic that the cluster no longer lists, with its state.
 
     Attributes:
         topic: its definition.
-        partitions: as they were; no listener finds them.
-        since_ms: since when, in ms since 1970.
+        partitions: its partitions, which are hidden from the listeners.
+        since_ms: since when it is missing, in ms since 1970.
     """
 
     topic: Topic
@@ -74,8 +74,8 @@ class TopicTable:
     Parameters:
         store: the logs.
         pool: the threads for blocking work.
-        around: what all partitions share.
-        leases: forgets the producers of partitions that are gone.
+        context: the parts that all partitions share.
+        leases: forgets the producers of removed partitions.
         partitions_max: of all topics together.
     """
 
@@ -83,29 +83,29 @@ class TopicTable:
         self,
         store: LogStore,
         pool: IoPool,
-        around: PartitionContext,
+        context: PartitionContext,
         leases: Leases,
         partitions_max: int,
     ) -> None:
         self.topics: Final[dict[str, Topic]] = {}
         self.partitions: Final[dict[str, list[Partition]]] = {}
-        #: Topics that there are, and that are none of the above until they can be read.
+        #: Topics that exist, but cannot be read yet; they are not in `topics`.
         self.awaited: dict[str, Topic] = {}
-        #: Topics that are not seen any more; their producers' states are kept.
+        #: Topics that the cluster no longer lists; their producers' states are kept.
         self.unseen: Final[dict[str, UnseenTopic]] = {}
-        #: What the snapshot of the start has of partitions that were not read then.
-        self.held: Final = UnloadedPartitions(leases, around.clock_ms)
+        #: The last snapshot's rows of partitions that are not loaded.
+        self.held: Final = UnloadedPartitions(leases, context.clock_ms)
         self.policies: Final = TopicPolicies(store, pool)
-        #: Goes up with every change.
+        #: Grows with every change.
         self.version = 0
-        #: Called with a topic when it is deleted, before its name can be used again.
+        #: Called with a deleted topic, before its name can be used again.
         self.on_deleted: Final[list[Callable[[Topic], Coroutine[Any, Any, None]]]] = []
         self._store = store
         self._pool = pool
-        self._context = around
+        self._context = context
         self._leases = leases
         self._partitions_max = partitions_max
-        #: Names of topics that were deleted since the start, and whether there were more.
+        #: Names of topics deleted since the start, and whether there were too many to keep.
         self._deleted: set[str] = set()
         self._deleted_more = False
         self._changing = asyncio.Lock()
@@ -113,7 +113,7 @@ class TopicTable:
 
     @property
     def partitions_left(self) -> int:
-        """How many more may be made."""
+        """How many more partitions may be created."""
         return self._partitions_max - sum(map(len, self.partitions.values()))
 
     def begin_with(
@@ -123,7 +123,7 @@ class TopicTable:
         awaited: Iterable[Topic] = (),
         held: Iterable[UnloadedPartition] = (),
     ) -> None:
-        """Take what a start found (see `recovery.Recovered`).
+        """Begin with the result of a recovery.
 
         Raises:
             DataFolderError: a topic's settings are invalid.
@@ -137,25 +137,25 @@ class TopicTable:
             self.partitions[each.name.topic].append(each)
         for name, topic in self.topics.items():
             try:
-                self._give(topic, self.partitions[name])
+                self._set_policy(topic, self.partitions[name])
             except SettingError as error:
                 raise DataFolderError(f"the definition of topic {name}: {error}") from error
         self.version += 1
 
     def all_partitions(self) -> list[Partition]:
-        """All partitions there are now."""
+        """Return all visible partitions."""
         return [partition for topic in self.partitions.values() for partition in topic]
 
     def kept_partitions(self) -> list[Partition]:
-        """The same, with those of topics that are not seen for now."""
+        """Return all partitions, including those of unseen topics."""
         unseen = (each.partitions for each in self.unseen.values())
         return [*self.all_partitions(), *itertools.chain.from_iterable(unseen)]
 
     def partitions_to_snapshot(self) -> list[Partition]:
-        """Return the partitions that the next snapshot must hold.
+        """Return the partitions that the next snapshot must contain.
 
-        A log of others goes on without those that cannot be read: what an earlier snapshot has of
-        them is held. In a log of our own retention relies on each one being there.
+        With Kafka as the log, stopped partitions are left out: their rows of the last snapshot are
+        kept as unloaded. Retention of an embedded log relies on every partition being there.
         """
         kept = self.kept_partitions()
         if not self._store.made_by_others:
@@ -163,22 +163,22 @@ class TopicTable:
         return [partition for partition in kept if not partition.log.stopped]
 
     def expect(self, topics: Mapping[str, Topic]) -> None:
-        """Know of all topics there are, also of those that cannot be read yet."""
+        """Set the topics that exist, including those that cannot be read yet."""
         awaited = {name: each for name, each in topics.items() if name not in self.topics}
         if awaited != self.awaited:
             self.awaited = awaited
             self.version += 1
 
-    def rows_held(self) -> list[PartitionRows]:
-        """What a snapshot is to have besides: what the last has of what cannot be read now."""
+    def unloaded_rows(self) -> list[PartitionRows]:
+        """Return the rows of unloaded partitions, for the next snapshot."""
         return self.held.rows({partition.name for partition in self.partitions_to_snapshot()})
 
     async def check_owned(self) -> None:
-        """Make sure that no other server has served these logs since this one started to.
+        """Check that no other server has served these logs since this server started to.
 
         Raises:
             NotOwnerError: another server has.
-            LogError: it cannot be known now.
+            LogError: it is unknown now.
         """
         await self._pool.run(self._store.check_owned)
 
@@ -187,7 +187,7 @@ class TopicTable:
         await asyncio.gather(*self._changes, return_exceptions=True)
 
     async def change(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a change to its end, even when the caller goes away meanwhile."""
+        """Run a change to its end, even if the caller is cancelled meanwhile."""
         task = asyncio.create_task(self._locked(work))
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -204,13 +204,13 @@ class TopicTable:
         if topic.name in self.topics:
             raise TopicExistsError(f"topic {topic.name} exists")
         self._check_room(topic.partitions)
-        self.policies.of(topic)  # before it is durable: it must make sense
+        self.policies.of(topic)  # validates the settings before they are durable
         topic = self._made_again(topic)
         await self._pool.run(partial(self._store.save_topic, topic))
         try:
             opened = await self.open(topic, range(topic.partitions))
         except OSError:
-            # Not half of it: a part that could not be opened might never be.
+            # No partial topic: the missing partitions might never open.
             await self._pool.run(partial(self._store.delete_topic, topic))
             raise
         self.publish(topic, opened)
@@ -234,23 +234,23 @@ class TopicTable:
         self._note_deleted(name)
         for each in partitions:
             await self._leases.leave(each)
-        await self.held.let_go_topic(name)
+        await self.held.forget_topic(name)
         for callback in self.on_deleted:
             try:
                 await callback(topic)
-            except Exception:  # noqa: BLE001 - the topic is gone whatever others make of it
+            except Exception:  # noqa: BLE001 - the topic is deleted all the same
                 _log.exception("a callback for a deleted topic failed", topic=name)
         _log.info("topic deleted", topic=name, partitions=topic.partitions)
 
     async def add_partitions(self, name: str, total: int) -> None:
-        """Give a topic more partitions, durably."""
+        """Add partitions to a topic, durably."""
         topic = self._known(name)
         if total <= topic.partitions:
             raise PartitionCountError(f"topic {name} has {topic.partitions} partitions already")
         self._check_room(total - topic.partitions)
         grown = replace(topic, partitions=total)
         await self._pool.run(partial(self._store.save_topic, grown))
-        # Should this fail, the next start opens what the definition says.
+        # If this fails, the next start opens them.
         opened = await self.open(grown, range(topic.partitions, total))
         self.publish(grown, [*self.partitions[name], *opened])
         _log.info("partitions added", topic=name, partitions=total)
@@ -263,9 +263,9 @@ class TopicTable:
         await self._pool.run(partial(self._store.save_topic, altered))
         self.publish(altered, self.partitions[name])
         if altered.overrides.get(_FSYNC) != topic.overrides.get(_FSYNC):
-            # What was acknowledged before is to be as safe as the rest.
+            # Make durable what was acknowledged under the former setting.
             for each in self.partitions[name]:
-                with suppress(LogError):  # it has stopped the partition, and said so
+                with suppress(LogError):  # it has stopped the partition, and logged that
                     await each.log.flush()
         _log.info("topic altered", topic=name, settings=altered.overrides)
 
@@ -274,7 +274,7 @@ class TopicTable:
         await self.policies.change_shared(change, self.topics, self.partitions)
         self.version += 1
 
-    # ------------------------------------------------------------------ parts of them
+    # ------------------------------------------------------------------ steps of the changes
 
     def _known(self, name: str) -> Topic:
         topic = self.topics.get(name)
@@ -289,11 +289,11 @@ class TopicTable:
             self._deleted_more = True
 
     def _made_again(self, topic: Topic) -> Topic:
-        """Return the definition of a new topic, with a note if another one had the name before.
+        """Return the definition of a new topic, with the time if another one had the name before.
 
-        Producers that wrote to that one go on where they were, as with Kafka, which admits any
-        first batch of a producer that it does not know (ProducerAppendInfo.checkSequence). Those
-        that are younger begin at 0.
+        Producers of the former topic continue their numbers, as with Kafka, which admits any first
+        batch of a producer without state (ProducerAppendInfo.checkSequence). PIDs leased later
+        begin at 0.
         """
         if not self._deleted_more and topic.name not in self._deleted:
             return topic
@@ -303,15 +303,14 @@ class TopicTable:
         if wanted > self.partitions_left:
             raise TooManyPartitionsError(f"only {self.partitions_left} partitions more may be made")
 
-    def _give(self, topic: Topic, partitions: Iterable[Partition]) -> None:
-        """Have partitions take what their topic takes."""
+    def _set_policy(self, topic: Topic, partitions: Iterable[Partition]) -> None:
         policy = self.policies.of(topic)
         for each in partitions:
             each.policy = policy
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
-        """Let listeners find a topic so from now on."""
-        self._give(topic, partitions)
+        """Make a topic visible to listeners, with this definition and these partitions."""
+        self._set_policy(topic, partitions)
         self.topics[topic.name] = topic
         self.partitions[topic.name] = partitions
         self.awaited.pop(topic.name, None)
@@ -325,11 +324,11 @@ class TopicTable:
             each.wake()
         self.version += 1
 
-    def lose_sight_of(self, topic: Topic) -> list[UnseenTopic]:
-        """Hide a topic from the listeners, but keep its producers' states.
+    def unsee(self, topic: Topic) -> list[UnseenTopic]:
+        """Hide a topic that the cluster no longer lists, but keep its producers' states.
 
         Returns:
-            Others that were not seen for longer, and are too many by now.
+            The topics unseen for longest that exceed the limit of partitions.
         """
         partitions = self.partitions[topic.name]
         self.hide(topic)
@@ -340,7 +339,7 @@ class TopicTable:
         return too_many
 
     def see_again(self, name: str) -> None:
-        """It goes on where it was."""
+        """Show an unseen topic to the listeners again, with its state."""
         unseen = self.unseen.pop(name)
         for each in unseen.partitions:
             each.gone = False

@@ -1,9 +1,9 @@
-"""Reads kio's entities from bytes that anybody may have sent.
+"""Reads kio's entities from untrusted bytes.
 
-kio describes every message; its own reader believes a length before it has looked how many bytes
-there are (twenty bytes make it ask for gigabytes, and the process is gone), and knows no tags but
-its own. This one walks the
-same descriptions with a reader that holds every length against what is there.
+kio describes every message. But kio's own reader trusts a length before it checks how many bytes
+there are: a message of twenty bytes can make it allocate gigabytes. And it rejects unknown tags.
+This reader uses the same descriptions, compares each length with the bytes that are there, and
+skips unknown tags.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from pidlease.kafka.codec.primitives import MalformedError, Reader
 from pidlease.kafka.codec.time_slices import TimeSlices
 
 _Read = Callable[[Reader], Any]
-#: Elements of all arrays that are read before others get their turn.
+#: Array elements that are read before other tasks run.
 _AT_ONCE: Final = 256
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class _Field(typing.NamedTuple):
-    """How to read one field; `tag` is -1 for one that is not tagged.
+    """How to read one field; `tag` is -1 if the field is not tagged.
 
-    Of an array, `element` reads one of its elements; `kind` is their class if that has
-    arrays in its turn.
+    For an array, `element` reads one element; `kind` is the elements' class if that contains arrays
+    itself.
     """
 
     name: str
@@ -45,11 +45,11 @@ def read_entity(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio
     """Read one entity, with all that is nested in it.
 
     Parameters:
-        kind: kio's class for it.
-        reader: stands where it begins.
+        kind: kio's class of the entity.
+        reader: at the entity's beginning.
 
     Raises:
-        MalformedError: the bytes are not one.
+        MalformedError: the bytes are not such an entity.
     """
     values: dict[str, Any] = {}
     tagged: dict[int, _Field] = {}
@@ -62,14 +62,14 @@ def read_entity(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio
 
 
 async def read_entity_slowly(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio's
-    """Read one entity, with all that is nested in it; others get their turn in between.
+    """Read one entity, with all that is nested in it; let other tasks run in between.
 
     Parameters:
-        kind: kio's class for it.
-        reader: stands where it begins.
+        kind: kio's class of the entity.
+        reader: at the entity's beginning.
 
     Raises:
-        MalformedError: the bytes are not one.
+        MalformedError: the bytes are not such an entity.
     """
     return await _read_slowly(kind, reader, TimeSlices(_AT_ONCE))
 
@@ -94,8 +94,8 @@ async def _read_array_slowly(
     count = reader.nullable_array()
     if count < 0:
         reader.at = begin
-        found: tuple[Any, ...] | None = field.read(reader)  # it knows whether null is allowed
-        return found
+        value: tuple[Any, ...] | None = field.read(reader)  # rejects null if it is not allowed
+        return value
     elements = []
     for _ in range(count):
         if field.kind is not None:
@@ -122,7 +122,7 @@ def _finish(
 
 
 def _read_tagged(reader: Reader, known: dict[int, _Field], values: dict[str, Any]) -> None:
-    """Read the tags that are known, and skip the others (KIP-482)."""
+    """Read known tags, and skip the others (KIP-482)."""
     for _ in range(reader.uvarint()):
         field = known.get(reader.uvarint())
         size = reader.uvarint()
@@ -151,18 +151,18 @@ def _field(field: dataclasses.Field[Any], hint: Any) -> _Field:  # noqa: ANN401 
     (inner, *_) = typing.get_args(array)
     kind = inner if isinstance(inner, type) and dataclasses.is_dataclass(inner) else None
     if kind is not None and all(each.element is None for each in _fields(kind)):
-        kind = None  # it is small
+        kind = None  # elements without arrays are read in one step
     return _Field(field.name, read, tag, _reader_of(inner, kafka_type), kind)
 
 
 def _array_hint(hint: Any) -> Any | None:  # noqa: ANN401 - a type
-    """The type of an array, if it is one, nullable or not."""
+    """Return the type of an array, nullable or not; None: it is not an array."""
     each = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next((some for some in each if typing.get_origin(some) is tuple), None)
 
 
 def _reader_of(hint: Any, kafka_type: str) -> _Read:  # noqa: ANN401 - a type
-    """How to read a field, by its Python type and by Kafka's."""
+    """Return the reader of a field, by its Python type and Kafka's type."""
     nullable = isinstance(hint, types.UnionType)
     if nullable:
         hint = next(each for each in typing.get_args(hint) if each is not type(None))
@@ -197,7 +197,7 @@ def _string(reader: Reader, *, nullable: bool) -> str | None:
 
 
 def _uuid(reader: Reader) -> uuid.UUID | None:
-    """Sixteen bytes; all zero means none."""
+    """Read a UUID; all zero means none."""
     value = int.from_bytes(reader.take(16), "big")
     return uuid.UUID(int=value) if value else None
 
@@ -217,7 +217,7 @@ def _bytes(reader: Reader, *, nullable: bool) -> bytes | None:
 
 
 def _milliseconds(size: int, reader: Reader) -> timedelta:
-    """A time; one that is longer than Python knows is as long as it knows."""
+    """Read a duration, limited to the longest that Python can represent."""
     value = _signed(size, reader)
     try:
         return timedelta(milliseconds=value)
@@ -226,7 +226,7 @@ def _milliseconds(size: int, reader: Reader) -> timedelta:
 
 
 def _moment(reader: Reader, *, nullable: bool) -> datetime | None:
-    """A time in ms since 1970; -1: none."""
+    """Read a time in ms since 1970; -1: none."""
     value = _signed(8, reader)
     if value == -1 and nullable:
         return None

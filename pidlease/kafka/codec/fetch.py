@@ -1,7 +1,7 @@
-"""Fetch, by hand: reading from Kafka, joining the responses of several leaders, answering clients.
+"""Fetch on the wire: requests to Kafka, joined responses of several leaders, responses to clients.
 
 Source: FetchRequest.json and FetchResponse.json of Kafka 4.1, versions 4 to 11 (the last one
-without compact lengths). The tests compare every version with kio. Records are not looked at.
+without compact lengths). The tests compare every version with kio. Records are not decoded.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ _RACK_FROM: Final = 11
 
 #: API, version, correlation id, client id.
 _HEADER: Final = struct.Struct(f">hhih{len(CLIENT_ID)}s")
-#: No replica, how long to wait, least and most bytes, isolation (read uncommitted).
+#: No replica, maximum wait, least and most bytes, isolation (read uncommitted).
 _WAIT: Final = struct.Struct(">iiiib")
 #: No session.
 _SESSION: Final = struct.Struct(">ii")
 #: Partition, offset, most bytes.
 _REQUEST: Final = struct.Struct(">iqi")
-#: Partition, offset, start of the log (a follower's), most bytes.
+#: Partition, offset, log start offset (of a follower), most bytes.
 _REQUEST_LOG_START: Final = struct.Struct(">iqqi")
-#: Partition, no leader epoch, offset, start of the log, most bytes.
+#: Partition, no leader epoch, offset, log start offset, most bytes.
 _REQUEST_LEADER_EPOCH: Final = struct.Struct(">iiqqi")
 
-#: Of a partition in a response: its number, error, high watermark, last stable offset.
+#: A partition of a response: number, error, high watermark, last stable offset.
 _ROW: Final = struct.Struct(">ihqq")
-#: The same with the start of the log.
+#: The same with the log start offset.
 _ROW_LOG_START: Final = struct.Struct(">ihqqq")
-#: A whole row up to its records: no aborted transactions, and the size of the records follow.
+#: The whole row up to its records: also no aborted transactions, and the size of the records.
 _WHOLE_ROW: Final = struct.Struct(">ihqqii")
 _WHOLE_ROW_LOG_START: Final = struct.Struct(">ihqqqii")
 #: The same with no preferred replica.
@@ -56,13 +56,13 @@ PartitionKey = tuple[str, int]
 
 
 class FetchedRecords(NamedTuple):
-    """What a leader in Kafka returned for one partition.
+    """A leader's response for one partition.
 
     Attributes:
         code: Kafka's error code.
-        end_offset: the high watermark: all replicas acknowledged what is below.
+        end_offset: the high watermark: all replicas have acknowledged the records before it.
         start_offset: the first offset of the log; -1: unknown.
-        data: whole batches, and perhaps the beginning of one.
+        data: whole batches, and possibly the beginning of another one.
     """
 
     code: int
@@ -72,13 +72,13 @@ class FetchedRecords(NamedTuple):
 
 
 class EncodedPartition(NamedTuple):
-    """A partition's encoded part of a response of Kafka.
+    """A partition's part of a leader's response, as encoded by Kafka.
 
     Attributes:
         code: Kafka's error code.
         size: bytes of records.
-        data: all of it, as it came.
-        offsets: high watermark, last stable offset, and start of the log.
+        data: the whole part, records included.
+        offsets: high watermark, last stable offset, and log start offset.
     """
 
     code: int
@@ -88,7 +88,7 @@ class EncodedPartition(NamedTuple):
 
 
 class PartitionRecords(NamedTuple):
-    """A partition's part of a response to a client; offsets are -1 where they are unknown."""
+    """A partition's part of a response to a client; unknown offsets are -1."""
 
     number: int
     code: int
@@ -97,17 +97,17 @@ class PartitionRecords(NamedTuple):
     data: bytes
 
 
-# ---------------------------------------------------------------------- reading a partition
+# ---------------------------------------------------------------------- one partition
 
 
 def write_fetch_request(
-    version: int, place: TopicPartition, offset: int, bytes_max: int, wait_ms: int
+    version: int, partition: TopicPartition, offset: int, bytes_max: int, wait_ms: int
 ) -> bytes:
-    """Write a request to Kafka for one partition, under a correlation id of its own.
+    """Encode a request to Kafka for one partition, with a new correlation id.
 
     Parameters:
         version: one of SENT_VERSIONS.
-        place: topic and partition.
+        partition: the partition.
         offset: of the first record.
         bytes_max: the most bytes of records; one batch may be larger.
         wait_ms: how long the broker may wait for a record.
@@ -118,41 +118,41 @@ def write_fetch_request(
     ]
     if version >= _SESSION_FROM:
         parts.append(_SESSION.pack(0, -1))
-    parts += (INT32.pack(1), write_string(place.topic, flexible=False), INT32.pack(1))
+    parts += (INT32.pack(1), write_string(partition.topic, flexible=False), INT32.pack(1))
     if version >= _LEADER_EPOCH_FROM:
-        parts.append(_REQUEST_LEADER_EPOCH.pack(place.partition, -1, offset, -1, bytes_max))
+        parts.append(_REQUEST_LEADER_EPOCH.pack(partition.partition, -1, offset, -1, bytes_max))
     elif version >= _LOG_START_FROM:
-        parts.append(_REQUEST_LOG_START.pack(place.partition, offset, -1, bytes_max))
+        parts.append(_REQUEST_LOG_START.pack(partition.partition, offset, -1, bytes_max))
     else:
-        parts.append(_REQUEST.pack(place.partition, offset, bytes_max))
+        parts.append(_REQUEST.pack(partition.partition, offset, bytes_max))
     if version >= _SESSION_FROM:
-        parts.append(INT32.pack(0))  # nothing leaves a session
+        parts.append(INT32.pack(0))  # no forgotten partitions: there is no session
     if version >= _RACK_FROM:
-        parts.append(INT16.pack(0))  # no rack: the leader has to answer
+        parts.append(INT16.pack(0))  # no rack: the leader must respond
     return b"".join(parts)
 
 
 def read_fetch_response(
-    version: int, place: TopicPartition, frame: bytes | bytearray
+    version: int, partition: TopicPartition, frame: bytes | bytearray
 ) -> FetchedRecords:
     """Read Kafka's response to a request for one partition, from the correlation id on.
 
     Parameters:
         version: of the request.
-        place: the partition that was requested.
+        partition: the requested partition.
         frame: the response.
 
     Raises:
         UpstreamNonsenseError: the bytes are not a response of this version.
-        UpstreamAwayError: the response has no partitions, as where a quota throttles us.
+        UpstreamAwayError: the response has no partitions, as when a quota throttles this client.
     """
     try:
-        return _read_one(version, place, frame)
+        return _read_one(version, partition, frame)
     except (struct.error, IndexError) as error:
         raise UpstreamNonsenseError(f"an invalid response to Fetch: {error}") from error
 
 
-def _read_one(version: int, place: TopicPartition, frame: bytes | bytearray) -> FetchedRecords:
+def _read_one(version: int, partition: TopicPartition, frame: bytes | bytearray) -> FetchedRecords:
     at = 8  # after the throttle time
     if version >= _SESSION_FROM:
         (code,) = INT16.unpack_from(frame, at)
@@ -161,7 +161,7 @@ def _read_one(version: int, place: TopicPartition, frame: bytes | bytearray) -> 
         at += len(_NO_SESSION)
     (topics,) = INT32.unpack_from(frame, at)
     if topics == 0 and at + 4 == len(frame):
-        raise UpstreamAwayError(f"Kafka returns nothing for {place} now")
+        raise UpstreamAwayError(f"Kafka returns nothing for {partition} now")
     (length,) = INT16.unpack_from(frame, at + 4)
     name = bytes(frame[at + 6 : at + 6 + max(length, 0)])
     at += 6 + length
@@ -170,28 +170,28 @@ def _read_one(version: int, place: TopicPartition, frame: bytes | bytearray) -> 
     if topics != 1 or partitions != 1:
         raise IndexError(f"{topics} topics and {partitions} partitions; one was requested")
     number, code, (end, _, start), size, at = _read_row(version, frame, at)
-    if (name, number) != (place.topic.encode(), place.partition):
-        raise IndexError(f"{name!r}, partition {number}; {place} was requested")
+    if (name, number) != (partition.topic.encode(), partition.partition):
+        raise IndexError(f"{name!r}, partition {number}; {partition} was requested")
     if at + size != len(frame):
         raise IndexError(f"{size} bytes of records where there are {len(frame) - at}")
     return FetchedRecords(code, end, start, bytes(frame[at : at + size]))
 
 
 def first_offset(data: bytes) -> int | None:
-    """The offset that the first batch begins with; None: there is no whole batch."""
+    """Return the base offset of the first batch; None: there is no whole batch."""
     if len(data) < _BATCH.size:
         return None
     offset, length = _BATCH.unpack_from(data)
     return int(offset) if 0 <= length <= len(data) - _BATCH.size else None
 
 
-# ---------------------------------------------------------------------- joining leaders' responses
+# ---------------------------------------------------------------------- several leaders
 
 
 def read_partitions(
     version: int, frame: bytes | bytearray
 ) -> tuple[int, dict[PartitionKey, EncodedPartition]]:
-    """Take Kafka's response apart, from the correlation id on: its error code, its partitions.
+    """Split Kafka's response into its error code and its encoded partitions.
 
     Raises:
         UpstreamNonsenseError: the bytes are not a response of this version.
@@ -212,29 +212,29 @@ def _read_many(
         at += len(_NO_SESSION)
     (topics,) = INT32.unpack_from(frame, at)
     at += 4
-    found: dict[PartitionKey, EncodedPartition] = {}
+    partitions: dict[PartitionKey, EncodedPartition] = {}
     for _ in range(topics):
         (length,) = INT16.unpack_from(frame, at)
         name = bytes(view[at + 2 : at + 2 + length]).decode()
         at += 2 + length
-        (partitions,) = INT32.unpack_from(frame, at)
+        (count,) = INT32.unpack_from(frame, at)
         at += 4
-        for _ in range(partitions):
+        for _ in range(count):
             begin = at
             number, error, offsets, size, at = _read_row(version, frame, begin)
             at += size
             if at > len(frame):
                 raise IndexError("records that are longer than the response")
-            found[name, number] = EncodedPartition(error, size, view[begin:at], offsets)
+            partitions[name, number] = EncodedPartition(error, size, view[begin:at], offsets)
     if at != len(frame):
         raise IndexError(f"{len(frame) - at} bytes too many")
-    return code, found
+    return code, partitions
 
 
 def _read_row(
     version: int, frame: bytes | bytearray, at: int
 ) -> tuple[int, int, tuple[int, int, int], int, int]:
-    """Read a partition up to its records: number, code, offsets, size, and where they begin."""
+    """Read a partition up to its records: number, code, offsets, records' size and position."""
     if version >= _LOG_START_FROM:
         number, code, end, stable, start = _ROW_LOG_START.unpack_from(frame, at)
         at += _ROW_LOG_START.size
@@ -256,12 +256,12 @@ def empty_partition(version: int, number: int, code: int, offsets: tuple[int, in
 def join_partitions(
     version: int, correlation_id: int, topics: Mapping[str, Sequence[bytes | memoryview]]
 ) -> list[bytes]:
-    """Write the response to a client, from the response header on, in parts.
+    """Encode the response to a client, from the response header on, in parts.
 
     Parameters:
         version: of the request.
         correlation_id: of the request.
-        topics: the encoded partitions of each.
+        topics: topic name -> encoded partitions.
     """
     parts = _head(version, correlation_id, len(topics))
     for name, rows in topics.items():
@@ -270,7 +270,7 @@ def join_partitions(
     return parts
 
 
-# ---------------------------------------------------------------------- answering a client
+# ---------------------------------------------------------------------- responses to clients
 
 
 async def write_fetch_response(
@@ -278,14 +278,14 @@ async def write_fetch_response(
     correlation_id: int,
     topics: Mapping[str, tuple[int, Iterable[PartitionRecords]]],
 ) -> list[bytes]:
-    """Write the response to a client, from the response header on, in parts.
+    """Encode the response to a client, from the response header on, in parts.
 
-    Records are not copied. Of many partitions, others get their turn in between.
+    Records are not copied. With many partitions, other tasks run in between.
 
     Parameters:
         version: of the request.
         correlation_id: of the request.
-        topics: the number of partitions of each, and the partitions.
+        topics: topic name -> number of partitions, and the partitions.
     """
     turns = TimeSlices()
     parts: list[bytes] = []

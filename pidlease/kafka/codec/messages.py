@@ -1,7 +1,7 @@
-"""Requests and responses in both directions by kio's schemas: all but the hot ones.
+"""Encodes and decodes requests and responses by kio's schemas: all but those of the hot path.
 
-Messages are built by the schema's names, once for all versions: a version leaves out the fields
-that it does not have.
+Callers give a message's fields by the schema's names, for all versions alike: fields that a version
+does not have are left out.
 """
 
 import dataclasses
@@ -31,36 +31,36 @@ from pidlease.kafka.codec.primitives import (
 from pidlease.kafka.errors import UpstreamNonsenseError
 
 _NO_TIME: Final = timedelta(0)
-#: The largest request that is read without giving way to others: some hundred elements.
+#: The longest request that is read in one step: it has some hundred elements.
 _AT_ONCE_BYTES: Final = 4 << 10
 #: Bytes of the correlation id in front of a response.
 _ID_BYTES: Final = 4
-#: The most elements of all arrays of a response: a cluster of a million partitions has fewer.
+#: The most elements in all arrays of a response: even a cluster of a million partitions has fewer.
 _ELEMENTS_MAX: Final = 20_000_000
 
-#: Never 0, and not repeated within any time that matters: a response that comes twice, or late,
-#: must not pass for the response to a later request.
+#: Never 0, and practically never repeated: a late or repeated response must not be taken for the
+#: response to a later request.
 _IDS: Final = itertools.cycle(range(1, 1 << 31))
 
 
 @cache
 def api_name(api_key: int) -> str:
-    """Kafka's name of an API; its key where it has none."""
+    """Return Kafka's name of an API; its key if it has none."""
     name = api_key_map.get(api_key)
     return str(api_key) if name is None else "".join(map(str.capitalize, name.split("_")))
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether a request has compact lengths, and tags (KIP-482)."""
+    """Return whether a request has compact lengths and tags (KIP-482)."""
     return bool(_message(api_key, version, EntityType.request).__flexible__)
 
 
 def next_id() -> int:
-    """A correlation id for a request of pidlease's own."""
+    """Return a correlation id for a request of this process."""
     return next(_IDS)
 
 
-# ---------------------------------------------------------------------- requests that come
+# ---------------------------------------------------------------------- clients' requests
 
 
 def read_request(header: RequestHeader, frame: bytearray) -> Any:
@@ -80,7 +80,7 @@ def read_request(header: RequestHeader, frame: bytearray) -> Any:
 
 
 async def read_request_slowly(header: RequestHeader, frame: bytearray) -> Any:
-    """Read a request's body, and give way to others meanwhile if it is large.
+    """Read a request's body; if it is long, let other tasks run meanwhile.
 
     Raises:
         MalformedError: the bytes are not a body of this version.
@@ -111,7 +111,7 @@ def _malformed(header: RequestHeader, error: MalformedError) -> MalformedError:
     return MalformedError(f"{api_name(header.api_key)} version {header.version}: {error}")
 
 
-# ---------------------------------------------------------------------- responses to them
+# ---------------------------------------------------------------------- responses to clients
 
 
 class Response:
@@ -128,7 +128,7 @@ class Response:
         self._module = _module(api_key, version, EntityType.response)
         self._kind = _message(api_key, version, EntityType.response)
         self.flexible: Final[bool] = self._kind.__flexible__
-        #: ApiVersions has header v0 in all versions.
+        #: ApiVersions has response header v0 in all versions.
         self._tagged_header: Final = self.flexible and api_key != API_API_VERSIONS
 
     def part(self, name: str, /, **values: object) -> Any:
@@ -139,7 +139,7 @@ class Response:
         return _build(kind, values)
 
     def row(self, name: str, /, **values: object) -> bytes:
-        """Encode a nested struct, by the name that `part` has for it."""
+        """Encode a nested struct; names as for `part`."""
         part = self.part(name, **values)
         stream = io.BytesIO()
         entity_writer(type(part))(stream, part)
@@ -150,21 +150,21 @@ class Response:
 
         Parameters:
             correlation_id: of the request.
-            rows: the encoded elements of the array.
-            count: their number.
+            rows: the array's elements, encoded; one entry may contain several.
+            count: the number of elements.
         """
         tags = b"\0" if self.flexible else b""
         head = [INT32.pack(correlation_id), tags, INT32.pack(0)]
         return [*head, write_array(count, flexible=self.flexible), *rows, tags]
 
     def encode(self, correlation_id: int, **values: object) -> bytes:
-        """Encode the whole response, with its header."""
+        """Encode a response, with its header."""
         return self.encode_entity(
             correlation_id, _build(self._kind, {"throttle_time": _NO_TIME, **values})
         )
 
     def encode_entity(self, correlation_id: int, entity: Any) -> bytes:
-        """Encode a response that is built already, with its header."""
+        """Encode a response given as kio's entity, with its header."""
         stream = io.BytesIO()
         stream.write(correlation_id.to_bytes(4, "big", signed=True))
         if self._tagged_header:
@@ -196,11 +196,11 @@ class Request:
         return _build(getattr(self._module, name), values)
 
     def encode(self, **values: object) -> bytes:
-        """Encode the whole request, with its header, under a correlation id of its own."""
+        """Encode a request, with its header and a new correlation id."""
         return self.encode_entity(_build(self._kind, values))
 
     def encode_entity(self, entity: Any) -> bytes:
-        """Encode a request that is built already, under a correlation id of its own."""
+        """Encode a request given as kio's entity, with its header and a new correlation id."""
         stream = io.BytesIO()
         client_id = CLIENT_ID.encode()
         for number, size in (
@@ -226,7 +226,7 @@ class Request:
             return read_entity(self._response, reader)
 
     async def decode_slowly(self, frame: bytearray) -> Any:
-        """Read a response that may be long, and give way to others meanwhile.
+        """Read a response that may be long; let other tasks run meanwhile.
 
         Raises:
             UpstreamNonsenseError: the bytes are not a response of this version.
@@ -236,7 +236,7 @@ class Request:
 
     @contextmanager
     def _reading(self, frame: bytearray) -> Iterator[Reader]:
-        """Begin after the header (v1 has tags; ApiVersions always has v0), and read to the end."""
+        """Read from the header (v1 has tags; ApiVersions always has v0) to the end of the frame."""
         flexible = self._response.__flexible__
         reader = Reader(frame, _ID_BYTES, flexible=flexible, elements_max=_ELEMENTS_MAX)
         try:
@@ -248,7 +248,7 @@ class Request:
             raise UpstreamNonsenseError(f"{self}: {error}") from error
 
     def __str__(self) -> str:
-        return f"the answer to {api_name(self.api_key)} version {self.version}"
+        return f"the response to {api_name(self.api_key)} version {self.version}"
 
 
 # ---------------------------------------------------------------------- kio's classes

@@ -1,7 +1,7 @@
-"""Metadata on the wire: requests read and answers written by hand, for clusters that are large.
+"""Metadata on the wire, encoded by hand because clusters may be large.
 
-Source: MetadataRequest.json / MetadataResponse.json of Kafka 4.1, versions 0 to 13. The tests hold
-every version against kio, which takes 90 ms to write the answer for 10,000 partitions.
+Source: MetadataRequest.json / MetadataResponse.json of Kafka 4.1, versions 0 to 13. The tests
+compare every version with kio, which takes 90 ms to encode the response for 10,000 partitions.
 """
 
 import struct
@@ -19,34 +19,34 @@ from pidlease.kafka.codec.primitives import (
     write_string,
 )
 
-#: Topics of Kafka's own, by their names as there (org.apache.kafka.common.internals.Topic).
+#: Kafka's internal topics (org.apache.kafka.common.internals.Topic).
 INTERNAL_TOPICS: Final = frozenset(
     ("__consumer_offsets", "__transaction_state", "__share_group_state")
 )
-#: The id of the one broker.
+#: The id of the only broker.
 NODE_ID: Final = 1
 FLEXIBLE_FROM: Final = 9
-#: From this version on a topic may be asked for by its id alone.
+#: From this version on a topic may be requested by its id alone.
 BY_ID_FROM: Final = 12
 NO_ID: Final = bytes(16)
 _NO_OPERATIONS: Final = INT32.pack(-(2**31))
 _NO_LEADER: Final = INT32.pack(-1)
-#: The versions that write a topic, or a partition, in another way than the one before.
+#: Versions that changed the encoding of a topic, or of a partition.
 _TOPIC_LAYOUTS: Final = (10, 9, 8, 7, 5, 1, 0)
 _PARTITION_LAYOUTS: Final = (9, 7, 5, 0)
-#: The fewest rows that are made at once.
+#: The fewest rows encoded at once.
 _ROWS_MIN: Final = 64
 
 
 class RequestedTopic(NamedTuple):
-    """A topic that is asked for; `topic_id` is all zero where it is asked for by name."""
+    """A requested topic; `topic_id` is all zero if the request has a name."""
 
     name: str | None
     topic_id: bytes
 
 
 class MetadataRequest(NamedTuple):
-    """A request; `topics` is None for all there are."""
+    """A request; `topics` is None for all topics."""
 
     topics: list[RequestedTopic] | None
     create: bool
@@ -56,11 +56,11 @@ class MetadataRequest(NamedTuple):
 
 
 class MetadataReader:
-    """Reads a request's body, some topics at a time: it may name very many.
+    """Reads a request's body, some topics at a time: there may be very many.
 
     Parameters:
         frame: the request.
-        at: where its body begins.
+        at: the position of its body.
         version: of the request.
     """
 
@@ -75,11 +75,11 @@ class MetadataReader:
         self._topics: list[RequestedTopic] | None = (
             [] if count > 0 or (count == 0 and version) else None
         )
-        #: How many topics are still to be read.
+        #: How many topics are not read yet.
         self.left = max(count, 0)
 
     def read_topics(self, count: int) -> None:
-        """Read so many more of the topics, if there are as many."""
+        """Read up to so many more topics."""
         reader, by_id, topics = self._reader, self._version >= 10, self._topics
         if topics is None:
             return
@@ -96,38 +96,38 @@ class MetadataReader:
         """Read the rest after the topics.
 
         Raises:
-            MalformedError: it is no request of this version.
+            MalformedError: the bytes are not a request of this version.
         """
         reader, version = self._reader, self._version
         create = version < 4 or reader.take(1) != b"\0"
         if version >= 8:
-            # Whether to return what the client may do: nothing is forbidden here.
+            # Whether to return the client's permissions: everything is permitted here.
             reader.take(2 if version <= 10 else 1)
         reader.tags()
         if self._topics is not None or version < FLEXIBLE_FROM:
-            # librdkafka asks for all topics with three bytes too many, from version 9 on: it writes
-            # the null array as four bytes (librdkafka #5049). Kafka ignores what follows.
+            # librdkafka's request for all topics has three bytes too many from version 9 on: it
+            # writes the null array as four bytes (librdkafka #5049). Kafka ignores the rest.
             reader.end()
         return MetadataRequest(self._topics, create)
 
 
-# ---------------------------------------------------------------------- answers
+# ---------------------------------------------------------------------- responses
 
 
 @cache
 def topic_layout(version: int) -> int:
-    """The lowest version that writes a topic in the same way as this one."""
+    """Return the lowest version that encodes a topic like this one."""
     return next(each for each in _TOPIC_LAYOUTS if each <= version)
 
 
 def write_topic(layout: int, name: str, topic_id: str, rows: bytes, partitions: int) -> bytes:
-    """A topic, with its partitions.
+    """Encode a topic with its partitions.
 
     Parameters:
-        layout: see `topic_layout`.
-        name: the topic's.
+        layout: from `topic_layout`.
+        name: the topic's name.
         topic_id: as hex.
-        rows: its partitions, see `PartitionRows`.
+        rows: its partitions, encoded by `PartitionRows`.
         partitions: how many.
     """
     head = _topic_head(layout, 0, name, bytes.fromhex(topic_id))
@@ -138,10 +138,9 @@ def write_topic(layout: int, name: str, topic_id: str, rows: bytes, partitions: 
 def write_no_topic(layout: int, asked: RequestedTopic, code: int) -> bytes:
     """Encode a topic with an error, and without partitions.
 
-    Parameters:
-        layout: see `topic_layout`.
-        asked: what was asked for; a null name goes only into versions that have one.
-        code: why.
+    layout: from `topic_layout`.
+    asked: the requested topic; a null name is only allowed in versions that have one.
+    code: the error.
     """
     array = write_array(0, flexible=layout >= FLEXIBLE_FROM)
     return _topic_head(layout, code, asked.name, asked.topic_id) + array + _topic_tail(layout)
@@ -166,13 +165,13 @@ def _topic_tail(layout: int) -> bytes:
 
 
 class PartitionRows:
-    """The partitions of a topic, encoded: they differ from one topic to the next in number only.
+    """The encoded partitions of a topic. Those of different topics differ only in their number.
 
-    Kept once for each way to write them, as many as the largest topic asked for.
+    They are kept once for each layout, as many as the largest topic needs.
 
     Parameters:
-        leader_epoch: of all of them; -1: not said.
-        led: whether they have a leader; without one they are there, and clients wait for it.
+        leader_epoch: of all partitions; -1: unknown.
+        led: whether they have a leader; if not, clients wait for one.
     """
 
     def __init__(self, leader_epoch: int = 0, *, led: bool = True) -> None:
@@ -181,10 +180,10 @@ class PartitionRows:
         self._rows: dict[int, bytes] = {}
 
     def of(self, layout: int, count: int) -> bytes:
-        """The rows of partitions 0 to `count` - 1.
+        """Return the encoded partitions 0 to `count` - 1.
 
         Parameters:
-            layout: of the topic.
+            layout: the topic's.
             count: how many partitions.
         """
         own = next(each for each in _PARTITION_LAYOUTS if each <= layout)
@@ -199,12 +198,12 @@ class PartitionRows:
 
 @cache
 def _row(layout: int, leader_epoch: int, *, led: bool) -> tuple[bytes, bytes]:
-    """The bytes before and after the number in a partition's row."""
+    """Return the bytes before and after the number in a partition's row."""
     flexible = layout >= FLEXIBLE_FROM
     node = INT32.pack(NODE_ID)
     only = write_array(1, flexible=flexible) + node
     epoch = INT32.pack(leader_epoch) if layout >= 7 else b""
-    # The leader, replicas, those in sync.
+    # The leader, the replicas, and those in sync.
     tail = [node if led else _NO_LEADER, epoch, only, only]
     if layout >= 5:
         tail.append(write_array(0, flexible=flexible))  # none is offline
@@ -215,26 +214,26 @@ def _row(layout: int, leader_epoch: int, *, led: bool) -> tuple[bytes, bytes]:
 
 
 def _make_rows(head: bytes, tail: bytes, count: int) -> bytes:
-    """All rows at once: the same one again and again, and then the numbers, byte by byte."""
+    """Make many rows: repeat one row, then set the numbers, byte by byte for all rows."""
     rows = bytearray((head + bytes(INT32.size) + tail) * count)
     size = len(rows) // count
     numbers = struct.pack(f">{count}i", *range(count))
-    for place in range(INT32.size):
-        rows[len(head) + place :: size] = numbers[place :: INT32.size]
+    for byte in range(INT32.size):
+        rows[len(head) + byte :: size] = numbers[byte :: INT32.size]
     return bytes(rows)
 
 
 def write_head(
     version: int, correlation_id: int, *, cluster_id: str, host: str, port: int
 ) -> bytes:
-    """Everything before the topics' array, from the response header on.
+    """Encode everything before the topics' array, from the response header on.
 
     Parameters:
         version: of the request.
         correlation_id: of the request.
-        cluster_id: the id of the cluster.
-        host: the host that clients connect to.
-        port: its port.
+        cluster_id: the cluster's id.
+        host: the host for clients to connect to.
+        port: the host's port.
     """
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
@@ -258,7 +257,7 @@ def write_head(
 
 @cache
 def write_tail(version: int) -> bytes:
-    """Everything after the topics' array."""
+    """Encode everything after the topics' array."""
     operations = _NO_OPERATIONS if 8 <= version <= 10 else b""
     code = INT16.pack(0) if version >= 13 else b""  # KIP-1102: no need to bootstrap again
     return operations + code + (b"\0" if version >= FLEXIBLE_FROM else b"")

@@ -1,7 +1,7 @@
-"""OffsetCommit and OffsetFetch on the wire, by hand: members send them all the time.
+"""OffsetCommit and OffsetFetch on the wire, encoded by hand because members send them often.
 
 Source: OffsetCommit{Request,Response}.json of Kafka 4.1, versions 2 to 9, and OffsetFetch..., 1 to
-9. The tests hold every version against kio, which takes several times as long.
+9. The tests compare every version with kio, which takes several times as long.
 """
 
 import struct
@@ -24,7 +24,7 @@ from pidlease.storage.offsets.journal_records import CommittedOffset
 
 _COMMIT_FLEXIBLE_FROM: Final = 8
 _FETCH_FLEXIBLE_FROM: Final = 6
-#: From these versions on: OffsetFetch asks for several groups, and has an error for the group.
+#: From these versions on, OffsetFetch requests several groups, and has an error for each group.
 FETCH_MANY_FROM: Final = 8
 FETCH_ERROR_FROM: Final = 2
 _OFFSET: Final = struct.Struct(">iq")
@@ -34,7 +34,7 @@ _NO_TIME: Final = INT32.pack(0)
 
 
 class CommitPartition(NamedTuple):
-    """A partition of a commit."""
+    """A partition of an OffsetCommit."""
 
     partition: int
     offset: int
@@ -43,7 +43,7 @@ class CommitPartition(NamedTuple):
 
 
 class CommitRequest(NamedTuple):
-    """An OffsetCommit; `retention_ms` is -1 where it says none."""
+    """An OffsetCommit; `retention_ms` is -1 if the request has none."""
 
     group_id: str
     generation: int
@@ -54,15 +54,15 @@ class CommitRequest(NamedTuple):
 
 
 class FetchGroup(NamedTuple):
-    """A group that offsets are asked of; `topics` is None for all that it has."""
+    """A group of an OffsetFetch; `topics` is None for all its topics."""
 
     group_id: str
     topics: list[tuple[str, Sequence[int]]] | None
 
 
-#: A topic's partitions, with what was committed, if anything was.
+#: A topic's partitions with their committed offsets, if any.
 FetchedTopic = tuple[str, Iterable[tuple[int, CommittedOffset | None]]]
-#: A topic's partitions, with their codes.
+#: A topic's partitions with their error codes.
 CodedTopic = tuple[str, Sequence[tuple[int, ErrorCode]]]
 
 
@@ -73,7 +73,7 @@ def read_commit(header: RequestHeader, frame: bytearray) -> CommitRequest:
     """Read an OffsetCommit.
 
     Raises:
-        MalformedError: it is none of this version.
+        MalformedError: the bytes are not a request of this version.
     """
     version = header.version
     reader = _reader(header, frame, version >= _COMMIT_FLEXIBLE_FROM)
@@ -105,10 +105,10 @@ def _commit_partition(reader: Reader, version: int) -> CommitPartition:
 
 
 def read_fetch(header: RequestHeader, frame: bytearray) -> list[FetchGroup]:
-    """Read an OffsetFetch; before version 8 it asks for one group.
+    """Read an OffsetFetch; before version 8 it has one group.
 
     Raises:
-        MalformedError: it is none of this version.
+        MalformedError: the bytes are not a request of this version.
     """
     version = header.version
     reader = _reader(header, frame, version >= _FETCH_FLEXIBLE_FROM)
@@ -117,7 +117,7 @@ def read_fetch(header: RequestHeader, frame: bytearray) -> list[FetchGroup]:
     else:
         groups = [FetchGroup(_text(reader), _fetch_topics(reader, version))]
     if version >= 7:
-        # Whether to wait for offsets that are not stable yet: that is done always.
+        # Whether to wait for stable offsets (of transactions): there are no others.
         reader.take(1)
     reader.tags()
     reader.end()
@@ -127,7 +127,7 @@ def read_fetch(header: RequestHeader, frame: bytearray) -> list[FetchGroup]:
 def _fetch_group(reader: Reader, version: int) -> FetchGroup:
     group_id = _text(reader)
     if version >= 9:
-        # Member and epoch, of the protocol of KIP-848.
+        # Member and epoch of the new group protocol (KIP-848).
         reader.string()
         reader.int32()
     group = FetchGroup(group_id, _fetch_topics(reader, version))
@@ -170,11 +170,11 @@ def _array(reader: Reader) -> int:
     return count
 
 
-# ---------------------------------------------------------------------- answers
+# ---------------------------------------------------------------------- responses
 
 
 def write_commit(header: RequestHeader, topics: Sequence[CodedTopic]) -> bytes:
-    """An answer to an OffsetCommit."""
+    """Encode the response to an OffsetCommit."""
     flexible = header.version >= _COMMIT_FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     parts = [INT32.pack(header.correlation_id), tags]
@@ -192,19 +192,19 @@ def write_commit(header: RequestHeader, topics: Sequence[CodedTopic]) -> bytes:
 def write_fetch(
     header: RequestHeader, groups: Sequence[tuple[str, Sequence[FetchedTopic]]], error: ErrorCode
 ) -> bytes:
-    """An answer to an OffsetFetch, in one piece.
+    """Encode the response to an OffsetFetch, in one piece.
 
     Parameters:
         header: of the request.
-        groups: with their topics; one before version 8.
+        groups: with their topics; only one before version 8.
         error: of every group.
     """
     version = header.version
     parts = [write_fetch_head(header, len(groups))]
     for group_id, topics in groups:
         parts.append(write_group_head(version, group_id, len(topics)))
-        for name, found in topics:
-            rows = list(found)
+        for name, partitions in topics:
+            rows = list(partitions)
             parts.append(write_topic_head(version, name, len(rows)))
             parts.append(write_rows(version, rows, error))
             parts.append(write_tags(version))
@@ -213,12 +213,12 @@ def write_fetch(
 
 
 def write_tags(version: int) -> bytes:
-    """The end of an OffsetFetch's answer, and of a topic in it."""
+    """Encode the end of a response to OffsetFetch, and of a topic in it."""
     return b"\0" if version >= _FETCH_FLEXIBLE_FROM else b""
 
 
 def write_fetch_head(header: RequestHeader, groups: int) -> bytes:
-    """What is before the first group; how many there are."""
+    """Encode what precedes the first of so many groups."""
     parts = [INT32.pack(header.correlation_id), write_tags(header.version)]
     if header.version >= 3:
         parts.append(_NO_TIME)
@@ -228,7 +228,7 @@ def write_fetch_head(header: RequestHeader, groups: int) -> bytes:
 
 
 def write_group_head(version: int, group_id: str, topics: int) -> bytes:
-    """What is before a group's first topic; how many there are."""
+    """Encode what precedes the first of a group's topics."""
     flexible = version >= _FETCH_FLEXIBLE_FROM
     name = write_string(group_id, flexible=True) if version >= FETCH_MANY_FROM else b""
     return name + write_array(topics, flexible=flexible)
@@ -241,7 +241,7 @@ def write_group_tail(version: int, error: ErrorCode) -> bytes:
 
 
 def write_topic_head(version: int, name: str, rows: int) -> bytes:
-    """What is before a topic's first partition; how many there are."""
+    """Encode what precedes the first of a topic's partitions."""
     flexible = version >= _FETCH_FLEXIBLE_FROM
     return write_string(name, flexible=flexible) + write_array(rows, flexible=flexible)
 
@@ -249,7 +249,7 @@ def write_topic_head(version: int, name: str, rows: int) -> bytes:
 def write_rows(
     version: int, found: Iterable[tuple[int, CommittedOffset | None]], error: ErrorCode
 ) -> bytes:
-    """Partitions of a topic, with what was committed, if anything was."""
+    """Encode partitions of a topic, with their committed offsets."""
     flexible = version >= _FETCH_FLEXIBLE_FROM
     # Before version 2 each partition has the error of the group.
     code = INT16.pack(error if version < FETCH_ERROR_FROM else 0)

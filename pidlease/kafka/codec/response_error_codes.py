@@ -1,7 +1,7 @@
-"""The error code that stands in an answer itself, read without reading the answer.
+"""Reads the error code at the beginning of a response, without decoding the response.
 
-Most answers about groups, leases and transactions begin with one, after the header and, where the
-version has it, the throttle time. Those about partitions have one in each row instead.
+Most responses about groups, leases and transactions begin with one, after the header and, in some
+versions, the throttle time. Responses about partitions have one in each row instead.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ _CODE: Final = "error_code"
 
 
 @cache
-def code_place(api_key: int, version: int) -> int:
-    """Where the code stands in such an answer, in bytes; -1: nowhere, or not in front.
+def code_position(api_key: int, version: int) -> int:
+    """Return the position of the error code, in bytes; -1: the response does not begin with one.
 
     Parameters:
         api_key: of the request; not ApiVersions, which has another response header.
@@ -26,22 +26,22 @@ def code_place(api_key: int, version: int) -> int:
     """
     kind = load_response_schema(api_key, version)
     fields = [each.name for each in dataclasses.fields(kind)]
-    place = INT32.size + (1 if kind.__flexible__ else 0)  # the correlation id, and tags
+    position = INT32.size + (1 if kind.__flexible__ else 0)  # the correlation id, and tags
     if fields[:1] == [_THROTTLE]:
-        place, fields = place + INT32.size, fields[1:]
-    return place if fields[:1] == [_CODE] else -1
+        position, fields = position + INT32.size, fields[1:]
+    return position if fields[:1] == [_CODE] else -1
 
 
-def code_of(api_key: int, version: int, answer: bytes) -> int:
-    """The code that an answer begins with; 0: none, or it has none there.
+def code_of(api_key: int, version: int, response: bytes) -> int:
+    """Return the error code at the beginning of a response; 0: none.
 
     Parameters:
-        api_key: what was asked.
+        api_key: of the request.
         version: of the request.
-        answer: from its header on.
+        response: with its header.
     """
-    place = code_place(api_key, version)
-    if place < 0 or len(answer) < place + INT16.size:
+    position = code_position(api_key, version)
+    if position < 0 or len(response) < position + INT16.size:
         return 0
-    code: int = INT16.unpack_from(answer, place)[0]
+    code: int = INT16.unpack_from(response, position)[0]
     return code

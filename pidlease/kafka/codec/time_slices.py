@@ -1,4 +1,4 @@
-"""Long pieces of work are done in steps, so that others get their turn in between."""
+"""Splits long work into steps, so that other tasks of the event loop can run in between."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 
-#: Steps of about a microsecond that delay other tasks little enough.
+#: Steps of about a microsecond each: so many do not delay other tasks noticeably.
 STEPS_AT_ONCE: Final = 500
 
 
@@ -17,10 +17,10 @@ class TimeSlices:
         if turns.due():
             await asyncio.sleep(0)
 
-    A small piece of work comes to its end before, and never gives way.
+    A short piece of work ends before that, and is never interrupted.
 
     Parameters:
-        steps: so many are done before others get their turn.
+        steps: how many are done before other tasks run.
     """
 
     __slots__ = ("_left", "_steps")
@@ -30,7 +30,7 @@ class TimeSlices:
         self._left = steps
 
     def due(self, steps: int = 1) -> bool:
-        """Take note of steps that were done; whether it is the turn of others."""
+        """Count steps that were done; return whether other tasks should run now."""
         self._left -= steps
         if self._left > 0:
             return False
@@ -39,7 +39,7 @@ class TimeSlices:
 
 
 async def counted(things: Iterable[_Thing]) -> Counter[_Thing]:
-    """How often each of many things is there, in the order in which they come."""
+    """Count how often each of many things occurs, in the order of their first occurrence."""
     turns = TimeSlices()
     times: Counter[_Thing] = Counter()
     for each in things:

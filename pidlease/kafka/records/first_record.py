@@ -1,7 +1,7 @@
-"""Finds the `pidlease` header in a batch's first record, unpacking no more than it takes.
+"""Finds the header `pidlease` in a batch's first record.
 
-Of a compressed batch only as much is unpacked as that takes, and never more than a limit: what
-some kilobytes unpack to is bounded by nothing else.
+Of a compressed batch only as much is decompressed as needed, and never more than a limit: some
+kilobytes may decompress to any size.
 """
 
 import struct
@@ -21,19 +21,19 @@ from pidlease.kafka.records.identity_header import (
 )
 from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader
 
-#: How much is unpacked at most: a first record of this size, headers and all.
+#: The most bytes to decompress: the longest first record, headers included.
 UNPACKED_MAX: Final = 16 << 20
-#: What is unpacked at first: enough for most, and some tens of microseconds.
+#: The bytes to decompress first: sufficient for most batches, within some tens of microseconds.
 _FIRST_TRY: Final = 8 << 10
 
-#: In front of the blocks of xerial's framing, which Java clients use for snappy: a magic number,
-#: its version, and the version that can read it. Each block has its length before it.
+#: Precedes the blocks of xerial's framing, which Java clients use for snappy: a magic number, its
+#: version, and the lowest compatible version. Each block follows its length.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_FRONT: Final = 16
 _BLOCK: Final = struct.Struct(">i")
-#: What a part of a compressed batch holds at least, where it has many.
+#: Determines how many parts of a compressed batch are read at most: one for this many bytes.
 _PART_BYTES: Final = 512
-#: zlib's word for gzip's framing.
+#: zlib's parameter for gzip's framing.
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 _Unpack = Callable[[Buffer, bytearray], Any]
@@ -47,14 +47,14 @@ def find_identity(
     Parameters:
         header: the batch's header.
         data: the batch, intact.
-        unpacked_max: bytes that may be unpacked.
+        unpacked_max: the most bytes to decompress.
 
     Returns:
-        None: its first record has no header `pidlease`.
+        None: the first record has no header `pidlease`.
 
     Raises:
-        TooLongError: the headers of the first record lie beyond `unpacked_max`.
-        IdentityError: the first record cannot be read, or the header says nothing.
+        TooLongError: the first record's headers are beyond `unpacked_max`.
+        IdentityError: the first record cannot be read, or the header is invalid.
     """
     records = memoryview(data)[HEADER_BYTES:]
     if not header.is_compressed:
@@ -78,25 +78,25 @@ def find_identity(
 
 
 class TooLongError(IdentityError):
-    """More would have to be unpacked than is allowed."""
+    """More bytes would have to be decompressed than allowed."""
 
 
 def unpack(codec: str, records: memoryview, size: int, limit: int) -> Buffer:
-    """The beginning of what was compressed.
+    """Decompress the beginning of a batch's records.
 
     Parameters:
-        codec: how: see `record_batch.CODECS`.
-        records: what was compressed.
-        size: how much of it is wanted, in bytes.
-        limit: how much may be unpacked at once, in bytes.
+        codec: one of `record_batch.CODECS`.
+        records: the compressed records.
+        size: the bytes needed.
+        limit: the most bytes to decompress at once.
 
     Returns:
-        At least `size` bytes, though it is unknown how many there were if the rest is broken;
-        less where there is no more.
+        At least `size` bytes, or fewer if there are no more. If the data is broken after the
+        beginning, the last of them may be zeros.
 
     Raises:
-        TooLongError: more than `limit` would have to be unpacked.
-        IdentityError: it was not compressed so.
+        TooLongError: more than `limit` bytes would have to be decompressed.
+        IdentityError: the records were not compressed by this codec.
     """
     try:
         if codec == "snappy":
@@ -119,14 +119,14 @@ def _unpack_into(unpack: _Unpack, records: Buffer, size: int) -> Buffer:
     try:
         count = unpack(records, out)
     except cramjam.DecompressionError:
-        # There is more than there is room for, or it is broken after what was unpacked. Which of
-        # them is unknown; but all that is needed is a first record that can be read.
+        # Either there is more than fits, or the rest is broken; which one is unknown. It does not
+        # matter as long as the first record can be read.
         return out
     return memoryview(out)[:count]
 
 
 def _unpack_gzip(records: memoryview, size: int, limit: int) -> Buffer:
-    """By zlib: gzip may have any number of members, of nothing each, and these are counted."""
+    """Decompress gzip by zlib, counting members: there may be any number of empty ones."""
     out = b""
     rest: Buffer = records
     for _ in range(_parts_max(limit)):
@@ -139,7 +139,7 @@ def _unpack_gzip(records: memoryview, size: int, limit: int) -> Buffer:
 
 
 def _parts_max(limit: int) -> int:
-    """How many members, or blocks, may come before the first record ends."""
+    """Return how many members, or blocks, may precede the end of the first record."""
     return max(limit // _PART_BYTES, 1)
 
 
@@ -161,7 +161,7 @@ def _unpack_snappy(records: memoryview, size: int, limit: int) -> Buffer:
 
 
 def _unpack_block(block: memoryview, limit: int) -> Buffer:
-    """A block of raw snappy. It says how long it is unpacked, and is unpacked as a whole."""
+    """Decompress a block of raw snappy, which begins with its decompressed length."""
     length = cramjam.snappy.decompress_raw_len(block)
     if length > limit:
         raise TooLongError(f"a snappy block that unpacks to {length} bytes; at most {limit}")

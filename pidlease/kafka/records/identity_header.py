@@ -1,13 +1,13 @@
-"""The format of the `pidlease` record header: the producer, if the batch header has no room.
+"""The record header `pidlease`, which identifies the producer of a batch.
 
-It stands on the first record of each send under the policies strict, monotonic and epoch: their
-numbers have 64 bits, and a partition's writer puts their batches into the log:
+Kafka's batch header has no room for it: policies strict, monotonic and epoch have 64-bit numbers,
+and a partition's writer appends their batches. So the first record of each send has the header:
 
     version i8 = 1 | kind i8 | generation i64 | first i64 | last i64 | PID i64, or a name in UTF-8
 
-Kind 1 brings a PID, kind 2 a producer id of policy epoch. Big-endian, as all of Kafka's numbers.
-Version 2 stands in batches that hold several sends, which a server in front of Kafka joins; there
-the number of records of this send, i32, follows `last`.
+Kind 1 has a PID, kind 2 a producer id of policy epoch. All numbers are big-endian, as in Kafka.
+Version 2 is used in batches that a server joins from several sends, with Kafka as the log: the
+number of records of the send, i32, follows `last`.
 """
 
 import struct
@@ -17,13 +17,13 @@ from pidlease.core.buffer import Buffer
 from pidlease.kafka.records import varints
 from pidlease.kafka.records.varints import Reader
 
-#: The key of the header. Users' own headers of that name are refused.
+#: The header's key. Users' records must not have a header with this key.
 HEADER_NAME: Final = "pidlease"
 HEADER_KEY: Final = HEADER_NAME.encode()
 #: The longest producer id of policy epoch, in bytes.
 NAME_BYTES_MAX: Final = 256
 
-#: Headers of the first record that are looked at; ours is the first where a client of ours sends.
+#: Only so many headers of the first record are read; pidlease's own clients put this one first.
 _HEADERS_MAX: Final = 100
 
 _VERSION: Final = 1
@@ -36,23 +36,23 @@ _NUMBER: Final = struct.Struct(">q")
 
 
 class IdentityError(Exception):
-    """A header `pidlease` that says nothing, or a batch without one where it must have one."""
+    """The header is invalid, or a batch lacks it but must have it."""
 
 
 class CutOffError(IdentityError):
-    """The first record goes on after the bytes that are there."""
+    """The first record continues after the bytes that were given."""
 
 
 class Identity(NamedTuple):
-    """The producer of a batch, and its sequence numbers.
+    """The producer of a send, and its sequence numbers.
 
     Attributes:
-        pid: the PID; -1 where it is a name.
-        name: the producer id of policy epoch; empty where it is a PID.
-        generation: the producer's fence number.
-        first: sequence of the first record,
-        last: and of the last one: both in the producer's own numbering.
-        records: how many records of the batch were sent so; 0: all of them.
+        pid: the PID; -1: the producer has a name instead.
+        name: the producer id of policy epoch; empty: the producer has a PID.
+        generation: the producer's fencing number.
+        first: the sequence number of the first record.
+        last: the sequence number of the last record.
+        records: how many records of the batch belong to the send; 0: all.
     """
 
     pid: int
@@ -64,7 +64,7 @@ class Identity(NamedTuple):
 
 
 def encode_identity(identity: Identity) -> bytes:
-    """The value of the header.
+    """Return the header's value.
 
     Raises:
         ValueError: a number does not fit, or the name is empty or too long.
@@ -83,10 +83,10 @@ def encode_identity(identity: Identity) -> bytes:
 
 
 def decode_identity(value: bytes) -> Identity:
-    """Read the value of the header.
+    """Parse the header's value.
 
     Raises:
-        IdentityError: it is none.
+        IdentityError: it is invalid.
     """
     if len(value) <= _FRONT.size:
         raise IdentityError(f"a header pidlease of {len(value)} bytes is too short")
@@ -127,17 +127,16 @@ def _name(content: bytes) -> str:
 
 
 def identity_header(records: Buffer) -> bytes | None:
-    """The header `pidlease` of the first record; None: it has none.
+    """Return the value of the first record's header `pidlease`; None: it has none.
 
-    Layout of a record: Kafka's DefaultRecord. Only its lengths are read; key and value are passed
-    over.
+    A record's layout is in Kafka's DefaultRecord. Key and value are skipped by their lengths.
 
     Parameters:
-        records: the records of a batch, not compressed; a beginning of them will do.
+        records: the records of a batch, uncompressed; the first bytes are sufficient.
 
     Raises:
-        CutOffError: it ends before the record's headers do.
-        IdentityError: what is there is no record.
+        CutOffError: the bytes end before the record's headers do.
+        IdentityError: the bytes are not a record.
     """
     try:
         return _identity_header(Reader(records))
@@ -148,13 +147,13 @@ def identity_header(records: Buffer) -> bytes | None:
 
 
 def to_headers(reader: Reader) -> tuple[int, int]:
-    """Read on from a record's beginning to the number of its headers.
+    """Read a record from its beginning to the number of its headers.
 
     Returns:
         Where the record begins after its length, and where it ends.
 
     Raises:
-        CutOffError, ValueError: of `varints`: there is no such record.
+        CutOffError, ValueError: of `varints`: the bytes are not a record.
     """
     length = reader.varint()
     begin = reader.at

@@ -1,7 +1,7 @@
-"""Several sends in one batch: what a log takes one batch at a time of, and small ones are many.
+"""Joins several small sends into one batch, for a log that is slow for many small batches.
 
-Each send keeps its `pidlease` header on its first record; it says of how many records the send is
-(`identity`, version 2). The records are written anew, by aiokafka, so only small sends are joined.
+Each send keeps the header `pidlease` on its first record, with the send's number of records
+(`identity_header`, version 2). aiokafka encodes the records again, so only small sends are joined.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,9 @@ from pidlease.kafka.records.record_batch import MAGIC, BatchHeader
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.errors import UnidentifiedBatchError
 
-#: Larger sends go alone.
+#: Larger sends are not joined.
 SEND_BYTES_MAX: Final = 4 << 10
-#: How much goes into one batch, of bytes and of sends: a millisecond's work.
+#: Limits of one joined batch, in bytes and in sends: about a millisecond's work.
 JOINED_BYTES_MAX: Final = 64 << 10
 JOINED_SENDS_MAX: Final = 200
 
@@ -33,18 +33,18 @@ _NO_CODEC: Final = 0
 
 
 def can_join(header: BatchHeader) -> bool:
-    """Whether a send is one that goes well with others."""
+    """Return whether to join a send with others."""
     return header.size <= SEND_BYTES_MAX and not header.is_compressed
 
 
 def join(sends: Sequence[Buffer]) -> bytearray | None:
-    """One batch of several sends; None: one of them cannot be taken apart.
+    """Join sends into one batch; None: one of them cannot be decoded.
 
     Parameters:
-        sends: batches of the log's own records, intact, each with its identity.
+        sends: intact batches, each with its identity.
     """
     builder: Any = DefaultRecordBatchBuilder(MAGIC, _NO_CODEC, 0, -1, -1, -1, 2 * JOINED_BYTES_MAX)
-    place = 0
+    index = 0
     for data in sends:
         try:
             records = list(DefaultRecordBatch(bytes(data)))
@@ -52,71 +52,71 @@ def join(sends: Sequence[Buffer]) -> bytearray | None:
                 _with_count(records[0].headers, len(records)),
                 *(r.headers for r in records[1:]),
             ]
-        except Exception:  # noqa: BLE001 - whatever aiokafka cannot read: it goes as it came
+        except Exception:  # noqa: BLE001 - aiokafka cannot read it: it is sent as it is
             return None
         for record, its in zip(records, headers, strict=True):
-            if builder.append(place, record.timestamp, record.key, record.value, its) is None:
+            if builder.append(index, record.timestamp, record.key, record.value, its) is None:
                 return None
-            place += 1
+            index += 1
     joined: bytearray = builder.build()
     return joined
 
 
 def _with_count(headers: Sequence[tuple[str, bytes | None]], records: int) -> list[Any]:
-    """The first record's headers, that say of how many records the send is.
+    """Return the first record's headers, with the send's number of records in the identity.
 
     Raises:
         IdentityError: there is no identity.
     """
-    place, identity = _identity(headers)
+    index, identity = _identity(headers)
     counted: list[Any] = list(headers)
-    counted[place] = (_KEY, encode_identity(identity._replace(records=records)))
+    counted[index] = (_KEY, encode_identity(identity._replace(records=records)))
     return counted
 
 
 def parted(logged: LoggedBatch, data: Buffer) -> Iterator[LoggedBatch]:
-    """The sends that a batch of the log holds.
+    """Split a batch of the log into its sends.
 
     Parameters:
         logged: the batch.
-        data: all of it.
+        data: the whole batch, encoded.
 
     Raises:
-        UnidentifiedBatchError: one of them does not name its producer.
+        UnidentifiedBatchError: a send does not name its producer.
     """
-    header, identity = logged
-    if identity is None or not identity.records:
+    header, first = logged
+    if first is None or not first.records:
         yield logged
         return
     try:
         records = list(DefaultRecordBatch(bytes(data)))
-        place = 0
-        while place < len(records):
-            _, found = _identity(records[place].headers)
-            if not 0 < found.records <= len(records) - place:
-                raise IdentityError(f"a send of {found.records} records")  # noqa: TRY301
-            yield LoggedBatch(_part(header, place, found.records), found)
-            place += found.records
+        index = 0
+        while index < len(records):
+            _, identity = _identity(records[index].headers)
+            if not 0 < identity.records <= len(records) - index:
+                raise IdentityError(f"a send of {identity.records} records")  # noqa: TRY301
+            yield LoggedBatch(_part(header, index, identity.records), identity)
+            index += identity.records
     except Exception as error:
         raise UnidentifiedBatchError(f"offset {header.base_offset}: {error}") from error
 
 
 def _identity(headers: Sequence[tuple[str, bytes | None]]) -> tuple[int, Identity]:
-    """Where among a record's headers the identity stands, and what it says.
+    """Return the index of the identity among a record's headers, and the identity.
 
     Raises:
         IdentityError: there is none.
     """
-    for place, (key, value) in enumerate(headers):
+    for index, (key, value) in enumerate(headers):
         if key == _KEY and value is not None:
-            return place, decode_identity(value)
+            return index, decode_identity(value)
     raise IdentityError("a send without a header pidlease")
 
 
-def _part(header: BatchHeader, place: int, records: int) -> BatchHeader:
-    """What the header of a part would be; its bytes are not what they were."""
+def _part(header: BatchHeader, index: int, records: int) -> BatchHeader:
+    """Return the header that a send would have as a batch; its original bytes are lost."""
     return header._replace(
-        base_offset=header.base_offset + place,
+        base_offset=header.base_offset + index,
         last_offset_delta=records - 1,
         records=records,
         crc=UNKNOWN_CRC,

@@ -1,4 +1,4 @@
-"""Looking into the records of a batch, where there is no way around it. Never on the hot path."""
+"""Searches the records of a batch by timestamp: the only search that decodes records."""
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
@@ -9,24 +9,24 @@ from pidlease.kafka.records.record_batch import BatchHeader
 def first_at_or_after(
     data: bytes, header: BatchHeader, timestamp: int, start_offset: int = 0
 ) -> TimedOffset:
-    """The first record of a batch with a timestamp (ms), or a later one.
+    """Return the first record of a batch with a timestamp (ms since 1970), or a later one.
 
     Parameters:
-        data: the batch, which has such a record by its header.
-        header: its header.
-        timestamp: what to look for.
+        data: the batch, which contains such a record by its header.
+        header: the batch's header.
+        timestamp: the timestamp to search for.
         start_offset: records before it are deleted.
 
     Returns:
-        The record. For a compressed batch its first one, which may be a little early: what a
-        small batch unpacks to is bounded by nothing. The same where the records are not what the
-        header says; they are the producer's own affair, stored as sent and never decoded.
+        The record. For a compressed batch its first record, which may be a little early: a small
+        batch may decompress to any size. The same if the records contradict the header: they are
+        stored as the producer sent them, and were never decoded.
     """
     if not header.is_compressed:
         try:
             for record in DefaultRecordBatch(data):
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimedOffset(record.offset, record.timestamp)
-        except Exception:  # noqa: BLE001, S110 - anything may stand there
+        except Exception:  # noqa: BLE001, S110 - the records may be any bytes
             pass
     return TimedOffset(max(header.base_offset, start_offset), header.max_timestamp)

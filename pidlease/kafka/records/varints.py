@@ -1,4 +1,4 @@
-"""Varints as they stand in Kafka's records: zigzag, as in Protocol Buffers."""
+"""Reads varints in Kafka's records, which are zigzag encoded, as in Protocol Buffers."""
 
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.codec.primitives import write_uvarint
@@ -7,17 +7,17 @@ _SHIFT_MAX = 63
 
 
 class CutOffError(ValueError):
-    """The bytes end before what they say."""
+    """The bytes end too early."""
 
 
 class Reader:
     """Reads varints and bytes, one after the other.
 
     Parameters:
-        data: where they stand.
+        data: the bytes.
 
     Attributes:
-        at: where the next one begins.
+        at: the position of the next byte.
     """
 
     __slots__ = ("_data", "at")
@@ -27,11 +27,11 @@ class Reader:
         self.at = 0
 
     def varint(self) -> int:
-        """The next number.
+        """Read a number.
 
         Raises:
-            CutOffError: it ends before its last byte.
-            ValueError: it is longer than any.
+            CutOffError: the bytes end before the number does.
+            ValueError: the number has more than ten bytes.
         """
         shift = value = 0
         while True:
@@ -47,21 +47,21 @@ class Reader:
             shift += 7
 
     def skip(self, count: int) -> None:
-        """Pass over bytes.
+        """Skip bytes.
 
         Raises:
-            CutOffError: there are not so many.
+            CutOffError: there are not as many.
         """
         self.at += count
         if self.at > len(self._data):
             raise CutOffError(f"{self.at - len(self._data)} bytes are missing")
 
     def take(self, count: int) -> bytes:
-        """The next bytes.
+        """Read bytes.
 
         Raises:
-            CutOffError: there are not so many.
-            ValueError: it is a negative number of them.
+            CutOffError: there are not as many.
+            ValueError: `count` is negative.
         """
         if count < 0:
             raise ValueError(f"{count} bytes")
@@ -71,5 +71,5 @@ class Reader:
 
 
 def encode_varint(value: int) -> bytes:
-    """A number as a varint."""
+    """Encode a number."""
     return write_uvarint((value << 1) ^ (value >> _SHIFT_MAX))

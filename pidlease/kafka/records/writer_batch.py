@@ -1,9 +1,10 @@
-"""Batches under a partition's writer: what Kafka's header cannot say stands in the first record.
+"""Batches of a partition's writer: their producer is named in the first record's header.
 
-On the embedded log, which one process writes, the writer is one PID of policy 5 that needs no
-fence, and its numbers never move: so a batch that is sent again has the CRC that it had before,
-and a repeat is distinguished from other content under the same numbers. Towards Kafka it gets the
-numbers of a producer that Kafka fences, and keeps that CRC where it is validated.
+In the embedded log, with its single process, the writer is one PID of policy 5, which needs no
+fencing and always has the same sequence numbers. So a batch that is sent again has the same CRC,
+and a duplicate can be distinguished from other content under the same sequence numbers. With Kafka
+as the log, the batch gets the numbers of a fenced Kafka producer, and validation uses that CRC all
+the same.
 """
 
 import struct
@@ -19,23 +20,23 @@ from pidlease.kafka.records.identity_header import Identity, IdentityError
 from pidlease.kafka.records.record_batch import CRC_AT, CRC_FROM, PRODUCER_AT, BatchHeader
 from pidlease.storage.errors import UnidentifiedBatchError
 
-#: The writer of all partitions of the embedded log.
+#: The writer's PID in all partitions of the embedded log.
 WRITER_PID: Final = make_pid(Policy.WRITER, 1)
 
-#: Producer id, epoch and base sequence, and where they stand in a batch.
+#: Producer id, epoch and base sequence, and the end of these fields in a batch.
 _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_END: Final = PRODUCER_AT + _PRODUCER.size
 _CRC: Final = struct.Struct(">I")
-#: The base and the maximum timestamp stand between here and the producer id.
+#: The base and the maximum timestamp are between this position and the producer id.
 _TIMES_AT: Final = PRODUCER_AT - 16
 
 
 class Writer(NamedTuple):
-    """A producer that sends for many.
+    """A producer that sends for other producers.
 
     Attributes:
         pid: its producer id.
-        epoch: its epoch, which fences lower ones.
+        epoch: its epoch; lower ones are fenced.
     """
 
     pid: int
@@ -48,9 +49,9 @@ _EMBEDDED_NUMBERS: Final = _PRODUCER.pack(*_EMBEDDED_HEADER)
 
 
 class LoggedBatch(NamedTuple):
-    """A batch that stands in a log: its header, and its identity where that is in a record.
+    """A batch in a log: its header, and the identity if the first record has one.
 
-    With an identity, the header's CRC is the one that the send is compared by (`crc_of_send`).
+    With an identity, the header's CRC is the result of `crc_of_send`.
     """
 
     header: BatchHeader
@@ -58,14 +59,14 @@ class LoggedBatch(NamedTuple):
 
 
 def under_writer(header: BatchHeader, data: bytearray | memoryview) -> BatchHeader:
-    """Put a batch under the embedded log's writer: its numbers, and a new CRC, in place.
+    """Set the embedded log's writer in a batch's header, with a new CRC, in place.
 
     Parameters:
         header: the batch's header.
         data: the batch.
 
     Returns:
-        The header as it is now.
+        The new header.
     """
     return stamp(header, data, _EMBEDDED, 0)
 
@@ -73,16 +74,16 @@ def under_writer(header: BatchHeader, data: bytearray | memoryview) -> BatchHead
 def stamp(
     header: BatchHeader, data: bytearray | memoryview, writer: Writer, sequence: int
 ) -> BatchHeader:
-    """Put a batch under a writer: its numbers, and a new CRC, in place.
+    """Set a writer in a batch's header, with a new CRC, in place.
 
     Parameters:
         header: the batch's header.
         data: the batch.
         writer: the writer.
-        sequence: of the first record, in the writer's numbering.
+        sequence: the first record's sequence number in the writer's numbering.
 
     Returns:
-        The header as it is now.
+        The new header.
     """
     pid, epoch = writer
     _PRODUCER.pack_into(data, PRODUCER_AT, pid, epoch, sequence)
@@ -92,14 +93,14 @@ def stamp(
 
 
 def crc_of_send(header: BatchHeader, data: Buffer) -> int:
-    """The checksum that a send is compared by with a later one under the same sequence numbers.
+    """Compute the checksum that distinguishes a duplicate from other content under its numbers.
 
-    It is a function of the batch alone, so it is the same at the append and in a replay. The
-    writer's numbers are not part of it. Nor are the batch's two timestamps where they are equal:
-    all records have one time then, which a server may have stamped (ADR 21).
+    It depends on the batch alone, so it is the same at the append and in a replay. It does not
+    cover the writer's numbers, nor the batch's two timestamps if they are equal: then all records
+    have one timestamp, which a server may have set (ADR 21).
 
     Parameters:
-        header: the batch's header, as it stands in `data`.
+        header: the batch's header, as it is in `data`.
         data: the batch, intact.
     """
     view = memoryview(data)
@@ -112,16 +113,16 @@ def crc_of_send(header: BatchHeader, data: Buffer) -> int:
 
 
 def is_marker_of(header: BatchHeader, writer: Writer | None) -> bool:
-    """Whether a batch of the log is the marker that a writer has put there."""
+    """Return whether a batch of the log is a writer's marker."""
     return header.is_control and (header.producer_id, header.producer_epoch) == writer
 
 
 def logged(
     header: BatchHeader, data: memoryview, writers: Container[int] = (WRITER_PID,)
 ) -> LoggedBatch:
-    """Read a batch of the log, and its producer.
+    """Return a batch of the log with its producer's identity.
 
-    The record header is believed under the writers only.
+    The record header is trusted only in batches of the given writers.
 
     Raises:
         UnidentifiedBatchError: a writer's batch does not name its producer.

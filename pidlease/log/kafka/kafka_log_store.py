@@ -1,6 +1,6 @@
-"""The topics of a Kafka cluster as the engine's logs (see `ports.LogStore`).
+"""The topics of a Kafka cluster as the engine's logs.
 
-What the engine asks here it asks from threads; the connections are the event loop's.
+The methods run in threads; the connections belong to the event loop.
 """
 
 import asyncio
@@ -34,13 +34,12 @@ class KafkaStore(LogStore):
     """The topics and partitions of a Kafka cluster, as the engine's logs.
 
     Parameters:
-        upstream: the cluster, looked at once.
+        upstream: the cluster, after its first metadata response.
         writers: the partitions' writers.
-        book: what topics take.
+        book: the topics' settings, which Kafka does not store.
         pool: the threads for blocking work.
     """
 
-    #: See `LogStore`.
     made_by_others: bool = True
 
     def __init__(
@@ -58,18 +57,18 @@ class KafkaStore(LogStore):
     @property
     @override
     def defaults(self) -> LogConfig:
-        return LogConfig()  # of no effect: retention and the like are Kafka's own
+        return LogConfig()  # has no effect: Kafka applies its own retention
 
     @override
     def topics(self) -> list[Topic]:
-        """Return the topics that can be read now; the others come when they can.
+        """Return the topics that can be read now; the others follow when they can.
 
         Raises:
-            DataFolderError: Kafka cannot be asked.
+            DataFolderError: Kafka cannot be reached, or rejects a request.
         """
         view = self._upstream.cluster.view
         try:
-            self._ranges = dict(self._wait(self._upstream.ranges(_places(view))))
+            self._ranges = dict(self._wait(self._upstream.ranges(_partitions(view))))
             kept = self._wait(self._upstream.cluster.kept_ms())
             self._writers.load()
         except (UpstreamError, WriterIdsError) as error:
@@ -88,8 +87,8 @@ class KafkaStore(LogStore):
         return [self.topic_of(each) for each in topics if not self._is_readable(each)]
 
     def _is_readable(self, topic: UpstreamTopic) -> bool:
-        places = (TopicPartition(topic.name, number) for number in range(len(topic.leaders)))
-        return all(place in self._ranges for place in places)
+        names = (TopicPartition(topic.name, number) for number in range(len(topic.leaders)))
+        return all(name in self._ranges for name in names)
 
     @override
     def open_partition(
@@ -98,14 +97,14 @@ class KafkaStore(LogStore):
         partition: int,
         recovery_offset: int,
     ) -> KafkaPartitionLog:
-        place = TopicPartition(topic.name, partition)
-        span = self._ranges.pop(place, None)
+        name = TopicPartition(topic.name, partition)
+        span = self._ranges.pop(name, None)
         if span is None:
             try:
-                span = self._wait(self._upstream.range_of(place))
+                span = self._wait(self._upstream.range_of(name))
             except UpstreamError as error:
-                raise OSError(f"{place} cannot be read yet: {error}") from error
-        log = KafkaPartitionLog(self._upstream, place, span, self._writers, self._pool, self._loop)
+                raise OSError(f"{name} cannot be read yet: {error}") from error
+        log = KafkaPartitionLog(self._upstream, name, span, self._writers, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
         return log
 
@@ -118,7 +117,7 @@ class KafkaStore(LogStore):
     def close(self) -> None:
         self._wait(self._upstream.close())
 
-    # ------------------------------------------------------------------ Kafka's own affairs
+    # ------------------------------------------------------------------ topics and their settings
 
     @override
     def topic_defaults(self) -> dict[str, str]:
@@ -126,7 +125,7 @@ class KafkaStore(LogStore):
             self._settings = self._book.load()
             check_shared(self._settings.shared)
         except (TopicBookError, SettingError) as error:
-            raise DataFolderError(f"what is set for topics cannot be used: {error}") from error
+            raise DataFolderError(f"the topics' settings cannot be used: {error}") from error
         return self._settings.shared
 
     @override
@@ -136,33 +135,33 @@ class KafkaStore(LogStore):
 
     @override
     def save_topic(self, topic: Topic) -> None:
-        """Make the settings that pidlease has for a topic durable; the others are Kafka's own.
+        """Store pidlease's own settings of a topic durably. The others are stored by Kafka.
 
         Raises:
-            SettingError: it is a setting of Kafka's.
+            SettingError: a setting is one of Kafka's.
         """
         for name in topic.overrides.keys() - set(SHARED_SETTINGS):
-            raise SettingError(name, f"{name} is Kafka's own here; set it by asking Kafka")
+            raise SettingError(name, f"{name} is a setting of Kafka's; set it in Kafka")
         self._book.save_own(topic.name, topic.topic_id, topic.overrides)
         self._settings.own[topic.topic_id] = topic.overrides
 
     @override
     def delete_topic(self, topic: Topic) -> None:
-        raise OSError(f"topics are Kafka's own here; delete {topic.name} by asking Kafka")
+        raise OSError(f"the topics are Kafka's; delete {topic.name} in Kafka")
 
     def topic_of(self, topic: UpstreamTopic) -> Topic:
-        """A topic of the cluster as the engine knows it."""
+        """Return a topic of the cluster as the engine's Topic."""
         own = self._settings.own.get(topic.topic_id, {})
         return Topic(
             topic.name, topic.topic_id, len(topic.leaders), own,
             compacted=topic.compacted is not False,
         )  # fmt: skip
 
-    def _wait(self, asked: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+    def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
-def _places(view: View) -> list[TopicPartition]:
+def _partitions(view: View) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, number)
         for topic in view.topics.values()

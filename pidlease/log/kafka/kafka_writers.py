@@ -1,7 +1,8 @@
-"""The writers of a Kafka cluster's partitions: they send what is not under Kafka's own numbers.
+"""The writers of a Kafka cluster's partitions, which send batches with pidlease's own numbering.
 
-A writer is fenced by Kafka (`kafka/client/transactions.py`). Its producer id is on record before
-anything is sent under it: the replay believes the record header `pidlease` under these ids only.
+Kafka fences a writer (`pidlease/kafka/client/transactions.py`). Its producer id is recorded before
+anything is sent under it, because a replay trusts the record header `pidlease` only under recorded
+ids.
 """
 
 import asyncio
@@ -23,29 +24,29 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, NotAllowedError, NotOwnerError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 
-#: A writer is renewed after this time, in ms: before Kafka forgets its transactional id. The next
-#: user of the id would get another producer id then, and fence no former writer.
+#: A writer is renewed after this time at the latest, in ms: before Kafka forgets its transactional
+#: id. After that, Kafka would give another producer id, which does not fence the former writer.
 _WRITER_MS_MAX: Final = 3_600_000
-#: The same where Kafka does not say when it forgets.
+#: The same if Kafka does not report when it forgets ids.
 _WRITER_MS_UNKNOWN: Final = 600_000
 
 _log = structlog.get_logger(__name__)
 
 
 class WriterUnavailableError(LogError):
-    """A partition has no writer now; it may be tried again."""
+    """The partition's writer could not be taken over now; it may be tried again."""
 
 
 class KafkaWriters:
-    """Takes over, and keeps, the writers of partitions.
+    """Takes over the partitions' writers, and renews them.
 
     Parameters:
-        fencing: raises epochs.
-        ids: the ids on record.
+        fencing: raises the writers' epochs in Kafka.
+        ids: the recorded producer ids.
         pool: the threads for blocking work.
         clock_ms: the time, in ms since 1970.
-        owned: whether this server owns the cluster's partitions; raises LogError where it cannot
-            be known. None: only a takeover of a writer shows it.
+        owned: returns whether this server owns the cluster's partitions, or raises LogError if that
+            is unknown. None: only Kafka's fencing shows it.
     """
 
     def __init__(
@@ -63,24 +64,24 @@ class KafkaWriters:
         self._clock_ms: Final = clock_ms
         self._ids: set[int] = set()
         self._takeovers: dict[TopicPartition, asyncio.Lock] = {}
-        #: The writers as which this server could send, as far as the coordinator is concerned.
+        #: The writers that this server took over last.
         self._taken: dict[TopicPartition, Writer] = {}
-        #: The last id of each partition's writer.
+        #: The last recorded producer id of each partition's writer.
         self._last: dict[TopicPartition, int] = {}
-        #: The partitions that this server was the writer of.
+        #: The partitions that this server has been the writer of.
         self._mine: set[TopicPartition] = set()
-        #: Since when no other server sends for this server's partitions, in ms since 1970.
+        #: Since when no other server sends to the cluster's partitions, in ms since 1970.
         self._took_over_ms = self._clock_ms()
-        #: For how long one may be used, in ms.
+        #: How long a writer may be used before it is renewed, in ms.
         self.kept_ms = _WRITER_MS_UNKNOWN
 
     def load(self) -> None:
-        """Read the ids on record: this server has just taken over, perhaps after standing by.
+        """Read the recorded ids, when this server begins to serve, possibly after standing by.
 
-        Blocks. From now on no other server begins to send; what it sent before may still come.
+        Blocks. From now on no other server sends; its last batches may still arrive.
 
         Raises:
-            WriterIdsError: they cannot be read.
+            WriterIdsError: the ids cannot be read.
         """
         known = self._record.all()
         for pid, of in sorted(known.items(), key=lambda each: each[1].given_ms):
@@ -89,37 +90,38 @@ class KafkaWriters:
         self._took_over_ms = self._clock_ms()
 
     def kafka_keeps(self, kept: Kept) -> None:
-        """Take note of how long Kafka remembers."""
+        """Set when to renew writers, by how long Kafka remembers their ids."""
         shortest = min(kept)
         self.kept_ms = min(shortest // 2, _WRITER_MS_MAX) if shortest else _WRITER_MS_UNKNOWN
 
     @property
     def ids(self) -> Container[int]:
-        """All that are or were a writer's."""
+        """The producer ids that are or were a writer's."""
         return self._ids
 
-    async def take(self, place: TopicPartition, doubt_ms: int) -> Writer:
-        """Become a partition's writer. Its marker comes into the log soon.
+    async def take(self, partition: TopicPartition, doubt_ms: int) -> Writer:
+        """Become a partition's writer. The writer's marker is appended soon after.
 
         Parameters:
-            place: the partition.
-            doubt_ms: see `ports.ForwardingLog.take`.
+            partition: the partition.
+            doubt_ms: when this server last sent a batch as the writer and did not learn its
+                outcome, in ms since 1970; 0: never.
 
         Raises:
             NotOwnerError: another server owns the partition.
-            NotAllowedError: this server has not the right to.
-            WriterUnavailableError: it could not be done now.
+            NotAllowedError: this server may not write to it.
+            WriterUnavailableError: the takeover failed; it may be tried again.
         """
-        async with self._takeovers.setdefault(place, asyncio.Lock()):
-            return await self._take(place, doubt_ms)
+        async with self._takeovers.setdefault(partition, asyncio.Lock()):
+            return await self._take(partition, doubt_ms)
 
-    async def _take(self, place: TopicPartition, doubt_ms: int) -> Writer:
+    async def _take(self, partition: TopicPartition, doubt_ms: int) -> Writer:
         try:
-            await self._check_owner(place)
-            writer = await self._fencing.raise_epoch(place)
-            if writer.pid != self._last.get(place):
-                await self._follow(place, writer, doubt_ms)
-            await self._fencing.mark(place, writer)
+            await self._check_owner(partition)
+            writer = await self._fencing.raise_epoch(partition)
+            if writer.pid != self._last.get(partition):
+                await self._record_id(partition, writer, doubt_ms)
+            await self._fencing.mark(partition, writer)
         except UpstreamRefusedError as error:
             if error.code in NO_RIGHT:
                 right = (
@@ -131,88 +133,88 @@ class KafkaWriters:
             raise WriterUnavailableError(str(error)) from error
         except WriterIdsError as error:
             LINES.write(_log, "error", "the id of a writer is not stored", kind_of(error),
-                        partition=str(place), error=str(error))  # fmt: skip
+                        partition=str(partition), error=str(error))  # fmt: skip
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             reason = reason_for_clients(cause)
             raise WriterUnavailableError(f"the writer's id is not stored: {reason}") from error
-        self._taken[place] = writer
-        self._mine.add(place)
-        _log.info("writer taken", partition=str(place), pid=writer.pid, epoch=writer.epoch)
+        self._taken[partition] = writer
+        self._mine.add(partition)
+        _log.info("writer taken", partition=str(partition), pid=writer.pid, epoch=writer.epoch)
         return writer
 
-    async def _check_owner(self, place: TopicPartition) -> None:
-        """Make sure that a replaced server does not take the writer back.
+    async def _check_owner(self, partition: TopicPartition) -> None:
+        """Check that no other server has replaced this one, which must not take the writer back.
 
         Raises:
             NotOwnerError: another server owns the partition.
-            UpstreamError: it cannot be asked now.
-            LogError: likewise.
+            UpstreamError: Kafka cannot be asked now.
+            LogError: Kafka cannot be asked now.
         """
-        # Forgotten until it is taken again: where that fails half way, Kafka raises the epoch.
-        taken = self._taken.pop(place, None)
-        owned = await self._asked_owned(place)
+        # Removed until the takeover succeeds: one that fails halfway has raised the epoch in Kafka.
+        taken = self._taken.pop(partition, None)
+        owned = await self._owned_if_known(partition)
         if owned is False:
-            raise NotOwnerError(f"another server owns {place}")
+            raise NotOwnerError(f"another server owns {partition}")
         if owned:
             return
-        now = None if taken is None else await self._fencing.current(place)
+        now = None if taken is None else await self._fencing.current(partition)
         if now is not None and now != taken:
-            raise NotOwnerError(f"another server has taken the writer of {place}, as {now}")
+            raise NotOwnerError(f"another server has taken the writer of {partition}, as {now}")
 
-    async def _asked_owned(self, place: TopicPartition) -> bool | None:
+    async def _owned_if_known(self, partition: TopicPartition) -> bool | None:
         """Return whether this server owns the cluster's partitions; None: that is unknown.
 
-        ZooKeeper may be away: the last writer goes on.
+        While ZooKeeper cannot be reached, the last writer continues.
         """
         if self._owned is None:
             return None
         try:
             return await self._owned()
         except LogError as error:
-            LINES.write(_log, "warning", "the owner of a partition cannot be asked for",
-                        kind_of(error), partition=str(place), error=str(error))  # fmt: skip
+            LINES.write(_log, "warning", "the owner of a partition is unknown",
+                        kind_of(error), partition=str(partition), error=str(error))  # fmt: skip
             return None
 
     async def owned(self) -> bool | None:
         """Return whether this server owns the partitions; None: there is no coordinator.
 
         Raises:
-            LogError: it cannot be known now.
+            LogError: it is unknown now.
         """
         return None if self._owned is None else await self._owned()
 
-    async def current(self, place: TopicPartition) -> Writer | None:
+    async def current(self, partition: TopicPartition) -> Writer | None:
         """Return a partition's current writer; None: this Kafka does not report it (before 3.0).
 
         Raises:
-            WriterUnavailableError: it cannot be asked now.
+            WriterUnavailableError: Kafka cannot be asked now.
         """
         try:
-            return await self._fencing.current(place)
+            return await self._fencing.current(partition)
         except UpstreamError as error:
             raise WriterUnavailableError(str(error)) from error
 
-    async def _follow(self, place: TopicPartition, writer: Writer, doubt_ms: int) -> None:
-        """Go on under another id, which does not fence the one before.
+    async def _record_id(self, partition: TopicPartition, writer: Writer, doubt_ms: int) -> None:
+        """Record a new producer id of a partition's writer. It does not fence the former id.
 
-        Kafka gives one where it has forgotten the transactional id (unused for days), or
-        where the epochs have run out.
+        Kafka assigns a new one after it has forgotten the transactional id (unused for days), or
+        after the last epoch.
 
         Raises:
-            WriterUnavailableError: what went under the one before may still come.
-            WriterIdsError: it could not be recorded.
+            WriterUnavailableError: batches sent under the former id may still arrive.
+            WriterIdsError: the id could not be recorded.
         """
-        if place in self._last:
-            # When the server before last sent is not known: up to the moment it was replaced.
-            since_ms = doubt_ms if place in self._mine else self._took_over_ms
+        if partition in self._last:
+            # When a former server last sent is unknown: at the latest when it was replaced.
+            since_ms = doubt_ms if partition in self._mine else self._took_over_ms
             late_ms = since_ms + LATE_MS - self._clock_ms()
             if since_ms and late_ms > 0:
                 raise WriterUnavailableError(
-                    f"the writer of {place} has another producer id, {writer.pid}; what was sent"
-                    f" under the one before may come for {late_ms / 1000:.0f} s more"
+                    f"the writer of {partition} has another producer id, {writer.pid}; batches sent"
+                    f" under the former one may arrive for {late_ms / 1000:.0f} s more"
                 )
         if writer.pid not in self._ids:
-            of = WriterOf(place.topic, place.partition, self._clock_ms())
+            of = WriterOf(partition.topic, partition.partition, self._clock_ms())
             await self._pool.run(partial(self._record.add, writer.pid, of))
             self._ids.add(writer.pid)
-        self._last[place] = writer.pid
+        self._last[partition] = writer.pid

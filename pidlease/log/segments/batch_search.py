@@ -1,4 +1,4 @@
-"""Going through a segment past damage: by whole batches, searched for where needed."""
+"""Reads a segment past damage: searches for the next intact batch."""
 
 import re
 from collections.abc import Iterator
@@ -15,18 +15,18 @@ from pidlease.log.segments.scan import BrokenBatchError, ScannedBatch, scan
 from pidlease.storage.files import OpenFile
 
 _WINDOW_BYTES: Final = 1 << 20
-#: Between the high half of the base offset and the magic byte: the low half, the length, and the
-#: leader epoch, which our logs always have as 0.
+#: The bytes between the high half of the base offset and the magic byte: the low half, the length,
+#: and the leader epoch, which is always 0 in our logs.
 _MIDDLE: Final = rb"[\s\S]{8}\0\0\0\0"
 
 
 class Broken(NamedTuple):
-    """Something that is no intact batch, in the place of one.
+    """Bytes that are not an intact batch, where one should be.
 
     Attributes:
-        position: where it begins, in bytes.
-        expected: the offset that should stand there.
-        reason: in words.
+        position: where they begin, in bytes.
+        expected: the offset that the batch should have.
+        reason: what is wrong.
     """
 
     position: int
@@ -35,7 +35,7 @@ class Broken(NamedTuple):
 
 
 def walk(file: OpenFile, position: int, end: int, expected: int) -> Iterator[ScannedBatch | Broken]:
-    """Scan a segment as `scan` does; after damage, go on from the next intact batch.
+    """Scan a segment; after damage, continue at the next intact batch.
 
     Parameters:
         file: the segment's .log.
@@ -63,23 +63,23 @@ def find_intact(file: OpenFile, position: int, end: int, expected: int) -> int |
 
     Parameters:
         file: the segment's .log.
-        position: where to look from, in bytes.
+        position: where to begin, in bytes.
         end: where the log ends, in bytes.
-        expected: the offset that it has at least. It is looked for among those near it, as a
-            segment holds fewer than 2^31.
+        expected: the batch's lowest possible offset. Only offsets near it are searched for: a
+            segment contains fewer than 2^31.
 
     Returns:
-        Its position in bytes; None: there is none.
+        The batch's position in bytes; None: there is none.
     """
     marks = {(expected + more).to_bytes(8, "big")[:4] for more in (0, 1 << 31)}
     near = b"|".join(map(re.escape, sorted(marks)))
-    # Looked ahead for, as the next one may begin within what only looks like one.
+    # A lookahead, because the next header may begin within bytes that only look like one.
     pattern = re.compile(b"(?=(?:" + near + b")" + _MIDDLE + bytes((MAGIC,)) + b")")
     while position < end:
         window = file.read_at(min(_WINDOW_BYTES, end - position), position)
-        for found in pattern.finditer(window):
-            if _is_intact(file, position + found.start(), end, expected):
-                return position + found.start()
+        for match in pattern.finditer(window):
+            if _is_intact(file, position + match.start(), end, expected):
+                return position + match.start()
         if len(window) < _WINDOW_BYTES:
             return None
         position += len(window) - HEADER_BYTES
@@ -93,5 +93,5 @@ def _is_intact(file: OpenFile, position: int, end: int, expected: int) -> bool:
             return False
         check_intact(header, file.read_at(header.size, position))
     except CorruptBatchError:
-        return False  # chance bytes that look like a header
+        return False  # these bytes only look like a header
     return True

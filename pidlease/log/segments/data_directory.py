@@ -2,10 +2,10 @@
 
 meta.json        format version and cluster id
 lock             held while a process uses the directory
-clean-stop       there only while nothing runs, and the last stop was a proper one
-topics/          the definitions, and what is set for all topics
+clean-stop       exists only while no process runs, after a clean stop
+topics/          the topics' definitions, and the settings of all topics
 logs/            a folder for each partition
-snapshots/       the fold, from time to time
+snapshots/       snapshots of the producers' states
 sequence/        the PID blocks, and the bindings of names
 groups/          the committed offsets of consumer groups
 """
@@ -43,20 +43,19 @@ _log = structlog.get_logger(__name__)
 
 
 class DataDirectory(LogStore):
-    """A data directory, locked (see `ports.LogStore`).
+    """A data directory, locked.
 
     Parameters:
         files: the file system.
         path: the directory.
-        defaults: the settings of topics that have none of their own.
+        defaults: the settings of topics without own settings.
         pool: the threads for blocking work.
         open_logs_max: partitions that may hold files open, up to four each.
 
     Raises:
-        DataFolderError: another process has it, it cannot be written, or is of a newer format.
+        DataFolderError: another process uses it, it cannot be written, or its format is newer.
     """
 
-    #: See `LogStore`.
     made_by_others: bool = False
 
     def __init__(
@@ -69,11 +68,10 @@ class DataDirectory(LogStore):
     ) -> None:
         self.path: Final = path
         self._files = files
-        #: See `LogStore`.
         self._defaults: Final = defaults
         self._pool = pool
         self._logs: dict[tuple[str, int], EmbeddedPartitionLog] = {}
-        #: Topics that may be deleted or not; the next start finds out.
+        #: Topics that may be deleted or not; the next start decides.
         self._in_doubt: set[str] = set()
         #: Deleted topics with logs that could not be removed.
         self._left_over: dict[str, Topic] = {}
@@ -83,11 +81,11 @@ class DataDirectory(LogStore):
             self.cluster_id = _identity(files, path)
             self._topics = TopicStore(files, path / "topics")
             self._marker = path / "clean-stop"
-            #: Whether the last process closed everything; if so, no tail can be torn.
+            #: Whether the last process stopped cleanly; then no log has a torn tail.
             self.clean: Final = files.exists(self._marker)
             if self.clean:
                 files.remove(self._marker)
-            # Also where there is no marker: a crash may have come between removal and fsync.
+            # Even without a marker: a crash may have come between its removal and this fsync.
             files.fsync_folder(path)
         except OSError as error:
             self._lock.release()
@@ -98,7 +96,7 @@ class DataDirectory(LogStore):
 
     @property
     def snapshots(self) -> Path:
-        """Where the snapshots are."""
+        """The snapshots' folder."""
         return self.path / "snapshots"
 
     @property
@@ -113,7 +111,7 @@ class DataDirectory(LogStore):
 
     @property
     def groups(self) -> Path:
-        """Where the committed offsets are."""
+        """The folder of committed offsets."""
         return self.path / "groups"
 
     @property
@@ -127,7 +125,7 @@ class DataDirectory(LogStore):
 
     @override
     def topics(self) -> list[Topic]:
-        """Return the topics, after removing what was left of deleted ones."""
+        """Return the topics, after removing the rest of deleted ones."""
         for topic in self._topics.doomed():
             self._left_over[topic.name] = topic
             self._try_remove_logs(topic)
@@ -135,13 +133,13 @@ class DataDirectory(LogStore):
 
     @override
     def topic_defaults(self) -> dict[str, str]:
-        found = self._topics.load_defaults()
+        settings = self._topics.load_defaults()
         try:
-            check_shared(found)
+            check_shared(settings)
         except SettingError as error:
             path = self.path / "topics" / DEFAULTS_NAME
             raise DataFolderError(f"{path} is invalid here: {error}") from error
-        return found
+        return settings
 
     @override
     def save_topic_defaults(self, settings: dict[str, str]) -> None:
@@ -167,7 +165,7 @@ class DataDirectory(LogStore):
             self._in_doubt.add(topic.name)
             for (name, _), log in list(self._logs.items()):
                 if name == topic.name:
-                    # What it would take now, a crash could take away with the topic.
+                    # A crash could delete the topic, with anything that is appended from now on.
                     reason = reason_for_clients(error)
                     log.stop(f"the topic's deletion is in doubt: {reason}", str(error))
             raise
@@ -209,11 +207,11 @@ class DataDirectory(LogStore):
 
     @override
     def check_owned(self) -> None:
-        """Return: this process holds the lock of the directory."""
+        """Do nothing: this process holds the directory's lock."""
 
     @override
     def close(self) -> None:
-        """Close all logs; with a stopped partition it is no clean stop."""
+        """Close all logs; if a partition is stopped, the stop is not clean."""
         try:
             for log in self._logs.values():
                 try:
@@ -226,7 +224,7 @@ class DataDirectory(LogStore):
             self._lock.release()
 
     def release(self) -> None:
-        """Let the next process in without closing anything; for a start that failed."""
+        """Release the lock without closing anything, after a start that failed."""
         self._lock.release()
 
 
@@ -235,15 +233,15 @@ def _partition_folder(topic: Topic, number: int) -> str:
 
 
 def sequence_file(path: Path) -> Path:
-    """The file of the PID sequence in a data directory."""
+    """Return the file of the PID sequence in a data directory."""
     return path / "sequence" / "blocks"
 
 
 def lock_folder(files: Files, path: Path) -> Lock:
-    """Take the lock of a data directory, which is made where it is missing.
+    """Lock a data directory; create it if it is missing.
 
     Raises:
-        DataFolderError: another process has it, or it cannot be written.
+        DataFolderError: another process uses it, or it cannot be written.
     """
     try:
         make_durable_folder(files, path)

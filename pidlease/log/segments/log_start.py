@@ -1,7 +1,7 @@
-"""Where a partition's log starts by order (DeleteRecords), before its segments do.
+"""The start offset that DeleteRecords gave a partition's log; its segments may begin earlier.
 
-One small file, replaced as a whole and durable before the order counts as done: what was deleted
-does not come back.
+It is in one small file, replaced atomically and durable before DeleteRecords is acknowledged. So
+deleted records do not come back.
 """
 
 from pathlib import Path
@@ -15,14 +15,14 @@ LOG_START_NAME: Final = "log-start"
 
 
 def read_log_start(files: Files, folder: Path) -> int:
-    """The first offset that was not deleted; 0 where nothing was.
+    """Read the first offset that was not deleted; 0: none was deleted.
 
     Parameters:
         files: the file system.
         folder: the partition's folder.
 
     Raises:
-        DamagedLogError: it is unknown, because the file is damaged.
+        DamagedLogError: the file is damaged, so the offset is unknown.
     """
     path = folder / LOG_START_NAME
     if not files.exists(path):
@@ -35,9 +35,9 @@ def read_log_start(files: Files, folder: Path) -> int:
 
 
 def write_log_start(files: Files, folder: Path, offset: int) -> None:
-    """Make it durable that what lies before an offset is deleted.
+    """Store durably that all records before an offset are deleted.
 
     Raises:
-        OSError: it is not.
+        OSError: it is not stored.
     """
     write_aside(files, folder / LOG_START_NAME, [encode_offset(offset)])

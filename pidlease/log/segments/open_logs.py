@@ -1,7 +1,7 @@
-"""How many partitions may hold files open: the least used ones let go of theirs.
+"""Bounds the number of partitions that hold files open: the least used ones close theirs.
 
-A partition that is appended to holds up to four. Ten thousand of them would be more than a process
-may have open, and the clients want some, too.
+A partition that is appended to holds up to four files. Ten thousand partitions would need more than
+a process may have open, and the clients' connections need some, too.
 """
 
 from collections import deque
@@ -18,23 +18,23 @@ _log = structlog.get_logger(__name__)
 class OpenLog(Protocol):
     """A log that holds files open."""
 
-    #: Whether it was used since it was looked at last.
+    #: Whether the log was used since this was last set to False.
     recent: bool
 
     def let_go(self) -> bool:
-        """Close its files, which are opened again when needed; False: it is busy. Blocks.
+        """Close its files until they are needed again; False: the log is busy. Blocks.
 
         Raises:
-            OSError: what is in them could not be made durable; they stay open.
+            OSError: their content could not be made durable; they stay open.
             LogError: the same, and the log is stopped.
         """
 
 
 class OpenLogs:
-    """The logs that hold files open, in the order of a clock's second chance.
+    """The logs that hold files open, in the order of the clock algorithm (second chance).
 
     Parameters:
-        limit: how many logs may hold files open; a few more where all are busy.
+        limit: how many logs may hold files open; exceeded if all are busy.
     """
 
     def __init__(self, limit: int) -> None:
@@ -48,20 +48,20 @@ class OpenLogs:
         return len(self._logs)
 
     def note(self, log: OpenLog) -> None:
-        """Take note that a log, which held none, opened files; others may have to let go.
+        """Add a log that has opened its files, and let others close theirs if there are too many.
 
-        Blocks, from any thread. The log may hold its own lock: no other one is waited for.
+        Blocks; called from any thread. The log may hold its own lock: this waits for no other lock.
         """
         self._logs.append(log)
-        # Each at most twice: the second time, none has a second chance left.
+        # Look at each log twice at most: by then none has a second chance left.
         for _ in range(2 * len(self._logs)):
             if len(self._logs) <= self.limit:
                 return
             self._try_one(log)
 
     def forget(self, log: OpenLog) -> None:
-        """Take note that a log is gone."""
-        with suppress(ValueError):  # it held none
+        """Remove a log."""
+        with suppress(ValueError):  # it held no files open
             self._logs.remove(log)
 
     def _try_one(self, newest: OpenLog) -> None:

@@ -1,4 +1,4 @@
-"""Which of a partition's oldest segments may go."""
+"""Decides which of a partition's oldest segments to remove."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,9 +7,9 @@ from pidlease.log.segments.segment import ActiveSegment, SegmentFiles
 
 
 def is_past(config: LogConfig, max_timestamp: int, now_ms: int) -> bool:
-    """Whether records up to a timestamp (ms) are older than a topic keeps them.
+    """Whether records up to a timestamp (ms since 1970) are past the topic's retention.
 
-    Records without a timestamp have no age.
+    Records without a timestamp never are.
     """
     return 0 <= config.retention_ms < now_ms - max_timestamp and max_timestamp >= 0
 
@@ -21,19 +21,19 @@ def removable(
     limits: tuple[int, int],
     now_ms: int,
 ) -> Iterator[SegmentFiles]:
-    """The segments that may go, oldest first; each is taken for gone when the next is asked for.
+    """Yield the segments to remove, oldest first; each counts as removed when the next is taken.
 
     Parameters:
-        sealed: all but the last, oldest first.
-        active: the last.
+        sealed: all segments but the last, oldest first.
+        active: the last segment.
         config: the topic's settings.
-        limits: nothing at or beyond the first offset may go, a snapshot may need it; what lies
-            before the second was deleted by order.
+        limits: two offsets. Nothing at or after the first is removed: a snapshot may need it.
+            Everything before the second was deleted by DeleteRecords.
         now_ms: the time, in ms since 1970.
 
     Raises:
-        OSError: a segment cannot be looked at.
-        DamagedLogError: the same.
+        OSError: a segment cannot be read.
+        DamagedLogError: a segment's timestamp index is damaged.
     """
     limit_offset, deleted_to = limits
     sizes = [segment.log_size() for segment in sealed]

@@ -1,9 +1,9 @@
 """Reads segments batch by batch, and distinguishes a torn tail from damage.
 
-A crash may leave an append half on the disk. That tail was never acknowledged, and is cut. But
-a batch that is broken for another reason was acknowledged, and cutting there would lose what
-comes after it; so a tail is only cut where it bears the marks of a torn write: the file ends
-inside the batch, or a sector's share of it reads as zeros because it never reached the disk.
+A crash may leave part of an append on the disk. Such a torn tail was never acknowledged, and is
+cut. But a batch that is broken for another reason was acknowledged, and a cut there would lose the
+batches after it. So a tail is cut only if it looks like a torn write: the file ends inside the
+batch, or a sector of the batch is zero because it never reached the disk.
 """
 
 from collections.abc import Iterator
@@ -23,16 +23,16 @@ from pidlease.kafka.records.record_batch import (
 )
 from pidlease.storage.files import OpenFile
 
-#: The smallest unit that a disk writes as a whole.
+#: The smallest unit that a disk writes atomically.
 SECTOR_BYTES: Final = 512
 
 _CHUNK_BYTES: Final = 1 << 20
-#: How far to look for intact batches after a broken one.
+#: How many bytes after a broken batch to search for intact ones.
 _LOOK_AHEAD_BYTES: Final = 64 << 20
 
 
 class ScannedBatch(NamedTuple):
-    """A batch in a segment, with its place in the file and its bytes."""
+    """A batch in a segment, with its position in the file and its bytes."""
 
     position: int
     header: BatchHeader
@@ -40,7 +40,7 @@ class ScannedBatch(NamedTuple):
 
 
 class BrokenBatchError(Exception):
-    """No intact batch stands where one should."""
+    """There is no intact batch at a position where one should be."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -50,17 +50,17 @@ class BrokenBatchError(Exception):
 def scan(
     file: OpenFile, position: int, end: int, expected_offset: int | None = None
 ) -> Iterator[ScannedBatch]:
-    """Go through a segment from one batch to the next, checking each.
+    """Read a segment from one batch to the next, and check each batch.
 
     Parameters:
         file: the segment's .log.
         position: where a batch begins, in bytes.
         end: where to stop, in bytes.
-        expected_offset: the base offset of the first batch; the next ones must follow without a
-            gap. None: whatever the first one says.
+        expected_offset: the base offset of the first batch; None: any. The later batches must
+            follow without a gap in any case.
 
     Raises:
-        BrokenBatchError: a batch is cut short, changed, or does not follow the one before.
+        BrokenBatchError: a batch is cut short, changed, or does not follow the previous one.
     """
     chunk, chunk_at = memoryview(b""), position
     while position < end:
@@ -78,7 +78,7 @@ def scan(
 
 
 def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Go through a segment reading only headers, for batches that are known to be intact.
+    """Read only the batch headers of a segment that is known to be intact.
 
     Raises:
         BrokenBatchError: a header is invalid.
@@ -94,7 +94,7 @@ def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int,
 
 
 def is_torn(file: OpenFile, position: int, size: int, expected_offset: int) -> bool:
-    """Whether the broken batch at `position` is what a crash leaves of an unfinished append.
+    """Return whether the broken batch at `position` is the torn part of an unfinished append.
 
     Parameters:
         file: the segment's .log.
@@ -108,7 +108,7 @@ def is_torn(file: OpenFile, position: int, size: int, expected_offset: int) -> b
     header = read_header(rest)
     sane = header.magic == MAGIC and header.size >= HEADER_BYTES
     if sane and header.size > size - position:
-        # The length is not under the CRC: it may be all that is wrong.
+        # The CRC does not cover the length: it may be the only thing that is wrong.
         alone = crc32c(rest[CRC_FROM:]) == header.crc
         return not alone and not _intact_follows(rest, expected_offset)
     to_sector_end = SECTOR_BYTES - position % SECTOR_BYTES
@@ -144,10 +144,10 @@ def _check(data: memoryview, position: int, expected_offset: int | None) -> Batc
 
 
 def _has_lost_sector(rest: memoryview, extent: int, position: int, expected_offset: int) -> bool:
-    """Whether a sector that the batch has a share of never reached the disk.
+    """Whether a sector that contains a part of the batch never reached the disk.
 
-    Such a sector is zero from the batch's first byte, or its own, to its end or the end of the
-    file. So are the first few bytes of a batch that begins at a sector's end (the high bytes of
+    The batch's part of such a sector is zero, up to the sector's end or the end of the file. But if
+    the batch begins just before a sector's end, its first bytes are zero anyway (the high bytes of
     its offset): they prove nothing.
     """
     at = 0
@@ -162,7 +162,7 @@ def _has_lost_sector(rest: memoryview, extent: int, position: int, expected_offs
 
 
 def _intact_follows(rest: memoryview, expected_offset: int) -> bool:
-    """Whether an intact batch of a near offset is anywhere after the broken one."""
+    """Whether an intact batch with a slightly higher offset is anywhere after the broken one."""
     data = bytes(rest)
     near = expected_offset.to_bytes(8, "big")[:4]
     at = data.find(near, 1)
@@ -173,7 +173,7 @@ def _intact_follows(rest: memoryview, expected_offset: int) -> bool:
                 try:
                     check_intact(header, rest[at : at + header.size])
                 except CorruptBatchError:
-                    pass  # chance bytes that look like a header: look on
+                    pass  # these bytes only look like a header: search on
                 else:
                     return True
         at = data.find(near, at + 1)

@@ -6,20 +6,20 @@ from typing import Final, NamedTuple
 from pidlease.storage.files import OpenFile
 from pidlease.storage.offsets.journal_records import Line, parse_line
 
-#: What is read at once.
+#: Bytes read at once.
 _CHUNK_BYTES: Final = 1 << 20
-#: A line is longer than any request that is taken (2 MiB), whatever JSON makes of it.
+#: Longer than the JSON of any accepted request (2 MiB).
 LINE_BYTES_MAX: Final = 32 << 20
 
 
 class JournalLine(NamedTuple):
-    """A line of the file.
+    """A line of the journal.
 
     Attributes:
-        number: from 1 on.
-        start: at which byte it begins.
-        end: where the next one begins.
-        line: what it says; None: it is not intact, or not whole.
+        number: counted from 1.
+        start: its first byte's position.
+        end: the next line's position.
+        line: its content; None: it is damaged or incomplete.
     """
 
     number: int
@@ -29,18 +29,18 @@ class JournalLine(NamedTuple):
 
 
 def journal_lines(file: OpenFile) -> Iterator[JournalLine]:
-    """All lines of a journal, intact or not, in order.
+    """Read all lines of a journal in order, intact or not.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: a line is intact, and of a kind that only a newer version knows.
+        OSError: the file cannot be read.
+        ValueError: an intact line has a kind that only a newer version knows.
     """
     start = 0
     for number, (raw, whole) in enumerate(_raw_lines(file), 1):
         end = start + len(raw) + whole
         line = parse_line(raw) if whole else None
-        # Where it is the newline that is damaged, what follows it is whole: a bracket before a
-        # quotation mark is where a line begins, and hardly ever anything else.
+        # If only the newline is damaged, the line after it is intact: a bracket before a quotation
+        # mark nearly always begins a line.
         at = raw.rfind(b'{"') if line is None else 0
         if at > 0 and whole:
             yield JournalLine(number, start, start + at, None)

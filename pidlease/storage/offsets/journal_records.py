@@ -1,11 +1,11 @@
-"""What stands in the journal of committed offsets, and its lines.
+"""The records in the journal of committed offsets, and their lines.
 
-One line for each record, a record for each request that changed something:
+A request that changes something writes one record, as one line:
 
     {"group":"g","kind":"commit","synced":512,"topics":[["t","9f",[[0,42,-1,"",1700]]]]} 8d2f3a11
 
-with a CRC-32C of the JSON after it. The first line of each write says in `synced` how much of the
-file was durable by then: so a last write that a power cut tore differs from damage.
+A line ends with a CRC-32C of its JSON. The first line of each write has in `synced` how many bytes
+of the file were durable by then. So a torn last write can be distinguished from damage.
 """
 
 from collections.abc import Mapping
@@ -14,27 +14,27 @@ from typing import Any, Final, NamedTuple
 
 from pidlease.storage import checked_lines
 
-#: No time limit of its own.
+#: The offset does not expire at a time of its own.
 NEVER_MS: Final = -1
 
 
 class OffsetsFullError(Exception):
-    """There would be more offsets than the server is set to hold."""
+    """The server's limit of committed offsets is reached."""
 
 
 class OffsetsFailedError(Exception):
-    """Nothing of it was stored; it may be tried again."""
+    """The record was not stored; it may be tried again."""
 
 
 class CommittedOffset(NamedTuple):
-    """What a group committed for a partition.
+    """A group's committed offset of one partition.
 
     Attributes:
-        offset: of the next record to read.
-        leader_epoch: of the last record read; -1 where the client did not say.
-        metadata: the client's own.
-        commit_ms: when it came, in ms since 1970.
-        expire_ms: when it leaves, where the client asked for that (OffsetCommit 2 to 4); else -1.
+        offset: the next record to read.
+        leader_epoch: of the last record read; -1: the client did not give it.
+        metadata: the client's text.
+        commit_ms: when it was committed, in ms since 1970.
+        expire_ms: when it expires, if the client asked for that (OffsetCommit 2 to 4); else -1.
     """
 
     offset: int
@@ -48,9 +48,9 @@ class TopicOffsets(NamedTuple):
     """A topic's part of a commit.
 
     Attributes:
-        topic: its name.
-        topic_id: distinguishes it from a later topic of that name, as hex.
-        partitions: what was committed for each.
+        topic: the topic's name.
+        topic_id: as hex; a later topic of the same name has another.
+        partitions: partition number -> committed offset.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class TopicOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Offsets that a group committed together."""
+    """Offsets that a group committed in one request."""
 
     group: str
     topics: tuple[TopicOffsets, ...]
@@ -68,7 +68,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Offsets that left a group: deleted, or expired. Topic name -> partitions."""
+    """Offsets of a group that were deleted or expired. Topic name -> partitions."""
 
     group: str
     topics: tuple[tuple[str, tuple[int, ...]], ...]
@@ -76,13 +76,13 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class GroupNote:
-    """What is to be remembered of a group beside its offsets.
+    """A group's state, stored with its offsets.
 
     Attributes:
-        group: its id.
-        protocol_type: "consumer" for consumers; None: it never had members.
-        generation: the last one.
-        empty_ms: since when it has no members, in ms since 1970; -1: it has some.
+        group: the group's id.
+        protocol_type: "consumer" for consumers; None: the group never had members.
+        generation: the last generation.
+        empty_ms: since when the group has no members, in ms since 1970; -1: it has some.
     """
 
     group: str
@@ -93,25 +93,25 @@ class GroupNote:
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """A group that was removed, with all its offsets."""
+    """The removal of a group with all its offsets."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Nothing but the word that all before it is durable."""
+    """Says only that all lines before it are durable."""
 
 
 Record = Commit | Forget | GroupNote | RemoveGroup | Mark
 
 
 class Line(NamedTuple):
-    """A line that is intact.
+    """The content of an intact line.
 
     Attributes:
-        record: what it says.
-        synced: how many bytes of the file were durable when it was written; 0: it does not say.
+        record: the record.
+        synced: how many bytes of the file were durable at the write; 0: not given.
     """
 
     record: Record
@@ -119,11 +119,11 @@ class Line(NamedTuple):
 
 
 def encode_line(record: Record, synced: int = 0) -> bytes:
-    """A record as a line, with its newline.
+    """Return a record's line, with its newline.
 
     Parameters:
-        record: what to write.
-        synced: how many bytes of the file are durable; 0: not said.
+        record: the record.
+        synced: how many bytes of the file are durable; 0: leave it out.
     """
     fields = _fields(record)
     if synced:
@@ -132,10 +132,10 @@ def encode_line(record: Record, synced: int = 0) -> bytes:
 
 
 def parse_line(line: bytes) -> Line | None:
-    """Read a line, without its newline; None where it is not intact.
+    """Parse a line without its newline; None: the line is damaged.
 
     Raises:
-        ValueError: it is intact, and of a kind that is not known here.
+        ValueError: the line is intact, but its kind or form is unknown to this version.
     """
     fields = checked_lines.decode_line(line)
     if fields is None:

@@ -1,8 +1,8 @@
-"""The journal of committed offsets: one file of lines.
+"""The journal of committed offsets: one file of checked lines.
 
-It is written anew when it has grown to several times the size of what it holds.
+The file is rewritten when it is several times as large as the offsets that it holds.
 
-Nothing here knows of the event loop; all of it blocks, and is called by one at a time.
+All methods block, and are called by one thread at a time.
 """
 
 import errno
@@ -18,54 +18,54 @@ from pidlease.storage.files import Files, OpenFile, make_durable_file, write_asi
 from pidlease.storage.offsets.journal_lines import JournalLine, journal_lines
 from pidlease.storage.offsets.journal_records import Mark, Record, encode_line
 
-#: The file, in a folder of its own.
+#: The file's name; it has a folder of its own.
 JOURNAL_NAME: Final = "offsets"
-#: What is written at once when all of it is written anew.
+#: Bytes written at once by a rewrite.
 _CHUNK_BYTES: Final = 1 << 20
 
 _log = structlog.get_logger(__name__)
 
 
 class OffsetJournal:
-    """The file.
+    """The journal's file.
 
     Parameters:
         files: the file system.
-        path: the file; its folder is this one's alone.
-        durable: whether each append is fsynced.
+        path: the file, alone in its folder.
+        durable: fsync each append.
     """
 
     def __init__(self, files: Files, path: Path, *, durable: bool) -> None:
         self._files = files
         self._path = path
         self._durable = durable
-        #: Up to here the file is good; the rest must be cut before anything is written.
+        #: The length of the valid part; anything after it is cut before the next write.
         self.length = 0
-        #: Up to here it is on the disk.
+        #: The length of the durable part.
         self._synced = 0
-        #: What a crash or a failed write left after the good part.
+        #: A crash or a failed write may have left bytes after the valid part.
         self._tail = False
-        #: An fsync failed, and Linux reports that once: what it should have saved may be lost, or
-        #: what was cut may come back, whatever the next one says. Only `replace` ends that.
+        #: An fsync failed. Linux reports that only once: written lines may be lost, and cut lines
+        #: may return, even if the next fsync succeeds. Only `replace` resolves it.
         self.doubtful = False
-        #: Length of the new file, where it is not known whether its name came to stand.
+        #: The new file's length, if it is unknown whether its rename is durable; otherwise -1.
         self._replacing = -1
 
     def open(self) -> Iterator[Record]:
-        """Make the file where it is missing, and read it; what a crash left of a write is cut.
+        """Create the file if it is missing, and read it. A torn last write is cut later.
 
         Yields:
-            What stands in it, in order.
+            The records, in order.
 
         Raises:
-            DataFolderError: it cannot be read, or something in its middle is damaged.
+            DataFolderError: the file cannot be read, or is damaged before its end.
         """
         try:
             make_durable_file(self._files, self._path)
             file = self._files.open(self._path)
             try:
                 yield from self._read(file)
-                file.fsync()  # what was read is what will be answered: it is not to be lost again
+                file.fsync()  # clients will get these offsets: a crash must not take them back
             finally:
                 file.close()
         except OSError as error:
@@ -78,8 +78,8 @@ class OffsetJournal:
         bad: JournalLine | None = None
         for each in journal_lines(file):
             if bad is not None:
-                # Any part of a write may be missing that a power cut tore. But a write after
-                # it would have known that it was durable.
+                # A power cut may have lost any part of the last write. But a later write would
+                # say in `synced` that the bad line had been durable: then it is damage.
                 if each.line is not None and each.line.synced > bad.start:
                     raise DataFolderError(
                         f"{self._path}: line {bad.number} is damaged (byte {bad.start}); take the"
@@ -92,27 +92,28 @@ class OffsetJournal:
                 self.length = each.end
         if bad is not None:
             self._tail = True
-            _log.warning("the end of the offsets' journal is not intact: cut", path=str(self._path),
+            _log.warning("the offsets' journal has a torn end; cutting it", path=str(self._path),
                          line=bad.number, bytes=file.size() - self.length)  # fmt: skip
 
     @property
     def unsettled(self) -> bool:
-        """Whether `mend` or `replace` has something to do that should not wait for long."""
+        """Whether `mend` or `replace` must be called soon."""
         return self._tail or self.doubtful
 
     @property
     def must_be_replaced(self) -> bool:
-        """Whether nothing can be added before `replace`."""
+        """Whether `replace` must be called before the next `append`."""
         return self._durable and self.doubtful
 
     def append(self, records: Iterable[Record]) -> None:
-        """Add records, all of them or none.
+        """Append records, all of them or none.
 
         Raises:
-            OSError: none of them counts; where `unsettled` says so, not before `mend` or `replace`.
+            OSError: none was appended. If `unsettled`, call `mend` or `replace`: until then a
+                crash may bring the records back.
         """
         if self.must_be_replaced:
-            raise OSError(errno.EIO, "an fsync failed: it is to be written anew", str(self._path))
+            raise OSError(errno.EIO, "an fsync failed: the file must be rewritten", str(self._path))
         if self._replacing >= 0:
             self._settle_name()
         file = self._files.open(self._path)
@@ -143,10 +144,10 @@ class OffsetJournal:
             self._synced = self.length
 
     def mend(self) -> None:
-        """Cut what a failed write left, if that has failed, too.
+        """Cut the bytes of a failed write, if the write could not cut them itself.
 
         Raises:
-            OSError: it may still be there, and count after a crash.
+            OSError: the bytes may still be there, and count after a crash.
         """
         if self._tail:
             file = self._files.open(self._path)
@@ -156,13 +157,13 @@ class OffsetJournal:
                 file.close()
 
     def flush(self) -> None:
-        """Return when all that was added is on the disk.
+        """Make all appended records durable.
 
         Raises:
-            OSError: it may not be; once it has failed, only `replace` makes up for it.
+            OSError: some may not be durable; after a failed fsync only `replace` helps.
         """
         if self.doubtful:
-            raise OSError(errno.EIO, "an fsync failed: it is to be written anew", str(self._path))
+            raise OSError(errno.EIO, "an fsync failed: the file must be rewritten", str(self._path))
         if self._synced == self.length:
             return
         file = self._files.open(self._path)
@@ -172,10 +173,10 @@ class OffsetJournal:
             file.close()
 
     def close(self) -> None:
-        """Make all of it durable, and say so in the file: then damage cannot pass for a torn write.
+        """Make the file durable, and end it with a mark: then damage cannot look like a torn write.
 
         Raises:
-            OSError: it may not be durable.
+            OSError: some of it may not be durable.
         """
         self.mend()
         self.flush()
@@ -184,16 +185,16 @@ class OffsetJournal:
             self.flush()
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Write the file anew, durably: these records, and nothing else.
+        """Rewrite the file durably, with these records only.
 
         Raises:
-            OSError: the file is as it was; more can be added to it.
+            OSError: the file still has its former content, and can be appended to.
         """
         if self._replacing >= 0:
             self._settle_name()
         file = self._files.open(self._path)
         try:
-            # So that its size differs from the new one's, should it be in doubt which is there.
+            # The two files must differ in size: `_settle_name` distinguishes them by it.
             self._cut_tail(file)
         finally:
             file.close()
@@ -210,12 +211,12 @@ class OffsetJournal:
     def _cut_tail(self, file: OpenFile) -> None:
         if self._tail:
             file.truncate(self.length)
-            # Or a power cut may bring the tail back after a shorter write.
+            # Otherwise a power cut may bring the tail back after a shorter write.
             self._fsync(file)
             self._tail = False
 
     def _fsync(self, file: OpenFile) -> None:
-        """Make all of the good part durable, and that nothing comes after it."""
+        """Make the valid part durable, and the cut after it."""
         try:
             file.fsync()
         except OSError:
@@ -225,7 +226,7 @@ class OffsetJournal:
             self._synced = self.length
 
     def _settle_name(self) -> None:
-        """Find out which file has the name, once it is sure to stay. Both say the same."""
+        """Find out which of two files has the name, durably. Both hold the same offsets."""
         self._files.fsync_folder(self._path.parent)
         file = self._files.open_readonly(self._path)
         try:
@@ -239,11 +240,11 @@ class OffsetJournal:
 
 
 class _Chunks:
-    """Records as lines, in chunks; the last line is a mark for all before it.
+    """The lines of records in chunks, ending with a mark that covers all of them.
 
     Attributes:
-        size: in bytes, of the chunks so far.
-        complete: whether all of them were taken.
+        size: bytes in the chunks so far.
+        complete: whether all chunks were taken.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:

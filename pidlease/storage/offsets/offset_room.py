@@ -1,4 +1,4 @@
-"""The limits of committed offsets, with those that are being written to the disk."""
+"""Limits the number and size of committed offsets, pending records included."""
 
 from collections import Counter
 from typing import Final
@@ -6,38 +6,39 @@ from typing import Final
 from pidlease.storage.offsets.journal_records import Mark, OffsetsFullError, Record
 from pidlease.storage.offsets.offset_table import OffsetTable
 
-#: What an offset may take on average where there are as many as there may be.
+#: The average bytes per offset when the number of offsets is at its limit.
 _ENTRY_BYTES_MAX: Final = 512
 
 
 class OffsetRoom:
-    """Counts what is stored, and what is about to be.
+    """Counts stored and pending offsets.
 
     Parameters:
-        table: what is stored.
-        entries_max: offsets of all groups together; the bytes that they may take follow from it.
+        table: the stored offsets.
+        entries_max: offsets of all groups together; the limit of their bytes follows from it.
     """
 
     def __init__(self, table: OffsetTable, entries_max: int) -> None:
         self.entries_max = entries_max
         self._table = table
-        #: How many records of each group are pending, and what they may add in all.
-        self._under_way: Counter[str] = Counter()
+        #: Pending records of each group, and the entries and bytes that they may add in all.
+        self._pending: Counter[str] = Counter()
         self._entries = 0
         self._bytes = 0
 
     def is_busy(self, group: str) -> bool:
         """Return whether records of a group are pending."""
-        return group in self._under_way
+        return group in self._pending
 
     def take(self, record: Record) -> tuple[int, int]:
-        """Make room for a record.
+        """Reserve room for a record.
 
         Returns:
-            Entries and bytes that it may bring; to be given back when it is in the table, or not.
+            The entries and bytes reserved; pass them to `give_back` when the record has been
+            stored or has failed.
 
         Raises:
-            OffsetsFullError: there is no room for it.
+            OffsetsFullError: there is no room.
         """
         new, size = self._table.growth(record)
         if new and self._table.entries + self._entries + new > self.entries_max:
@@ -48,15 +49,15 @@ class OffsetRoom:
         size = max(size, 0)
         self._entries += new
         self._bytes += size
-        self._under_way[_group_of(record)] += 1
+        self._pending[_group_of(record)] += 1
         return new, size
 
     def give_back(self, record: Record, taken: tuple[int, int]) -> None:
-        """A record came to its end: `taken` is what `take` said."""
+        """Release the room that `take` reserved for a record."""
         group = _group_of(record)
-        self._under_way[group] -= 1
-        if not self._under_way[group]:
-            del self._under_way[group]
+        self._pending[group] -= 1
+        if not self._pending[group]:
+            del self._pending[group]
         self._entries -= taken[0]
         self._bytes -= taken[1]
 

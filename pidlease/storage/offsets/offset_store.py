@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups, durable.
+"""Stores committed offsets of consumer groups durably.
 
 Reads are served from memory, which is updated only after the journal. So a restart never returns
 an older offset than was read before.
@@ -29,14 +29,14 @@ from pidlease.storage.offsets.offset_journal import JOURNAL_NAME, OffsetJournal
 from pidlease.storage.offsets.offset_room import OffsetRoom
 from pidlease.storage.offsets.offset_table import OffsetTable
 
-#: Records and offsets that one write takes; the rest waits for the next one.
+#: Limits of one write, in records and offsets.
 _RECORDS_MAX: Final = 10_000
 _OFFSETS_MAX: Final = 50_000
-#: The journal may have so many times the length that it would have if it were written anew,
+#: The journal is rewritten when it is longer than this many times its rewritten length,
 _GROWTH_MAX: Final = 4
-#: and so many bytes more.
+#: plus this many bytes.
 _SLACK_BYTES: Final = 1 << 20
-#: How soon what a failed write left is cut again, where that has failed, too.
+#: After a failed write could not be cut: how soon the cut is tried again.
 _MEND_SECONDS: Final = 1.0
 
 ENTRIES_MAX: Final = 1_000_000
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """A pending record: how many offsets it adds, the room it takes, and the future that waits."""
+    """A pending record: the offsets in it, the room reserved for it, and the future to complete."""
 
     record: Record
     offsets: int
@@ -54,14 +54,14 @@ class _Waiting(NamedTuple):
 
 
 class OffsetStore:
-    """The offsets of one data directory.
+    """The committed offsets of one data directory.
 
     Parameters:
         files: the file system.
-        folder: of the journal; nothing else is in it.
+        folder: the journal's own folder.
         pool: the threads for blocking work.
         fsync: when a record counts as stored.
-        flush_seconds: how often `interval` fsyncs.
+        flush_seconds: the interval of `FsyncPolicy.INTERVAL`.
         entries_max: offsets of all groups together.
     """
 
@@ -80,17 +80,16 @@ class OffsetStore:
         self._pool = pool
         self.room: Final = OffsetRoom(self.table, entries_max)
         self._queue: deque[_Waiting] = deque()
-        #: Whether a thread is at work on the journal; never two.
+        #: Whether a thread is working on the journal; never two.
         self._busy = False
         self._idle = asyncio.Event()
-        #: The numbers of records that were given and completed, and the futures that wait for them.
+        #: How many records were given to `write` and completed, and futures that wait for a count.
         self._given = 0
         self._ended = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        #: What is to be done with the table when no thread reads it.
+        #: Changes of the table that wait until no thread reads it.
         self._deferred: list[Callable[[], None]] = []
-        #: The journal is not written anew before it has this length: so long it was the last
-        #: time, or could not be written.
+        #: No rewrite below this length: the last rewrite produced about as much, or failed.
         self._replace_from = 0
         self._flush_seconds = flush_seconds if fsync is FsyncPolicy.INTERVAL else 0.0
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -98,7 +97,7 @@ class OffsetStore:
         self._closed = False
 
     def open(self) -> None:
-        """Read what is there. Blocks.
+        """Read the journal. Blocks.
 
         Raises:
             DataFolderError: the journal cannot be read, or is damaged.
@@ -109,10 +108,11 @@ class OffsetStore:
     # ------------------------------------------------------------------ on the event loop
 
     def write(self, record: Record) -> "asyncio.Future[None]":
-        """Store a record. Records count in the order in which they were given.
+        """Store a record. Records take effect in the order in which they were given.
 
         Returns:
-            Done when it is stored and `table` says it; with OffsetsFailedError where it is not.
+            Completes when the record is stored and applied to `table`; fails with
+            OffsetsFailedError if it is not stored.
 
         Raises:
             OffsetsFullError: there would be too many offsets.
@@ -135,7 +135,7 @@ class OffsetStore:
         return self.room.is_busy(group)
 
     async def settled(self) -> None:
-        """Wait until all that was given to `write` so far is stored, or has failed."""
+        """Wait until all records given to `write` so far are stored or have failed."""
         if self._ended < self._given:
             await self._end_of_given()
 
@@ -145,22 +145,22 @@ class OffsetStore:
         return future
 
     def keep_topics(self, topic_ids: Mapping[str, str]) -> None:
-        """Let go of the offsets of all topics but these: name -> id.
+        """Remove the offsets of all topics but these: name -> id.
 
-        Nothing is written: a start does the same.
+        Nothing is written, since each start does the same.
         """
         self._with_table(partial(self.table.keep_topics, dict(topic_ids)))
 
     def forget_topic(self, topic_id: str) -> None:
-        """Let go of the offsets of a topic that was deleted. Nothing is written, as above."""
+        """Remove the offsets of a deleted topic. Nothing is written, as for `keep_topics`."""
         work = partial(self.table.forget_topic, topic_id)
         self._with_table(work)
         if self._ended < self._given:
-            # Commits that were given before may bring some of them again.
+            # Commits given before may add some again.
             self._end_of_given().add_done_callback(lambda _: self._with_table(work))
 
     async def close(self) -> None:
-        """Store what was given, take nothing more, and make all of it durable."""
+        """Store all pending records, accept no more, and make the journal durable."""
         self._closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
@@ -176,11 +176,11 @@ class OffsetStore:
     # ------------------------------------------------------------------ one write at a time
 
     def _next(self) -> None:
-        """Put a thread to work, if none is and there is something to do."""
+        """Start the next piece of work in a thread, if none is running."""
         if self._busy:
             return
         if self._flush_due:
-            # First: where commits follow one another, there is always another one.
+            # Flush first: when commits keep coming, the queue is never empty.
             self._flush_due = False
             self._busy = True
             self._pool.submit(self._flush, self._flushed)
@@ -204,7 +204,7 @@ class OffsetStore:
         if isinstance(outcome, dict):
             failures = outcome
             for error in failures.values():
-                LINES.write(_log, "error", "a record of offsets cannot be written",
+                LINES.write(_log, "error", "a record of offsets cannot be encoded",
                             kind_of(error), error=repr(error))  # fmt: skip
         else:
             LINES.write(_log, "error", "offsets not stored", kind_of(outcome),
@@ -258,7 +258,7 @@ class OffsetStore:
             done.set_exception(OffsetsFailedError(str(failure)))
 
     def _with_table(self, work: Callable[[], None]) -> None:
-        """Change the table, now or when no thread reads it."""
+        """Change the table: now, or when no thread reads it."""
         if self._busy:
             self._deferred.append(work)
         else:
@@ -267,10 +267,10 @@ class OffsetStore:
     # ------------------------------------------------------------------ in a thread
 
     def _store(self, records: list[Record]) -> "_Failures":
-        """Store records; which of them failed for themselves.
+        """Append records to the journal. Return those that cannot be encoded.
 
         Raises:
-            OSError: all of them failed.
+            OSError: no record was stored.
         """
         length = self._journal.length
         allowed = max(_SLACK_BYTES + _GROWTH_MAX * self.table.size_bytes, self._replace_from)
@@ -278,14 +278,14 @@ class OffsetStore:
             try:
                 self._replace()
             except OSError as error:
-                # It is only longer than it need be.
+                # The journal is merely longer than needed.
                 self._replace_from = length + _SLACK_BYTES
-                LINES.write(_log, "warning", "the offsets' journal could not be written anew",
+                LINES.write(_log, "warning", "the offsets' journal could not be rewritten",
                             kind_of(error), error=str(error))  # fmt: skip
         try:
             self._journal.append(records)
         except (ValueError, TypeError):
-            failures = _not_to_be_written(records)
+            failures = _not_encodable(records)
             self._journal.append(
                 [each for number, each in enumerate(records) if number not in failures]
             )
@@ -295,9 +295,9 @@ class OffsetStore:
     def _replace(self) -> None:
         before = self._journal.length
         self._journal.replace(self.table.records())
-        # What it really takes: should the table's estimate be too low, not at every write.
+        # The actual length: if the table's estimate is too low, do not rewrite at every write.
         self._replace_from = _SLACK_BYTES + 2 * self._journal.length
-        _log.info("offsets' journal written anew", bytes=self._journal.length, before=before)
+        _log.info("offsets' journal rewritten", bytes=self._journal.length, before=before)
 
     def _flush(self) -> None:
         if self._journal.doubtful:
@@ -315,12 +315,12 @@ class OffsetStore:
         self._journal.close()
 
 
-#: Records of a batch, by their places in it, that cannot be written, and why.
+#: By a record's index in its batch: why the record cannot be encoded.
 _Failures = dict[int, BaseException]
 
 
-def _not_to_be_written(records: list[Record]) -> _Failures:
-    """A bug of this server: it fails the record that caused it, and not the others."""
+def _not_encodable(records: list[Record]) -> _Failures:
+    """Find the records that cannot be encoded (a bug); the others must not fail with them."""
     failures: _Failures = {}
     for number, record in enumerate(records):
         try:

@@ -15,11 +15,11 @@ from pidlease.storage.offsets.journal_records import (
     TopicOffsets,
 )
 
-#: About what a line, a group, a topic and an offset take in the journal beside their texts.
+#: Approximate bytes of a line, group, topic and offset in the journal, without their texts.
 _GROUP_BYTES: Final = 120
 _TOPIC_BYTES: Final = 100
 _OFFSET_BYTES: Final = 40
-#: Offsets in one line when all of them are written again.
+#: Offsets in one line of a rewritten journal.
 _ROWS_MAX: Final = 1000
 
 
@@ -33,7 +33,7 @@ class TopicPart:
 
 @dataclass(slots=True)
 class StoredGroup:
-    """What is remembered of a group; see `GroupNote` for the fields."""
+    """A group's state and committed offsets; the fields are those of `GroupNote`."""
 
     protocol_type: str | None = None
     generation: int = 0
@@ -45,10 +45,10 @@ class OffsetTable:
     """Groups and their committed offsets, in memory.
 
     Attributes:
-        groups: by their ids.
-        entries: offsets in all of them.
-        size_bytes: about what they would take in a journal that holds nothing else.
-        on_group: called with the id of a group that came, or that left.
+        groups: by group id.
+        entries: how many offsets there are.
+        size_bytes: the approximate size of a rewritten journal.
+        on_group: is called with the id of a group that was added or removed.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class OffsetTable:
         self.size_bytes = 0
 
     def get(self, group: str, topic: str, topic_id: str, partition: int) -> CommittedOffset | None:
-        """What a group committed for a partition of the topic with that id; None for nothing."""
+        """Return a group's committed offset of a partition; None: it has none for this topic id."""
         stored = self.groups.get(group)
         part = stored.topics.get(topic) if stored is not None else None
         if part is None or part.topic_id != topic_id:
@@ -93,7 +93,7 @@ class OffsetTable:
         return new, size
 
     def apply(self, record: Record) -> None:
-        """Take over what a record says."""
+        """Apply a record."""
         if isinstance(record, Commit):
             group = self._make(record.group)
             for each in record.topics:
@@ -115,11 +115,11 @@ class OffsetTable:
             self._remove(record.group)
 
     def keep_topics(self, topic_ids: Mapping[str, str]) -> None:
-        """Let go of the offsets of all topics but these: name -> id."""
+        """Remove the offsets of all topics but these: name -> id."""
         self._forget_topics(lambda topic, part: topic_ids.get(topic) != part.topic_id)
 
     def forget_topic(self, topic_id: str) -> None:
-        """Let go of the offsets of a topic."""
+        """Remove the offsets of a topic."""
         self._forget_topics(lambda _, part: part.topic_id == topic_id)
 
     def _forget_topics(self, leaves: Callable[[str, TopicPart], bool]) -> None:
@@ -129,7 +129,7 @@ class OffsetTable:
                 self._forget(name, group, topic, list(group.topics[topic].offsets))
 
     def records(self) -> Iterator[Record]:
-        """Everything, as the fewest records that say it."""
+        """Return the fewest records that hold the table's content."""
         for name, group in self.groups.items():
             yield GroupNote(name, group.protocol_type, group.generation, group.empty_ms)
             for topic, part in group.topics.items():
@@ -149,7 +149,7 @@ class OffsetTable:
         topic, topic_id, partitions = given
         part = group.topics.get(topic)
         if part is not None and part.topic_id != topic_id:
-            # A later topic of that name: what was committed of the one before says nothing.
+            # A later topic of the same name: the former topic's offsets mean nothing for it.
             self._forget(name, group, topic, list(part.offsets))
             part = None
         if part is None:
@@ -191,7 +191,7 @@ class OffsetTable:
 
 
 def text_bytes(text: str) -> int:
-    """How many bytes a text takes in the journal, without its quotation marks."""
+    """Return how many bytes a text takes in the journal, without its quotation marks."""
     if text.isalnum() and text.isascii():
         return len(text)
     return len(json.dumps(text, ensure_ascii=False).encode(errors="replace")) - 2 if text else 0
@@ -202,12 +202,12 @@ def _group_bytes(name: str) -> int:
 
 
 def _topic_bytes(group: str, topic: str) -> int:
-    """A topic has a line of its own, which names its group, too."""
+    """Return a topic's size; its line also has the group's name."""
     return _TOPIC_BYTES + text_bytes(group) + text_bytes(topic)
 
 
 def _parts(offsets: dict[int, CommittedOffset]) -> Iterator[dict[int, CommittedOffset]]:
-    """A topic's offsets, in parts of a bounded size."""
+    """Split a topic's offsets into parts of bounded size."""
     rows = list(offsets.items())
     for start in range(0, len(rows), _ROWS_MAX):
         yield dict(rows[start : start + _ROWS_MAX])

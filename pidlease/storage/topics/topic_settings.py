@@ -1,4 +1,4 @@
-"""What a topic may set for itself, and what is set for all topics, by Kafka's names."""
+"""Topic settings by Kafka's names: a topic's own, and those of all topics."""
 
 import enum
 import re
@@ -14,28 +14,28 @@ from pidlease.core.rules import RULES
 from pidlease.core.topic_policy import NO_PID, TopicPolicy
 from pidlease.storage.topics.topic_store import Topic
 
-#: What is set for all topics, or of a topic's own, in terms of what was set before.
+#: Returns the new settings for the former ones.
 SettingsChange = Callable[[dict[str, str]], dict[str, str]]
 
 DEDUPLICATION: Final = "pidlease.deduplication"
 POLICIES: Final = "pidlease.policies"
 INITIAL: Final = "pidlease.initial"
 
-#: The numbers of the policies by the names that stand in a list, in the order of a plain one.
+#: The policies' numbers by their names in a list, in the order of a plain list.
 _POLICY_NUMBERS: Final[Mapping[str, int]] = {
     "none": NO_PID,
     **{Policy(policy).name.lower(): int(policy) for policy in RULES},
 }
-#: Their values where they are not set.
+#: The values of settings that are not set.
 POLICY_DEFAULTS: Final[Mapping[str, str]] = {
     DEDUPLICATION: "on",
     POLICIES: ",".join(_POLICY_NUMBERS),
     INITIAL: "policy",
 }
 
-#: What can be set for all topics while the server runs.
+#: Settings that can be set for all topics while the server runs.
 SHARED_SETTINGS: Final = tuple(POLICY_DEFAULTS)
-#: What a topic may set, by Kafka's names and some of our own.
+#: Settings that a topic may have: Kafka's, and our own.
 TOPIC_SETTINGS: Final = (
     "segment.bytes",
     "retention.ms",
@@ -44,13 +44,13 @@ TOPIC_SETTINGS: Final = (
     *SHARED_SETTINGS,
 )
 
-#: Of them, those that are whole numbers.
+#: The settings that are whole numbers.
 _NUMBERS: Final = ("segment.bytes", "retention.ms", "retention.bytes")
 #: The longest value.
 _VALUE_MAX: Final = 1000
-#: ASCII digits, no more of them than a long has: Python takes much else for a whole number.
+#: ASCII digits, as many as a long has: Python's int accepts much more.
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
-#: How much of a name or a value is shown in an error.
+#: Characters of a name or value that an error shows.
 _SHOWN: Final = 50
 
 
@@ -67,7 +67,7 @@ class SettingError(ValueError):
 
 
 def short(value: str) -> str:
-    """Return a value as errors show it: quoted, and only its beginning where it is long."""
+    """Return a value as errors show it: quoted, and cut if it is long."""
     return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
 
 
@@ -76,14 +76,14 @@ def short_name(name: str) -> str:
     return name[:_SHOWN]
 
 
-# ---------------------------------------------------------------------- what values say
+# ---------------------------------------------------------------------- validation
 
 
 def config_of(topic: Topic, defaults: LogConfig) -> LogConfig:
-    """The settings of a topic's log: the server's, with the topic's own in their place.
+    """Return the settings of a topic's log: the server's, and its own where it has some.
 
     Raises:
-        SettingError: a value is no number, or no fsync policy.
+        SettingError: a value is not a number, or not an fsync policy.
     """
     own = topic.overrides
     integer = partial(_integer, own)
@@ -96,7 +96,7 @@ def config_of(topic: Topic, defaults: LogConfig) -> LogConfig:
 
 
 def check_settings(overrides: Mapping[str, str]) -> None:
-    """Check a topic's own settings, as they are given or were stored before.
+    """Check a topic's own settings.
 
     Raises:
         SettingError: one is unknown, or its value is invalid.
@@ -108,7 +108,7 @@ def check_settings(overrides: Mapping[str, str]) -> None:
 
 
 def check_shared(settings: Mapping[str, str]) -> None:
-    """Check what is set for all topics.
+    """Check the settings of all topics.
 
     Raises:
         SettingError: one cannot be set for all topics, or its value is invalid.
@@ -153,11 +153,11 @@ def _fsync(own: Mapping[str, str], default: FsyncPolicy) -> FsyncPolicy:
 
 
 def policy_in_force(own: Mapping[str, str], shared: Mapping[str, str]) -> TopicPolicy:
-    """What a topic takes.
+    """Return the batches that a topic allows.
 
     Parameters:
-        own: its own settings, by name; others than these three may be among them.
-        shared: those of all topics that have none of their own.
+        own: the topic's own settings, by name; may contain others than the three policy settings.
+        shared: the settings of all topics.
 
     Raises:
         SettingError: a value is invalid.
@@ -168,7 +168,7 @@ def policy_in_force(own: Mapping[str, str], shared: Mapping[str, str]) -> TopicP
 
 @lru_cache(maxsize=1024)
 def _policy(deduplication: str, policies: str, initial: str) -> TopicPolicy:
-    """One for all topics that say the same: there may be many thousands."""
+    """Return one object for all topics with the same settings: there may be thousands."""
     return TopicPolicy(
         deduplication=_one_of(DEDUPLICATION, deduplication, ("on", "off")) == "on",
         allowed=frozenset(_POLICY_NUMBERS[name] for name in _names(policies)),
@@ -183,22 +183,20 @@ def _one_of(name: str, value: str, known: tuple[str, str]) -> str:
 
 
 def plain_policies(value: str) -> str:
-    """A list of policies in its plainest form: each once, in one order, without blanks.
+    """Return a list of policies in plain form: each once, in a fixed order, without blanks.
 
     Raises:
-        SettingError: it names one that is not known, or none at all.
+        SettingError: a policy is unknown, or the list is empty.
     """
     names = frozenset(_names(value))
     return ",".join(name for name in _POLICY_NUMBERS if name in names)
 
 
 def _names(value: str) -> list[str]:
-    """The names in a list of policies.
-
-    Blanks around commas do not count, as in Kafka's lists (ConfigDef.parseType).
+    """Split a list of policies; ignore blanks around commas, as Kafka does (ConfigDef.parseType).
 
     Raises:
-        SettingError: see `plain_policies`.
+        SettingError: a policy is unknown, or the list is empty.
     """
     names = [name.strip() for name in value.split(",")] if value.strip() else []
     for name in names:
@@ -210,14 +208,14 @@ def _names(value: str) -> list[str]:
     return names
 
 
-# ---------------------------------------------------------------------- changing them
+# ---------------------------------------------------------------------- changes
 
 
 def plain_setting(name: str, value: str) -> str:
-    """Return a given value in its plainest form, as it is stored and shown.
+    """Return a value in plain form, as it is stored and shown.
 
     Raises:
-        SettingError: it is too long, no plain number where there must be one, or no list.
+        SettingError: the value is too long, or not a number or list where one is needed.
     """
     if len(value) > _VALUE_MAX:
         raise SettingError(
@@ -233,17 +231,17 @@ def plain_setting(name: str, value: str) -> str:
 
 
 def change_of_own(given: Mapping[str, str | None]) -> SettingsChange:
-    """Changes some of a topic's own settings; None: it is no longer the topic's own.
+    """Return a change of a topic's own settings; the value None removes one.
 
-    What is returned raises SettingError for a name that is not known, or a value that makes none.
+    The change raises SettingError for an unknown name or an invalid value.
     """
     return partial(_merged, given, TOPIC_SETTINGS, check_settings)
 
 
 def change_of_shared(given: Mapping[str, str | None]) -> SettingsChange:
-    """Changes some of what is set for all topics; None: it is no longer set.
+    """Return a change of the settings of all topics; the value None removes one.
 
-    What is returned raises SettingError, as for `change_of_own`.
+    The change raises SettingError for an unknown name or an invalid value.
     """
     return partial(_merged, given, SHARED_SETTINGS, check_shared)
 
@@ -254,15 +252,15 @@ def _merged(
     check: Callable[[Mapping[str, str]], None],
     before: dict[str, str],
 ) -> dict[str, str]:
-    found = dict(before)
+    settings = dict(before)
     for name, value in given.items():
         _check_known(name, known)
         if value is None:
-            found.pop(name, None)
+            settings.pop(name, None)
         else:
-            found[name] = plain_setting(name, value)
-    check(found)
-    return found
+            settings[name] = plain_setting(name, value)
+    check(settings)
+    return settings
 
 
 # ---------------------------------------------------------------------- sources
@@ -279,7 +277,7 @@ class SettingSource(enum.Enum):
 
 
 class SettingInForce(NamedTuple):
-    """A setting's value, and where it comes from."""
+    """A setting's value, and its source."""
 
     value: str
     source: SettingSource
@@ -288,29 +286,29 @@ class SettingInForce(NamedTuple):
 def settings_in_force(
     own: Mapping[str, str], shared: Mapping[str, str], log: LogConfig
 ) -> dict[str, SettingInForce]:
-    """What holds for a topic.
+    """Return all settings of a topic, with their sources.
 
     Parameters:
-        own: its own settings.
-        shared: what is set for all topics.
-        log: what the server was started with.
+        own: the topic's own settings.
+        shared: the settings of all topics.
+        log: the settings given at the server's start.
     """
     usual, started = _at_start(LogConfig()), _at_start(log)
-    found = {}
+    in_force = {}
     for name in TOPIC_SETTINGS:
         if name in own:
-            found[name] = SettingInForce(own[name], SettingSource.TOPIC)
+            in_force[name] = SettingInForce(own[name], SettingSource.TOPIC)
         elif name in shared:
-            found[name] = SettingInForce(shared[name], SettingSource.ALL_TOPICS)
+            in_force[name] = SettingInForce(shared[name], SettingSource.ALL_TOPICS)
         elif started[name] != usual[name]:
-            found[name] = SettingInForce(started[name], SettingSource.START)
+            in_force[name] = SettingInForce(started[name], SettingSource.START)
         else:
-            found[name] = SettingInForce(usual[name], SettingSource.DEFAULT)
-    return found
+            in_force[name] = SettingInForce(usual[name], SettingSource.DEFAULT)
+    return in_force
 
 
 def _at_start(log: LogConfig) -> dict[str, str]:
-    """What a server's topics have before anything is set."""
+    """Return the values of all settings as given at the server's start."""
     return {
         "segment.bytes": str(log.segment_bytes),
         "retention.ms": str(log.retention_ms),
@@ -321,7 +319,7 @@ def _at_start(log: LogConfig) -> dict[str, str]:
 
 
 def plain(topic: Topic) -> Topic:
-    """A topic with its numbers in their plainest form: others were stored by earlier versions."""
+    """Return a topic with its numbers in plain form: earlier versions stored them as given."""
     own = dict(topic.overrides)
     for name in _NUMBERS:
         with suppress(ValueError):  # reported when its partitions are opened

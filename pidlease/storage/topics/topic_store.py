@@ -1,4 +1,4 @@
-"""The topics of an embedded log: one small file each, replaced as a whole; one for all of them."""
+"""The topics of an embedded log: a small file for each, and one with the settings of all topics."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from pidlease.storage.files import Files, make_durable_folder, read_file, sweep_
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NAME_MAX: Final = 249
 _SUFFIX: Final = ".json"
-#: What is set for all topics. No topic's file is called so: they have suffixes.
+#: The settings of all topics. No topic's file has this name: those have suffixes.
 DEFAULTS_NAME: Final = "defaults"
-#: The version of UUIDs that are made from a name (RFC 9562, section 5.5).
+#: The version of UUIDs made from a name (RFC 9562, section 5.5).
 _BY_NAME: Final = 5
-#: A definition of a topic that was deleted, while its logs are being removed.
-#: No longer than `_SUFFIX`, or the longest names could not be deleted.
+#: The definition of a deleted topic while its logs are being removed. Not longer than `_SUFFIX`:
+#: otherwise topics with the longest names could not be deleted.
 DOOMED_SUFFIX: Final = ".gone"
 
 
@@ -37,9 +37,9 @@ class Topic:
         topic_id: a random UUID, as hex; a later topic of the same name has another.
         partitions: how many.
         overrides: settings that differ from the server's, by Kafka's names.
-        made_again_ms: when it was made in the place of a deleted one of the same name; -1: there
-            was none. Producers that are older than this may have written to that one.
-        compacted: whether records are removed by their keys, as Kafka can be set to.
+        made_again_ms: when it was created after a deleted topic of the same name, in ms since
+            1970; -1: there was none. PIDs leased before that may have written to the deleted one.
+        compacted: whether Kafka compacts it (`cleanup.policy`).
     """
 
     name: str
@@ -51,23 +51,22 @@ class Topic:
 
     @classmethod
     def new(cls, name: str, partitions: int, overrides: dict[str, str] | None = None) -> "Topic":
-        """A topic with a fresh id."""
+        """Make a topic with a fresh id."""
         return cls(name, uuid.uuid4().hex, partitions, overrides or {})
 
     @property
     def has_own_id(self) -> bool:
-        """Whether its id is its own; else (Kafka before 2.8) it is made from its name.
+        """Whether its id is random. Kafka before 2.8 has no ids, so they are made from the names.
 
-        Then a later topic of the name has the same id.
+        A later topic of the same name then has the same id.
         """
         return uuid.UUID(self.topic_id).version != _BY_NAME
 
 
 def illegal_name(name: str) -> str:
-    """What is wrong with a topic name, by Kafka's rule (org.apache.kafka Topic.validate).
+    """Return what is wrong with a topic name; empty: nothing.
 
-    Returns:
-        The reason; empty for a legal name.
+    The rule is Kafka's (org.apache.kafka Topic.validate).
     """
     if not name:
         return "a topic name may not be empty"
@@ -81,11 +80,11 @@ def illegal_name(name: str) -> str:
 
 
 class TopicStore:
-    """The definitions on disk.
+    """The topics' definitions on disk.
 
     Parameters:
         files: the file system.
-        folder: where the definitions are.
+        folder: the definitions' folder.
     """
 
     def __init__(self, files: Files, folder: Path) -> None:
@@ -96,7 +95,7 @@ class TopicStore:
         files.fsync_folder(folder)  # a crash may have come between a rename and its fsync
 
     def load(self) -> list[Topic]:
-        """All topics.
+        """Read all topics.
 
         Raises:
             DataFolderError: a definition is damaged.
@@ -108,15 +107,15 @@ class TopicStore:
         ]
 
     def save(self, topic: Topic) -> None:
-        """Make a definition durable: new, or in place of the one before.
+        """Store a topic's definition durably, instead of the former one if there is one.
 
         Raises:
-            OSError: it is not.
+            OSError: it is not stored.
         """
         self._write(self._folder / (topic.name + _SUFFIX), "topic", asdict(topic))
 
     def load_defaults(self) -> dict[str, str]:
-        """What is set for all topics, by name; nothing where nothing was ever set.
+        """Read the settings of all topics, by name; empty: none was ever set.
 
         Raises:
             DataFolderError: the file is damaged.
@@ -124,25 +123,25 @@ class TopicStore:
         path = self._folder / DEFAULTS_NAME
         if not self._files.exists(path):
             return {}
-        found = self._read(path, "defaults")
-        if not all(isinstance(each, str) for pair in found.items() for each in pair):
+        settings = self._read(path, "defaults")
+        if not all(isinstance(each, str) for pair in settings.items() for each in pair):
             raise DataFolderError(f"{path} is damaged (not all is text); take it from a backup")
-        return found
+        return settings
 
     def save_defaults(self, settings: dict[str, str]) -> None:
-        """Make what is set for all topics durable, in place of what was set before.
+        """Replace the settings of all topics, durably.
 
         Raises:
-            OSError: it is not.
+            OSError: they are not stored.
         """
         self._write(self._folder / DEFAULTS_NAME, "defaults", settings)
 
     def doom(self, topic: Topic) -> None:
-        """Delete a definition durably; `doomed` names it until all that belongs to it is gone.
+        """Delete a definition durably. `doomed` lists the topic until `forget` is called.
 
         Raises:
-            OSError: the topic is still there.
-            TopicInDoubtError: it may be there, or not, after a crash.
+            OSError: the topic still exists.
+            TopicInDoubtError: the topic may exist or not after a crash.
         """
         path, doomed = self._folder / (topic.name + _SUFFIX), self._doomed(topic)
         self._files.rename(path, doomed)
@@ -160,7 +159,7 @@ class TopicStore:
             raise TopicInDoubtError(f"{path}: {error}; then {second}") from second
 
     def doomed(self) -> list[Topic]:
-        """Topics that were deleted, of which something may be left.
+        """Read the deleted topics with logs that may not be removed yet.
 
         Raises:
             DataFolderError: a definition is damaged.
@@ -169,7 +168,7 @@ class TopicStore:
         return [self._topic(self._folder / name) for name in names if name.endswith(DOOMED_SUFFIX)]
 
     def forget(self, topic: Topic) -> None:
-        """Nothing is left of a doomed topic.
+        """Remove a doomed topic from the list, after its logs are gone.
 
         Raises:
             OSError: it is still listed.

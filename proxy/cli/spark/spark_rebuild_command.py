@@ -46,7 +46,7 @@ def rebuild(
     manifest = rebuilt.manifest
     table = pairs_table(f"snapshot {manifest.number} of {path}")
     table.add_row("written to", str(folder or path / "snapshots"))
-    table.add_row("partitions", f"{len(manifest.places):,}")
+    table.add_row("partitions", f"{len(manifest.offset_vector):,}")
     table.add_row("producers", f"{manifest.rows['producers.parquet']:,}")
     table.add_row("leases", f"{rebuilt.leases:,}")
     stdout().print(table)

@@ -68,7 +68,7 @@ def same(spark: "SparkSession", path: Path, tmp_path: Path) -> Manifest:
     theirs = asyncio.run(replayed(copy))
     rebuilt = rebuild_directory(spark, path, None, NOW_MS)
     ours = rebuilt.manifest
-    assert ours.places == theirs.places
+    assert ours.offset_vector == theirs.offset_vector
     assert ours.created_ms == theirs.created_ms
     assert ours.rows == theirs.rows
     assert rebuilt.leases == theirs.rows["leases.parquet"]
@@ -160,7 +160,7 @@ def test_a_log_without_its_beginning(spark: "SparkSession", tmp_path: Path) -> N
         for suffix in (".log", ".index", ".timeindex"):
             each.with_suffix(suffix).unlink()
     manifest = same(spark, path, tmp_path)
-    assert all(place.hole_ms == NOW_MS for place in manifest.places.values())
+    assert all(place.hole_ms == NOW_MS for place in manifest.offset_vector.values())
 
 
 def test_a_server_starts_with_what_was_rebuilt(spark: "SparkSession", tmp_path: Path) -> None:

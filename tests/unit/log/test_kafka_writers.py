@@ -72,7 +72,7 @@ class Bench:
 async def test_the_two_minutes_count_from_the_takeover() -> None:
     """The server before it may have sent until then, not until this process began."""
     bench = Bench(BEFORE)
-    with pytest.raises(WriterUnavailableError, match="may come for 120 s more"):
+    with pytest.raises(WriterUnavailableError, match="may arrive for 120 s more"):
         await bench.take()
     bench.now_ms += LATE_MS - 1
     with pytest.raises(WriterUnavailableError, match="another producer id"):

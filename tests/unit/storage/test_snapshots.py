@@ -86,7 +86,7 @@ def assert_equal(snapshot: Snapshot, content: Content) -> None:
     rows, leases = content
     assert list(snapshot.leases) == leases
     assert snapshot.producers == {row.partition: dict(row.producers) for row in rows}
-    assert {name: tuple(place) for name, place in snapshot.manifest.places.items()} == {
+    assert {name: tuple(place) for name, place in snapshot.manifest.offset_vector.items()} == {
         row.partition: (row.topic_id, row.next_offset, row.hole_ms) for row in rows
     }
 
@@ -378,8 +378,8 @@ def test_a_full_disk_at_every_byte() -> None:
         ("pid", 5, "belongs to no policy"),
         ("generation", 2**15, "generation is outside"),
         ("lowest", 2**31, "lowest is outside"),
-        ("high", 4, "H is not the end"),
-        ("high", None, "nothing where something must be"),
+        ("high", 4, "is not the end of the last batch"),
+        ("high", None, "without a value where one is needed"),
         ("batches", [], "0 batches"),
         ("batches", [{"first": 0, "last": 3, "offset": 0, "crc": 0}] * 6, "6 batches"),
         ("batches", [{"first": 2**31, "last": 3, "offset": 0, "crc": 0}], "first is outside"),
