@@ -200,7 +200,7 @@ LEASED: Final = (
     Mutant(
         "what the door refuses does not end a monotonic session",
         _DOOR,
-        "            self._session(connection).ended.add((_ANYBODY, place))\n",
+        "            self._session(connection).ended.add((_ANY_PID, partition))\n",
         "            pass\n",
         (IDENTIFIED,),
     ),
