@@ -1,4 +1,4 @@
-"""What the server is to a client: ApiVersions and DescribeCluster."""
+"""ApiVersions (key 18) and DescribeCluster (key 60)."""
 
 from typing import Any, Final
 
@@ -11,17 +11,17 @@ from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.listener_config import ClusterConfig
 
 _NO_OPERATIONS: Final = -(2**31)
-#: The type of the endpoints that there are (org.apache.kafka.clients.admin.EndpointType).
+#: Endpoint types (org.apache.kafka.clients.admin.EndpointType); this server has brokers only.
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
 
 
 class ClusterApi:
-    """Answers the requests named in the module's text.
+    """Handles ApiVersions and DescribeCluster.
 
     Parameters:
-        config: how the server describes itself.
-        versions: the APIs and versions that are served: key -> (lowest, highest).
+        config: the address and cluster id that clients get.
+        versions: advertised APIs: key -> (lowest, highest version).
     """
 
     def __init__(self, config: ClusterConfig, versions: dict[int, tuple[int, int]]) -> None:
@@ -29,7 +29,7 @@ class ClusterApi:
         self._versions = versions
 
     def api_versions(self, header: RequestHeader) -> bytes:
-        """Answer ApiVersions (18); of an unknown version with error 35 in version 0 (KIP-511)."""
+        """Answer ApiVersions; an unknown version gets error 35 in version 0 (KIP-511)."""
         lowest, highest = self._versions[API_API_VERSIONS]
         known = lowest <= header.version <= highest
         response = Response(API_API_VERSIONS, header.version if known else 0)
@@ -43,7 +43,7 @@ class ClusterApi:
         )
 
     def describe_cluster(self, header: RequestHeader, frame: bytearray) -> bytes:
-        """Answer DescribeCluster (60). There are no endpoints of controllers."""
+        """Answer DescribeCluster. This server has no controller endpoints."""
         request = read_request(header, frame)
         response = Response(API_DESCRIBE_CLUSTER, header.version)
         code, message = ErrorCode.none, None

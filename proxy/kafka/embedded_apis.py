@@ -1,4 +1,4 @@
-"""Dispatches the requests that are served on the embedded log."""
+"""Dispatches Kafka requests that are served from the embedded log."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
@@ -22,10 +22,10 @@ from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
 
 
 class Apis(Protocol):
-    """What the listener needs of the APIs.
+    """Request handlers of a Kafka listener; each backend has its own.
 
     Attributes:
-        versions: what is served: key -> (lowest, highest version).
+        versions: served APIs: key -> (lowest, highest version).
     """
 
     versions: Mapping[int, tuple[int, int]]
@@ -34,38 +34,35 @@ class Apis(Protocol):
         """Start serving."""
 
     async def close(self) -> None:
-        """Stop serving; requests that wait get their responses."""
+        """Stop serving; waiting requests get their responses."""
 
     def closed(self, connection: KafkaConnection) -> None:
-        """A client is gone."""
+        """Drop what belongs to a connection that has ended."""
 
     def produce(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
         """Answer a Produce request.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
         """
 
     def api_versions(self, header: RequestHeader) -> bytes:
         """Answer an ApiVersions request, of any version."""
 
     def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
-        """Answer any other request that is served.
+        """Answer any other request of a served version.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
         """
 
 
 class EmbeddedApis:
-    """Answers requests on the embedded log.
+    """Handles requests on the embedded log.
 
     Parameters:
-        engine: has the topics.
-        config: of the listener.
-        budget: memory for answers.
-        check_settings: raises ValueError for topic settings that are invalid.
-        groups: consumer groups.
+        budget: memory for responses.
+        check_settings: raises ValueError for invalid topic settings.
     """
 
     def __init__(
@@ -101,7 +98,7 @@ class EmbeddedApis:
         await self._groups.close()
 
     def closed(self, connection: KafkaConnection) -> None:
-        """Keep nothing: no state belongs to a connection here."""
+        """Do nothing: no state belongs to a connection here."""
 
     def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
         """Answer a request other than Produce and ApiVersions."""

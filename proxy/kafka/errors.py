@@ -1,4 +1,4 @@
-"""Outcomes in Kafka's words: the design's table of errors, in one place."""
+"""Maps the outcome of an append to the error code of its Produce response."""
 
 from typing import Final
 
@@ -6,8 +6,8 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.engine.append_outcome import Status
 
-#: The code of each outcome of a Produce. FAILED and NO_LEASE are retriable and say "not stored":
-#: clients send the same again, in order. STOPPED makes them ask for metadata, too.
+#: FAILED and NO_LEASE get a retriable code that says "not stored": clients resend the same batches
+#: in order. STOPPED gets one after which they also refresh their metadata.
 CODES: Final = {
     Status.APPENDED: ErrorCode.none,
     Status.DUPLICATE: ErrorCode.none,
@@ -21,7 +21,7 @@ CODES: Final = {
     Status.NO_LEASE: ErrorCode.not_enough_replicas,
     Status.FORBIDDEN: ErrorCode.policy_violation,
     Status.SESSION_ENDED: ErrorCode.network_exception,
-    # Kafka's own code is returned instead, where the outcome has one.
+    # Only where the outcome has no code of Kafka's: that is returned instead.
     Status.REFUSED: ErrorCode.not_enough_replicas,
     Status.NOT_OWNER: ErrorCode.not_leader_or_follower,
 }

@@ -1,7 +1,7 @@
-"""Fetch (key 1): records as they stand in the log, with a long poll.
+"""Fetch (key 1) on the embedded log: stored batches, unchanged, with a long poll.
 
-Source: FetchRequest.json / FetchResponse.json of Kafka 4.1, versions 4 to 11. Fetch sessions
-(KIP-227) are not kept: the answer's session id 0 makes a client send a full request each time.
+Source: FetchRequest.json / FetchResponse.json of Kafka 4.1, versions 4 to 11. There are no fetch
+sessions (KIP-227): session id 0 in the response makes a client send a full request each time.
 """
 
 import asyncio
@@ -14,22 +14,21 @@ from pidlease.kafka.codec.fetch import write_fetch_response
 from pidlease.kafka.codec.messages import read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.client_connection import Slot
-from proxy.kafka.fetch_poll import Poll, found
+from proxy.kafka.fetch_poll import Poll, partition_records
 from proxy.kafka.memory_budget import MemoryBudget
 
-#: How long a poll may be held, whatever the client asks for.
+#: The upper bound of a request's max_wait_ms.
 _WAIT_MS_MAX: Final = 60_000
-#: How long records gather for a poll that asks for more than the first.
+#: How long to collect records before the next read, if the poll's min_bytes is more than 1.
 _GATHER_SECONDS: Final = 0.005
 
 
 class FetchApi:
-    """Answers Fetch requests.
+    """Handles Fetch requests.
 
     Parameters:
-        engine: where the partitions are.
-        budget: memory for the answers.
-        fetch_bytes_max: the most that one answer holds, beyond its first batch.
+        budget: memory for responses.
+        fetch_bytes_max: the largest response; its first batch may be larger.
     """
 
     def __init__(self, engine: Engine, budget: MemoryBudget, fetch_bytes_max: int) -> None:
@@ -40,23 +39,26 @@ class FetchApi:
         self._closing = False
 
     def close(self) -> None:
-        """Let all polls end with what there is."""
+        """End all polls: they respond with the records that are there."""
         self._closing = True
         for event in self._polls:
             event.set()
 
     async def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
-        """Answer a request, at once or when there is enough to read.
+        """Answer a request, at once or when there are enough bytes to read.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
         """
-        # One answer of a connection at a time, in order, and none while it does not take them.
+        # A connection makes one response at a time, in order, and only while the client reads.
         async with slot.connection.answering:
             poll = await self._begin(header, frame)
             if not await self._read(slot, poll):
                 await self._read_later(slot, poll)
-            topics = {name: (len(rows), map(found, rows)) for name, rows in poll.topics.items()}
+            topics = {
+                name: (len(rows), map(partition_records, rows))
+                for name, rows in poll.topics.items()
+            }
             parts = await write_fetch_response(header.version, slot.correlation_id, topics)
             await poll.count(slot.count_error)
         slot.fill(*parts)
@@ -69,14 +71,14 @@ class FetchApi:
         return poll
 
     async def _read_later(self, slot: Slot, poll: Poll) -> None:
-        """Hold the poll until there is enough, or its time is up."""
+        """Hold the poll until there are enough bytes, or its time is up."""
         event = asyncio.Event()
         self._polls.add(event)
         poll.followed = slot.followed()
         poll.followed.add_done_callback(lambda _: event.set())
         try:
             await poll.watch(event)
-            # Once more before the first wait: something may have come before it was watched for.
+            # Read again before the first wait: records may have come before the event was set up.
             while not await self._read(slot, poll):
                 await self._wait(event, poll)
         finally:
@@ -84,7 +86,7 @@ class FetchApi:
             poll.unwatch(event)
 
     async def _wait(self, event: asyncio.Event, poll: Poll) -> None:
-        """Return when records came, or time is up."""
+        """Return when there are new records, or the poll's time is up."""
         left = poll.deadline - time.monotonic()
         if left <= 0 or self._closing or poll.is_followed:
             return
@@ -92,33 +94,33 @@ class FetchApi:
             await asyncio.wait_for(event.wait(), left)
         event.clear()
         if poll.min_bytes > 1:
-            # Not for every record that comes: what is there is read again each time.
+            # Do not wake for each new record: every wake-up reads all records again.
             left = poll.deadline - time.monotonic()
             await asyncio.sleep(max(min(_GATHER_SECONDS, left), 0))
 
     async def _read(self, slot: Slot, poll: Poll) -> bool:
-        """Read what is there; True: respond, for it is enough, an error, or time is up.
+        """Read records; return True if there are enough, an error, or no time left: respond.
 
-        The memory counts as the request's own until the answer is out.
+        The memory is counted as the request's until the response is sent.
         """
-        # A part of the memory at most: the first batch is given whole in any case.
+        # At most a quarter of the memory; the first batch is returned whole in any case.
         limit = min(poll.max_bytes, self._fetch_bytes_max, self._budget.limit // 4)
         ready = await poll.ready()
         if ready:
             await slot.connection.writable.wait()
-            # Not longer than the poll lasts (and a little, if it lasts not).
+            # Wait for memory until the poll's deadline, but a little even if that has passed.
             seconds = max(poll.deadline - time.monotonic(), _GATHER_SECONDS)
             if not await slot.hold(limit, seconds):
                 return True
-        found = await poll.read(ready, limit)
+        size = await poll.read(ready, limit)
         if slot.reserved:
-            # The first batch is given whole, and may be more than was asked for.
-            slot.resize(found)
-        if found >= poll.min_bytes or poll.failed or not poll.rows:
+            # The first batch is returned whole, so `size` may be more than was reserved.
+            slot.resize(size)
+        if size >= poll.min_bytes or poll.failed or not poll.rows:
             return True
         if self._closing or poll.is_followed or time.monotonic() >= poll.deadline:
             return True
-        # What is not enough is not kept, for it would count as nobody's: it is read again.
+        # Drop the records and read them again later: no memory is reserved for them meanwhile.
         for row in ready:
             row.data = b""
         slot.resize(0)

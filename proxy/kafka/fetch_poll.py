@@ -1,4 +1,7 @@
-"""What one Fetch asks for, and what was found for it; a request may name very many partitions."""
+"""One Fetch request on the embedded log: its partitions, and the records read for each.
+
+A request may name very many partitions, so the loops over them yield to other requests.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -17,8 +20,8 @@ from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 
 
 @dataclass(slots=True)
-class Wanted:
-    """One partition of a request, and what was found for it."""
+class PartitionFetch:
+    """One partition of a request, and the records or error for it."""
 
     index: int
     offset: int
@@ -28,40 +31,33 @@ class Wanted:
     code: ErrorCode = ErrorCode.none
 
 
-def found(wanted: Wanted) -> PartitionRecords:
-    """A partition's part of the response, as of now."""
-    partition = wanted.partition
-    if partition is None:
-        return PartitionRecords(wanted.index, wanted.code, -1, -1, wanted.data)
-    return PartitionRecords(
-        wanted.index,
-        wanted.code,
-        partition.known_end,
-        partition.log.start_offset,
-        wanted.data,
-    )
+def partition_records(row: PartitionFetch) -> PartitionRecords:
+    """Return the partition's part of the response, with its present offsets."""
+    end, start = -1, -1
+    if row.partition is not None:
+        end, start = row.partition.known_end, row.partition.log.start_offset
+    return PartitionRecords(row.index, row.code, end, start, row.data)
 
 
 class Poll:
-    """One request, from when it was read until its answer is made.
+    """One request, from its decoding until its response is encoded.
 
-    Topics may be made and deleted whenever others have their turn: a partition that is gone by
-    then is unknown.
+    Topics may be created and deleted whenever other tasks run: a partition that was deleted
+    meanwhile gets the error for an unknown one.
 
     Parameters:
-        request: the request.
-        deadline: when it is to be answered at the latest, by time.monotonic.
+        deadline: the latest time of the response, by time.monotonic.
     """
 
     def __init__(self, request: Any, deadline: float) -> None:  # noqa: ANN401 - one of kio's
         self.deadline: Final = deadline
         self.min_bytes: Final = max(request.min_bytes, 0)
         self.max_bytes: Final = max(request.max_bytes, 0)
-        self.topics: Final[dict[str, list[Wanted]]] = {}
-        self.rows: Final[list[Wanted]] = []
-        #: Whether there is an error that is not held back.
+        self.topics: Final[dict[str, list[PartitionFetch]]] = {}
+        self.rows: Final[list[PartitionFetch]] = []
+        #: Whether a partition has an error that must be reported at once.
         self.failed = False
-        #: See `Slot.followed`; None: it does not wait yet.
+        #: The future of `Slot.followed`; None: the poll does not wait yet.
         self.followed: asyncio.Future[None] | None = None
         self._turns = TimeSlices()
 
@@ -71,20 +67,20 @@ class Poll:
         return self.followed is not None and self.followed.done()
 
     async def find(self, request: Any, engine: Engine) -> None:  # noqa: ANN401 - one of kio's
-        """Find the partitions that are asked for."""
+        """Look up the requested partitions."""
         for topic in request.topics:
             rows = self.topics.setdefault(topic.topic, [])
             for each in topic.partitions:
                 number = each.partition
                 found = engine.partition(topic.topic, number)
-                row = Wanted(number, each.fetch_offset, each.partition_max_bytes, found)
+                row = PartitionFetch(number, each.fetch_offset, each.partition_max_bytes, found)
                 rows.append(row)
                 self.rows.append(row)
                 if self._turns.due():
                     await asyncio.sleep(0)
 
     async def watch(self, event: asyncio.Event) -> None:
-        """Have an event set whenever there are more records."""
+        """Set the event whenever one of the partitions has new records."""
         for row in self.rows:
             if row.partition is not None:
                 row.partition.watch(event)
@@ -92,15 +88,15 @@ class Poll:
                 await asyncio.sleep(0)
 
     def unwatch(self, event: asyncio.Event) -> None:
-        """Leave the event alone from now on. At once, for the client may be gone already."""
+        """Stop setting the event. Without a yield: the task may have been cancelled."""
         for row in self.rows:
             if row.partition is not None:
                 row.partition.unwatch(event)
 
     # ------------------------------------------------------------------ reading
 
-    async def ready(self) -> list[Wanted]:
-        """The partitions that have records; what is wrong with others is noted."""
+    async def ready(self) -> list[PartitionFetch]:
+        """Return the partitions that have records; note the errors of the others."""
         found = []
         for row in self.rows:
             if self._has_records(row):
@@ -109,7 +105,7 @@ class Poll:
                 await asyncio.sleep(0)
         return found
 
-    def _has_records(self, row: Wanted) -> bool:
+    def _has_records(self, row: PartitionFetch) -> bool:
         row.data, row.code = b"", ErrorCode.none
         partition = row.partition
         if partition is None or partition.gone:
@@ -117,21 +113,18 @@ class Poll:
             return False
         end = partition.readable_end
         if row.offset >= end and partition.incomplete:
-            # Not an end, nor beyond it: a consumer that gets that reads on elsewhere.
+            # Neither "end of the log" nor "out of range": acknowledged records may follow, and
+            # after the latter a consumer would reset its position.
             self._fail(row, ErrorCode.kafka_storage_error)
         elif row.offset > end:
             self._fail(row, ErrorCode.offset_out_of_range)
         return row.offset < end
 
-    async def read(self, ready: list[Wanted], limit: int) -> int:
-        """Read records, up to a limit; but the first batch that there is, whole.
+    async def read(self, ready: list[PartitionFetch], limit: int) -> int:
+        """Read at most `limit` bytes, but the first batch whole; return the number of bytes.
 
         Parameters:
-            ready: the partitions that have some.
-            limit: in bytes.
-
-        Returns:
-            How many bytes were read.
+            ready: the partitions that have records.
         """
         left = limit
         for row in ready:
@@ -142,33 +135,29 @@ class Poll:
                 left -= len(row.data)
         return limit - left
 
-    async def _read(self, row: Wanted, partition: Partition, size: int) -> None:
+    async def _read(self, row: PartitionFetch, partition: Partition, size: int) -> None:
         try:
             row.data = await partition.log.read(row.offset, size)
         except OffsetRangeError:
-            stopped = bool(partition.incomplete)  # no consumer is reset meanwhile
+            stopped = bool(partition.incomplete)  # then no consumer may reset its position
             code = ErrorCode.kafka_storage_error if stopped else ErrorCode.offset_out_of_range
             self._fail(row, code)
         except DamagedLogError:
             self._fail(row, ErrorCode.corrupt_message)
         except (LogError, OSError):
             self._fail(row, ErrorCode.kafka_storage_error)
-        if partition.gone:  # its topic was deleted while it was read
+        if partition.gone:  # the topic was deleted during the read
             row.data = b""
             self._fail(row, ErrorCode.unknown_topic_or_partition)
 
     async def count(self, count_error: Callable[[int], None]) -> None:
-        """Count what is answered.
-
-        Parameters:
-            count_error: called with each error code.
-        """
+        """Count the returned records, and call `count_error` with each error code."""
         for row in self.rows:
             if row.code is not ErrorCode.none:
                 count_error(row.code.value)
             if row.data and row.partition is not None:
                 await count_read(row.partition.counts, row.data)
 
-    def _fail(self, row: Wanted, code: ErrorCode) -> None:
+    def _fail(self, row: PartitionFetch, code: ErrorCode) -> None:
         row.code = code
         self.failed = self.failed or code.value not in HELD_BACK

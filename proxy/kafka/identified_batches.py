@@ -1,8 +1,8 @@
-"""Produce, policies strict and monotonic: the first record names the producer.
+"""Produce under policies strict and monotonic: the first record of a batch names its producer.
 
-The listener reads it, puts the batch under the partition's writer, and brings it to the engine. A
-compressed batch is unpacked in a thread where that takes more than some kilobytes. Batches that
-follow on the same connection then wait: the order on a connection is the producer's order.
+The listener reads that record, rewrites the batch header to the partition's writer, and passes the
+batch to the engine. Decompression of more than some kilobytes runs in a thread. Later batches of
+the same connection then wait: the order on a connection is the producer's order.
 """
 
 from collections import deque
@@ -26,9 +26,9 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import TopicPartition
 from proxy.kafka.client_connection import KafkaConnection
 
-#: What is unpacked on the event loop at most.
+#: The most bytes that are decompressed on the event loop.
 _INLINE_BYTES: Final = 32 << 10
-#: Sessions that may end on one connection; a client that goes on has to connect again.
+#: Sessions that may end on one connection before it is closed.
 _ENDED_MAX: Final = 1000
 
 _log = structlog.get_logger(__name__)
@@ -36,18 +36,17 @@ _log = structlog.get_logger(__name__)
 
 _Sent = tuple[Partition, Pending]
 
-
-#: In the place of a PID: all PIDs, for it cannot be read.
-_ANYBODY: Final = -1
+#: Stands for all PIDs, after a batch in which the PID cannot be read.
+_ANY_PID: Final = -1
 
 
 class _Session:
-    """What one connection has sent.
+    """The waiting batches and ended producers of one connection.
 
     Attributes:
-        waiting: batches, the first of which is being looked into.
-        ended: producers of policy monotonic that had an error on this connection, by partition. By
-            its name: a topic that is made again is the same to them.
+        waiting: batches; a thread decompresses the first.
+        ended: (PID, partition) of each monotonic producer that had an error on this connection. The
+            partition by name, so that a topic that is deleted and created again counts as the same.
     """
 
     __slots__ = ("ended", "waiting")
@@ -58,10 +57,10 @@ class _Session:
 
 
 class IdentifiedBatches:
-    """Brings batches to the engine that name the producer in their first record.
+    """Passes batches to the engine that name the producer in their first record.
 
     Parameters:
-        pool: the threads for looking into large ones.
+        pool: threads for the decompression of large batches.
     """
 
     def __init__(self, pool: IoPool) -> None:
@@ -69,36 +68,33 @@ class IdentifiedBatches:
         self._sessions: WeakKeyDictionary[KafkaConnection, _Session] = WeakKeyDictionary()
 
     def produce(self, connection: KafkaConnection, partition: Partition, pending: Pending) -> None:
-        """Bring a batch to the engine, after the earlier ones of its connection.
-
-        Parameters:
-            connection: the connection that the batch came on.
-            partition: that the batch is for.
-            pending: the batch, checked.
-        """
+        """Pass a batch to the engine, after the earlier batches of its connection."""
         session = self._session(connection)
         if session.waiting:
             session.waiting.append((partition, pending))
             return
-        self._look(session, (partition, pending))
+        self._read_identity(session, (partition, pending))
 
     def refused(
-        self, connection: KafkaConnection, place: TopicPartition, data: memoryview, *, intact: bool
+        self,
+        connection: KafkaConnection,
+        partition: TopicPartition,
+        data: memoryview,
+        *,
+        intact: bool,
     ) -> None:
-        """Take note of a batch that the listener refused by itself: an error like any other.
+        """Note a batch that the listener has rejected: it ends a monotonic producer's session.
 
         Parameters:
-            connection: that it came on.
-            place: where it was to go.
-            data: the batch, or what was sent as one.
-            intact: whether its PID can be believed, as far as it matters here.
+            data: the batch; its bytes may be no valid batch.
+            intact: whether the PID in its header may be used.
         """
         if len(data) >= HEADER_BYTES and intact:
             pid = read_header(data).producer_id
             if policy_of(pid) is Policy.MONOTONIC:
-                self._session(connection).ended.add((pid, place))
+                self._session(connection).ended.add((pid, partition))
         else:
-            self._session(connection).ended.add((_ANYBODY, place))
+            self._session(connection).ended.add((_ANY_PID, partition))
 
     def _session(self, connection: KafkaConnection) -> _Session:
         session = self._sessions.get(connection)
@@ -108,43 +104,43 @@ class IdentifiedBatches:
             connection.close()
         return session
 
-    def _look(self, session: _Session, sent: _Sent) -> bool:
-        """Look into a batch; False: that goes on in a thread."""
+    def _read_identity(self, session: _Session, sent: _Sent) -> bool:
+        """Read the producer's identity and pass the batch on; False: a thread reads it first."""
         _, pending = sent
         try:
             identity = find_identity(pending.header, pending.data, _INLINE_BYTES)
         except TooLongError:
             session.waiting.appendleft(sent)
             work = partial(find_identity, pending.header, pending.data)
-            self._pool.submit(work, partial(self._looked, session))
+            self._pool.submit(work, partial(self._identity_read, session))
             return False
         except IdentityError as error:
-            self._bring(session, sent, error)
+            self._pass_on(session, sent, error)
         else:
-            self._bring(session, sent, identity)
+            self._pass_on(session, sent, identity)
         return True
 
-    def _looked(self, session: _Session, found: Identity | Exception | None) -> None:
-        self._bring(session, session.waiting.popleft(), found)
-        while session.waiting and self._look(session, session.waiting.popleft()):
+    def _identity_read(self, session: _Session, found: Identity | Exception | None) -> None:
+        self._pass_on(session, session.waiting.popleft(), found)
+        while session.waiting and self._read_identity(session, session.waiting.popleft()):
             pass
 
-    def _bring(self, session: _Session, sent: _Sent, found: Identity | Exception | None) -> None:
+    def _pass_on(self, session: _Session, sent: _Sent, found: Identity | Exception | None) -> None:
         partition, pending = sent
-        place = partition.name
         pid = pending.pid
         if policy_of(pid) is Policy.MONOTONIC:
-            if (pid, place) in session.ended or (_ANYBODY, place) in session.ended:
+            sender = (pid, partition.name)
+            if sender in session.ended or (_ANY_PID, partition.name) in session.ended:
                 pending.complete(_ENDED)
                 return
-            # Such a producer has no density that would protect it: what follows a batch that was
-            # not stored would overtake it, and its retry be a duplicate.
-            pending = Watched(pending, lambda pid: session.ended.add((pid, place)))
+            # Its sequence numbers need not be consecutive. After a batch that is not stored, later
+            # ones would be appended, and the retry of the first rejected as a duplicate.
+            pending = Watched(pending, lambda _: session.ended.add(sender))
         if isinstance(found, Exception) and not isinstance(found, IdentityError):
-            LINES.write(_log, "error", "a batch could not be looked into", kind_of(found), found,
+            LINES.write(_log, "error", "cannot read a batch's first record", kind_of(found), found,
                         error=repr(found))  # fmt: skip
-            outcome = Outcome(Status.FAILED, reason="the server could not look into the batch")
-            pending.complete(outcome)
+            reason = "the server could not read the batch's first record"
+            pending.complete(Outcome(Status.FAILED, reason=reason))
         elif isinstance(found, Identity) and found.pid == pid and not found.records:
             data = pending.data
             pending.header = header = under_writer(pending.header, data)
@@ -158,14 +154,14 @@ def _why(pid: int, found: Identity | Exception | None) -> str:
     if isinstance(found, Exception):
         return str(found)
     if found is not None and found.records:
-        return "its header pidlease is of a kind that only the server writes"
+        return "its pidlease header is of a kind that only the server writes"
     if found is None:
-        return "its first record has no header pidlease, which names its producer"
-    return f"its header pidlease speaks of {found.name or found.pid!r}, its batch header of {pid}"
+        return "its first record has no pidlease header, which names the producer"
+    return f"its pidlease header names {found.name or found.pid!r}, its batch header {pid}"
 
 
 _ENDED: Final = Outcome(
     Status.SESSION_ENDED,
-    reason="a batch before it had an error, which ends a monotonic producer's session on this"
-    " connection; connect again, and send from that batch on",
+    reason="an earlier batch had an error, which ends a monotonic producer's session on this"
+    " connection; connect again, and resend from that batch on",
 )

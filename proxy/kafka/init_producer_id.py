@@ -1,7 +1,7 @@
-"""InitProducerId (key 22): a lease of policy kafka, always a fresh PID with epoch 0.
+"""InitProducerId (key 22): leases a new PID of policy kafka, with epoch 0.
 
-Never one that another client had: after a fence, a Kafka client raises its epoch and goes on,
-so two clients under one PID would both believe to be the right one.
+Never a PID that another client had: a fenced Kafka client raises its epoch and continues, so each
+of two clients with one PID would take itself for the valid one.
 """
 
 import time
@@ -19,8 +19,8 @@ from pidlease.kafka.codec.primitives import RequestHeader
 def init_producer_id(engine: Engine, header: RequestHeader, frame: bytearray) -> bytes:
     """Answer InitProducerId.
 
-    A transactional id is refused with 53; no PID to be had is 14, which every client retries;
-    from version 3 on exactly one of id and epoch being -1 is an invalid request (KIP-360).
+    Error 53 for a transactional id; error 14, which every client retries, if no PID can be leased;
+    from version 3 on, invalid_request if exactly one of id and epoch is -1 (KIP-360).
     """
     request = read_request(header, frame)
     pid, epoch = -1, -1

@@ -1,7 +1,7 @@
-"""ListOffsets (key 2): the first offset, the next one, or the first at or after a time.
+"""ListOffsets (key 2): a partition's start, its end, or the first offset at or after a time.
 
-Source: ListOffsets{Request,Response}.json of Kafka 4.1, versions 1 to 6. The answer is written by
-hand: a client may ask for all partitions there are. The tests hold every version against kio.
+Source: ListOffsets{Request,Response}.json of Kafka 4.1, versions 1 to 6. The response is encoded
+by hand, since a client may name all partitions. The tests compare every version with kio.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _THROTTLED_FROM: Final = 2
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 _NOT_FOUND: Final = (-1, -1)
-#: Partition, code, timestamp, offset; then the leader's epoch.
+#: Partition, code, timestamp, offset; the leader epoch follows from version 4 on.
 _ROW: Final = struct.Struct(">ihqq")
 _NO_EPOCH: Final = INT32.pack(-1)
 _EPOCH: Final = INT32.pack(0)
@@ -44,7 +44,7 @@ async def list_offsets(engine: Engine, header: RequestHeader, frame: bytearray) 
         parts.append(write_array(len(topic.partitions), flexible=flexible))
         for asked in topic.partitions:
             number = asked.partition_index
-            code, found = await _look(engine.partition(topic.name, number), asked.timestamp)
+            code, found = await _list(engine.partition(topic.name, number), asked.timestamp)
             parts.append(_row(header.version, number, code, found) + tags)
             if turns.due():
                 await asyncio.sleep(0)
@@ -61,8 +61,8 @@ def _row(version: int, number: int, code: ErrorCode, found: tuple[int, int]) -> 
     return row + (_EPOCH if offset >= 0 else _NO_EPOCH)
 
 
-async def _look(partition: Partition | None, timestamp: int) -> tuple[ErrorCode, tuple[int, int]]:
-    """A code, and the offset with its record's timestamp."""
+async def _list(partition: Partition | None, timestamp: int) -> tuple[ErrorCode, tuple[int, int]]:
+    """Return an error code, and the offset with its record's timestamp."""
     if partition is None:
         return ErrorCode.unknown_topic_or_partition, _NOT_FOUND
     code, found = ErrorCode.none, _NOT_FOUND
@@ -72,20 +72,20 @@ async def _look(partition: Partition | None, timestamp: int) -> tuple[ErrorCode,
         code = ErrorCode.unsupported_version
     except (LogError, OSError):
         code = ErrorCode.kafka_storage_error
-    if partition.gone:  # its topic was deleted while it was read
+    if partition.gone:  # the topic was deleted during the search
         return ErrorCode.unknown_topic_or_partition, _NOT_FOUND
     return code, found
 
 
 class _UnknownTimestampError(Exception):
-    """One of the special timestamps that later versions brought."""
+    """One of the special timestamps of later versions."""
 
 
 async def _find(partition: Partition, timestamp: int) -> tuple[int, int]:
-    """The offset that is asked for, and its record's timestamp.
+    """Return the requested offset, and its record's timestamp.
 
     Raises:
-        LogStoppedError: it lies, or may lie, where records cannot be read.
+        LogStoppedError: the offset is, or may be, among records that cannot be read.
     """
     if timestamp == _LATEST:
         if partition.incomplete:

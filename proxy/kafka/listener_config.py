@@ -1,4 +1,4 @@
-"""The settings of the Kafka listener, as `proxy/app.py` makes them."""
+"""The configuration of the Kafka listener."""
 
 from dataclasses import dataclass, field
 
@@ -7,14 +7,14 @@ from pidlease.core.log_config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """How the server describes itself, and makes topics.
+    """The cluster as clients see it, and the creation of topics.
 
     Attributes:
-        cluster_id: of the data directory.
-        host: where clients are to connect,
-        port: and on which port.
-        auto_create: whether a topic is made when it is first asked for.
-        default_partitions: how many partitions a topic gets that does not say.
+        cluster_id: the data directory's.
+        host: the host name that clients connect to.
+        port: the port that clients connect to.
+        auto_create: whether Metadata creates a topic that does not exist.
+        default_partitions: partitions of a topic that is created without their number.
     """
 
     cluster_id: str
@@ -26,16 +26,15 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class KafkaListenerConfig:
-    """The settings of the listener.
+    """The listener's configuration.
 
     Attributes:
-        cluster: how the server describes itself.
-        log: the settings of topics that have none of their own.
-        request_bytes_max: the largest request (Kafka's socket.request.max.bytes).
-        batch_bytes_max: the largest batch (Kafka's message.max.bytes).
-        fetch_bytes_max: the most that one answer to a Fetch holds, beyond its first batch.
-        memory_bytes_max: what requests and answers of all connections together may hold.
-        connections_max: clients at once.
+        log: the settings of topics without their own.
+        request_bytes_max: Kafka's socket.request.max.bytes.
+        batch_bytes_max: Kafka's message.max.bytes.
+        fetch_bytes_max: the largest Fetch response; its first batch may be larger.
+        memory_bytes_max: memory for requests and responses of all connections together.
+        connections_max: concurrent connections.
         idle_seconds: a connection without requests is closed after this time.
     """
 

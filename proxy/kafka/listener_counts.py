@@ -1,4 +1,4 @@
-"""Counts of the Kafka listener."""
+"""The Kafka listener's counters."""
 
 from collections import Counter, defaultdict
 from typing import Final
@@ -7,12 +7,12 @@ from pidlease.observability.histogram import Histogram
 
 
 class ListenerCounts:
-    """Since the start.
+    """Counters since the start of the server.
 
     Attributes:
-        seconds: how long answers took, by API key.
-        errors: error codes in responses, by API key.
-        malformed: requests that were none.
+        seconds: durations of requests, by API key.
+        errors: responses with an error, by API key and error code.
+        malformed: frames that were not valid requests.
         refused_connections: connections beyond the limit.
     """
 

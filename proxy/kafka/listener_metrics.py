@@ -1,4 +1,4 @@
-"""The Kafka door's numbers as metrics."""
+"""Prometheus metrics of the Kafka listener."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from proxy.kafka.kafka_listener import KafkaListener
 
 
 def listener_metrics(listener: KafkaListener) -> Iterable[Metric]:
-    """All metrics of the listener, as they are now."""
+    """Yield the listener's metrics with their present values."""
     counts = listener.counts
     yield metrics.KAFKA_REQUEST_SECONDS.histograms(
         {(api_name(key),): each for key, each in counts.seconds.items()}
@@ -29,14 +29,14 @@ def listener_metrics(listener: KafkaListener) -> Iterable[Metric]:
 
 
 def forward_metrics(counts: Counts) -> Iterable[Metric]:
-    """What Kafka has refused."""
+    """Yield the error counts of batches forwarded to Kafka."""
     yield metrics.FORWARD_FAILURES.rows(
         [((error_name(code),), count) for code, count in counts.forward_failures.items()]
     )
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error; for 0: the outcome is unknown."""
+    """Return Kafka's name of an error code; 0 stands for an unknown outcome."""
     if not code:
         return "UNKNOWN_OUTCOME"
     try:

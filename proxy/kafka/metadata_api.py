@@ -1,4 +1,4 @@
-"""Metadata (key 3): the broker, and the topics with their partitions; topics that make themselves.
+"""Metadata (key 3): the broker and the topics; creates missing topics if so configured.
 
 The server is a cluster of one broker, which leads every partition and is the controller.
 """
@@ -31,48 +31,47 @@ from proxy.kafka.client_connection import Slot
 from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
 
-#: Topics that are read or answered before others get their turn.
+#: Topics that are decoded or encoded before other tasks run.
 _TOPICS_AT_ONCE: Final = 200
-#: A request that is larger waits until few other large ones are worked on: it is taken apart.
+#: Only a few larger requests are decoded at once: decoded they take far more memory.
 _LARGE_REQUEST_BYTES: Final = 16 << 10
 _LARGE_AT_ONCE: Final = 4
-#: An answer that is larger counts as memory of the client's until it has taken it.
-_LARGE_ANSWER_BYTES: Final = 16 << 10
+#: A larger response counts as the connection's memory until the client has read it.
+_LARGE_RESPONSE_BYTES: Final = 16 << 10
 
 _log = structlog.get_logger(__name__)
 
 
 class MetadataApi:
-    """Answers Metadata.
+    """Handles Metadata requests.
 
     Parameters:
-        engine: where the topics are.
-        config: how the server describes itself.
-        make: makes a topic of that name, with as many partitions as it is set.
-        leader_epoch: of all partitions; -1: not said.
+        create: creates a topic with the configured number of partitions; None: in the engine.
+        leader_epoch: of all partitions; -1: unknown.
     """
 
     def __init__(
         self,
         engine: Engine,
         config: ClusterConfig,
-        make: Callable[[str], Coroutine[Any, Any, None]] | None = None,
+        create: Callable[[str], Coroutine[Any, Any, None]] | None = None,
         leader_epoch: int = 0,
     ) -> None:
         self._engine = engine
-        self._create = make or self._create_here
+        self._create = create or self._create_here
         self._config = config
         self.cache: Final = MetadataCache(engine, leader_epoch=leader_epoch)
         self._ids = TopicIds(engine)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
-        """Answer a request; topics that are named for the first time are made, if so set.
+        """Answer a request; create the named topics that do not exist, if so configured.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
         """
-        # Not before: the response has the topics of that moment, and one large answer is enough.
+        # The response shows the topics of the moment when it can be sent; and one connection never
+        # has two large responses in memory.
         await slot.turn()
         layout = topic_layout(header.version)
         if len(frame) <= _LARGE_REQUEST_BYTES:
@@ -82,7 +81,7 @@ class MetadataApi:
                 topics = await self._named(header, layout, frame)
         if topics is None:
             topics = await self.cache.everything(layout)
-        if len(topics) > _LARGE_ANSWER_BYTES:
+        if len(topics) > _LARGE_RESPONSE_BYTES:
             slot.count(len(topics))
         slot.fill(
             write_head(
@@ -97,59 +96,58 @@ class MetadataApi:
         )
 
     async def _named(self, header: RequestHeader, layout: int, frame: bytearray) -> bytes | None:
-        """The array of the topics that are asked for by name or id; None for all there are."""
+        """Return the encoded array of the requested topics; None if all topics are requested."""
         request = await _read(header, frame)
         if request.topics is None:
             return None
-        # Each once, however often it is named.
-        asked_for = dict.fromkeys(request.topics)
-        parts = [write_array(len(asked_for), flexible=layout >= FLEXIBLE_FROM)]
+        requested = dict.fromkeys(request.topics)  # each once, however often it is named
+        parts = [write_array(len(requested), flexible=layout >= FLEXIBLE_FROM)]
         unknown: list[TopicPartition] = []
-        for number, asked in enumerate(asked_for, 1):
+        for number, topic in enumerate(requested, 1):
             if request.create and self._config.auto_create:
-                await self._make(asked.name)
-            if asked.name is not None and not self._knows(asked.name):
-                unknown.append(TopicPartition(asked.name, 0))
+                await self._create_if_absent(topic.name)
+            if topic.name is not None and not self._knows(topic.name):
+                unknown.append(TopicPartition(topic.name, 0))
             if number % _TOPICS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # others want to be served, too
-        missing = {place.topic for place in await self._engine.missing(unknown)}
-        for number, asked in enumerate(asked_for, 1):
-            parts.append(self._one(header.version, layout, asked, missing))
+                await asyncio.sleep(0)
+        missing = {each.topic for each in await self._engine.missing(unknown)}
+        for number, topic in enumerate(requested, 1):
+            parts.append(self._topic(header.version, layout, topic, missing))
             if number % _TOPICS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # others want to be served, too
+                await asyncio.sleep(0)
         return b"".join(parts)
 
     def _knows(self, name: str) -> bool:
         return name in self._engine.topics or name in self._engine.awaited
 
-    def _one(self, version: int, layout: int, asked: RequestedTopic, missing: Set[str]) -> bytes:
-        name, topic_id = asked
+    def _topic(
+        self, version: int, layout: int, requested: RequestedTopic, missing: Set[str]
+    ) -> bytes:
+        name, topic_id = requested
         if name is not None:
-            asked = RequestedTopic(name, NO_ID)
+            requested = RequestedTopic(name, NO_ID)
             found = self._engine.topics.get(name) or self._engine.awaited.get(name)
             code = _UNKNOWN if name in missing else _NOT_YET
             if illegal_name(name):
                 code = _ILLEGAL
         elif topic_id == NO_ID or version < BY_ID_FROM:
             found, code = None, _INVALID
-            asked = RequestedTopic("", topic_id)
+            requested = RequestedTopic("", topic_id)
         else:
             found, code = self._ids.find(topic_id.hex()), _UNKNOWN_ID
         if found is not None:
             return self.cache.topic(layout, found)
-        return write_no_topic(layout, asked, code.value)
+        return write_no_topic(layout, requested, code.value)
 
-    async def _make(self, name: str | None) -> None:
-        """Make a topic that is asked for by a legal name, and not there."""
-        if name is None or name in self._engine.topics or illegal_name(name):
-            return
-        await self._create(name)
+    async def _create_if_absent(self, name: str | None) -> None:
+        if name is not None and name not in self._engine.topics and not illegal_name(name):
+            await self._create(name)
 
     async def _create_here(self, name: str) -> None:
         try:
             await self._engine.create_topic(Topic.new(name, self._config.default_partitions))
         except TopicExistsError:
-            pass  # another client made it at the same time
+            pass  # another client created it at the same time
         except (OSError, TooManyPartitionsError) as error:
             LINES.write(_log, "error", "topic not created", kind_of(error), topic=name,
                         error=str(error))  # fmt: skip
@@ -168,8 +166,8 @@ async def _read(header: RequestHeader, frame: bytearray) -> MetadataRequest:
 
 
 _UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
-#: Whether there is such a topic is not known yet: clients ask again, and give up nothing.
-#: (librdkafka ignores an answer with this error and without partitions.)
+#: It is not known yet whether the topic exists: clients ask again and drop nothing. (librdkafka
+#: ignores a response with this error and without partitions.)
 _NOT_YET: Final = ErrorCode.leader_not_available
 _ILLEGAL: Final = ErrorCode.invalid_topic_exception
 _INVALID: Final = ErrorCode.invalid_request

@@ -1,8 +1,8 @@
-"""What Metadata says of the topics, kept in encoded form.
+"""Caches the encoded topics of Metadata responses, for each layout of a topic's bytes.
 
-Every client asks for it when it starts, some ask for all topics every few minutes, and all of them
-at once after a restart. A topic is encoded once for each way to write it, and the answer for all
-topics once for each state of the cluster; every client gets the same bytes.
+Every client requests Metadata when it starts, some request all topics every few minutes, and all
+clients do so at once after a restart. So a topic is encoded once for each layout, and the array of
+all topics once for each version of the topics; every client gets the same bytes.
 """
 
 import asyncio
@@ -14,60 +14,59 @@ from pidlease.kafka.codec.metadata import FLEXIBLE_FROM, PartitionRows, write_to
 from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics.topic_store import Topic
 
-#: What all of it may take together, in bytes; what is used least goes first.
+#: The bound of the cache; beyond it, the least recently used layout is dropped first.
 CACHE_BYTES_MAX: Final = 32 << 20
-#: What an entry takes beyond its bytes.
+#: The overhead of an entry.
 _ENTRY_BYTES: Final = 200
-#: Topics that are put together before others get their turn.
+#: Topics that are encoded before other tasks run.
 _TOPICS_AT_ONCE: Final = 500
-#: So many entries may be of topics that are gone.
+#: Entries of deleted topics that may stay, beside as many as there are topics.
 _STALE_MAX: Final = 100
 
 
 class TopicsView(Protocol):
-    """What is asked of the engine."""
+    """The engine's topics."""
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """The topics there are, by name. A topic that changes is another object."""
+        """Topics by name. A changed topic is another object."""
 
     @property
     def awaited(self) -> Mapping[str, Topic]:
-        """Topics that there are and that cannot be read yet: none of their partitions is led."""
+        """Topics that exist but cannot be read yet: they are listed without leaders."""
 
     @property
     def topics_version(self) -> int:
-        """Goes up with every change of topics or partitions, also of those that are awaited."""
+        """Increases with every change of topics or partitions, awaited ones included."""
 
 
-class _Everything(NamedTuple):
-    """All topics as one array, and the version of the cluster that it describes."""
+class _AllTopics(NamedTuple):
+    """The encoded array of all topics, and the version of the topics in it."""
 
     topics_version: int
     data: bytes
 
 
 class _Layout:
-    """What is kept for one way to write a topic."""
+    """The cached bytes of one layout."""
 
     def __init__(self) -> None:
         self.topics: dict[str, tuple[Topic, bytes]] = {}
-        self.everything: _Everything | None = None
+        self.all_topics: _AllTopics | None = None
         self.topics_size = 0
 
     @property
     def size(self) -> int:
         """In bytes."""
-        return self.topics_size + (len(self.everything.data) if self.everything else 0)
+        return self.topics_size + (len(self.all_topics.data) if self.all_topics else 0)
 
 
 class MetadataCache:
-    """Keeps the rows of Metadata responses in encoded form.
+    """Encodes topics for Metadata responses, and keeps their bytes.
 
     Parameters:
-        view: where the topics are.
-        bytes_max: what all that is kept may take.
-        leader_epoch: of all partitions; -1: not said.
+        bytes_max: the bound of the cache.
+        leader_epoch: of all partitions; -1: unknown.
     """
 
     def __init__(
@@ -79,21 +78,21 @@ class MetadataCache:
         self._rows = PartitionRows(leader_epoch)
         self._rows_without_leader = PartitionRows(leader_epoch, led=False)
         self._building = asyncio.Lock()
-        #: How often a topic, and how often the array of all of them, was encoded.
+        #: How often a topic, and the array of all topics, was encoded.
         self.topics_encoded = 0
         self.arrays_encoded = 0
 
     @property
     def size(self) -> int:
-        """What is kept, in bytes."""
+        """The cached bytes."""
         return sum(layout.size for layout in self._layouts.values())
 
     def topic(self, number: int, topic: Topic) -> bytes:
-        """A topic, encoded.
+        """Return a topic's encoding.
 
         Parameters:
-            number: the layout (see `metadata_wire.topic_layout`).
-            topic: as it is now, known or awaited.
+            number: the layout, from `topic_layout`.
+            topic: one of the engine's present topics.
         """
         if topic.name in self._view.awaited:
             return self._awaited(number, topic)
@@ -102,26 +101,26 @@ class MetadataCache:
         return data
 
     async def everything(self, number: int) -> bytes:
-        """The array of all topics, encoded, as of now or later.
+        """Return the encoded array of all topics, as of the call or later.
 
         Parameters:
             number: the layout.
         """
         wanted = self._view.topics_version
-        kept = self._layout(number).everything
+        kept = self._layout(number).all_topics
         if kept is not None and kept.topics_version == wanted:
             return kept.data
         async with self._building:
             layout = self._layout(number)
-            # Another request may have made it meanwhile; of a later state is as good.
-            kept = layout.everything
+            # Another request may have built it meanwhile, from these or later topics.
+            kept = layout.all_topics
             if kept is None or kept.topics_version < wanted:
                 kept = await self._build(layout, number)
-                layout.everything = kept
+                layout.all_topics = kept
                 self._keep_small()
         return kept.data
 
-    async def _build(self, layout: _Layout, number: int) -> _Everything:
+    async def _build(self, layout: _Layout, number: int) -> _AllTopics:
         version = self._view.topics_version
         topics, awaited = list(self._view.topics.values()), list(self._view.awaited.values())
         count = len(topics) + len(awaited)
@@ -130,9 +129,9 @@ class MetadataCache:
         for first in range(0, len(topics), _TOPICS_AT_ONCE):
             some = topics[first : first + _TOPICS_AT_ONCE]
             parts += [self._topic(layout, number, topic) for topic in some]
-            await asyncio.sleep(0)  # others want to be served, too
+            await asyncio.sleep(0)
         self.arrays_encoded += 1
-        return _Everything(version, b"".join(parts))
+        return _AllTopics(version, b"".join(parts))
 
     def _topic(self, layout: _Layout, number: int, topic: Topic) -> bytes:
         name = topic.name
@@ -149,7 +148,7 @@ class MetadataCache:
         return data
 
     def _awaited(self, number: int, topic: Topic) -> bytes:
-        """A topic that cannot be read yet, which soon will be: it is not kept."""
+        """Encode a topic that cannot be read yet. It soon will be, so it is not cached."""
         rows = self._rows_without_leader.of(number, topic.partitions)
         return write_topic(number, topic.name, topic.topic_id, rows, topic.partitions)
 
@@ -163,9 +162,9 @@ class MetadataCache:
         return layout
 
     def _keep_small(self) -> None:
-        """Let go of topics that are gone, and of what was used least when it is too much."""
+        """Drop deleted topics, and the least recently used layouts if the cache is too large."""
         if not self._layouts:
-            return  # another request dropped all of it while this entry was being made
+            return  # another request has dropped all layouts while this one encoded
         newest = next(reversed(self._layouts.values()))
         if len(newest.topics) > 2 * len(self._view.topics) + _STALE_MAX:
             self._sweep(newest)
@@ -182,11 +181,7 @@ class MetadataCache:
 
 
 class TopicIds:
-    """Finds topics by their ids.
-
-    Parameters:
-        view: where the topics are.
-    """
+    """Finds topics by their ids."""
 
     def __init__(self, view: TopicsView) -> None:
         self._view = view
@@ -194,7 +189,7 @@ class TopicIds:
         self._names: dict[str, str] = {}
 
     def find(self, topic_id: str) -> Topic | None:
-        """The topic that has this id (hex); None where there is none."""
+        """Return the topic with this id, in hex."""
         if self._version != self._view.topics_version:
             self._version = self._view.topics_version
             known = {**self._view.awaited, **self._view.topics}

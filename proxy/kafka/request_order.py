@@ -1,7 +1,7 @@
-"""Requests that take effect in the order in which a connection brings them.
+"""The types of handlers that keep the order of a connection's requests.
 
-Kafka's broker works on one request of a connection at a time. What is answered at once, or begins
-at once and is only waited for, keeps that order, too.
+Kafka's broker handles one request of a connection at a time. A handler here has the same effect: it
+makes the request's change before it returns, and only the response may come later.
 """
 
 from collections.abc import Callable, Coroutine
@@ -10,8 +10,6 @@ from typing import Any
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.client_connection import Slot
 
-#: An answer, or one that is still to come (None: it fills its slot itself); what the request
-#: changes has begun.
+#: A response, or a coroutine that returns it (None: it has filled the slot itself).
 Answered = bytes | Coroutine[Any, Any, bytes | None]
-#: Takes header, frame, and the place of the answer.
 Ordered = Callable[[RequestHeader, bytearray, Slot], Answered]

@@ -42,8 +42,7 @@ from pidlease.kafka.api import (
 
 Versions = Mapping[int, tuple[int, int]]
 
-#: Served on the embedded log. Low versions are kept: some clients ignore the lowest that is
-#: advertised.
+#: Served on the embedded log. Low versions stay, since some clients ignore the advertised lowest.
 SERVED_VERSIONS: Final[Versions] = {
     API_PRODUCE: (3, 12),
     API_FETCH: (4, 11),
@@ -73,11 +72,11 @@ SERVED_VERSIONS: Final[Versions] = {
     API_DESCRIBE_PRODUCERS: (0, 0),
 }
 
-#: Answered by the proxy itself in front of Kafka, whatever Kafka serves.
+#: With Kafka as the log: served by the proxy itself, whatever versions Kafka serves.
 _OWN: Final = (API_METADATA, API_FIND_COORDINATOR, API_API_VERSIONS, API_DESCRIBE_CLUSTER)
 
-#: Forwarded in front of Kafka, as far as Kafka serves them. No response of these versions names a
-#: broker's address: Produce from 10 and Fetch from 16 on do.
+#: With Kafka as the log: forwarded, as far as Kafka serves them. No response of these versions has
+#: a broker's address, as Produce from version 10 and Fetch from version 16 on do.
 _FORWARDED: Final[Versions] = {
     **{key: versions for key, versions in SERVED_VERSIONS.items() if key not in _OWN},
     API_PRODUCE: (3, 9),
@@ -94,12 +93,12 @@ _FORWARDED: Final[Versions] = {
 
 
 def forwarded_versions(of_kafka: Versions) -> dict[int, tuple[int, int]]:
-    """The versions served in front of a Kafka that serves `of_kafka`."""
+    """Return the versions served when Kafka, which serves `of_kafka`, is the log."""
     found = {key: SERVED_VERSIONS[key] for key in _OWN}
     for key, (lowest, highest) in _FORWARDED.items():
         if key not in of_kafka:
             continue
-        own = key == API_PRODUCE  # the proxy writes these requests anew
+        own = key == API_PRODUCE  # the proxy encodes its own requests to Kafka
         low = lowest if own else max(lowest, of_kafka[key][0])
         high = highest if own else min(highest, of_kafka[key][1])
         if low <= high:
@@ -108,10 +107,10 @@ def forwarded_versions(of_kafka: Versions) -> dict[int, tuple[int, int]]:
 
 
 def advertised(versions: Versions) -> dict[int, tuple[int, int]]:
-    """The versions that ApiVersions returns for those that are served.
+    """Return the versions that ApiVersions lists for the served ones.
 
-    librdkafka compresses only for brokers that have Produce from version 0 on (KAFKA-18659).
-    Kafka 4 therefore advertises version 0 without serving it, and so does pidlease.
+    librdkafka compresses only for brokers that list Produce from version 0 on (KAFKA-18659), so
+    pidlease, like Kafka 4, lists version 0 without serving it.
     """
     return {**versions, API_PRODUCE: (0, versions[API_PRODUCE][1])}
 

@@ -268,7 +268,7 @@ async def test_what_is_wrong_with_new_partitions(tmp_path: Path) -> None:
             ((code, reason),) = await _grow(client, **more_partitions(topic))
             assert (code, "2 partitions" in reason) == (_PARTITIONS, True), reason
         ((code, reason),) = await _grow(client, **more_partitions(("t", 2**31 - 1)))
-        assert (code, "4 partitions more" in reason) == (_PARTITIONS, True)
+        assert (code, "4 more partitions" in reason) == (_PARTITIONS, True)
         ((code, _),) = await _grow(client, **more_partitions(("absent", 5)))
         assert code == _UNKNOWN
         assert [code for code, _ in await _grow(client, **more_partitions(("t", 3), ("t", 4)))] == [

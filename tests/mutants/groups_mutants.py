@@ -194,10 +194,8 @@ GROUPS: Final = (
     Mutant(
         "a member that asked twice is answered once",
         _GROUP,
-        "        if before is not None:\n"
-        "            # It asked again, on another connection, and is answered there.\n",
-        "        if before == '':\n"
-        "            # It asked again, on another connection, and is answered there.\n",
+        "        if before is not None:\n            # The member has sent JoinGroup again",
+        "        if before == '':\n            # The member has sent JoinGroup again",
         (_STATES, _MACHINE, _WIRE),
     ),
     Mutant(

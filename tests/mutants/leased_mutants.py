@@ -109,8 +109,8 @@ LEASED: Final = (
     Mutant(
         "an error does not end a monotonic session",
         _DOOR,
-        "lambda pid: session.ended.add((pid, place))",
-        "lambda pid: None",
+        "lambda _: session.ended.add(sender)",
+        "lambda _: None",
         (IDENTIFIED, WIRE_GOLDEN),
     ),
     Mutant(
@@ -200,7 +200,7 @@ LEASED: Final = (
     Mutant(
         "what the door refuses does not end a monotonic session",
         _DOOR,
-        "            self._session(connection).ended.add((_ANYBODY, place))\n",
+        "            self._session(connection).ended.add((_ANY_PID, partition))\n",
         "            pass\n",
         (IDENTIFIED,),
     ),

@@ -1,1 +1,1 @@
-"""The APIs for whoever runs the server: topics, their settings and records, producers."""
+"""The admin APIs: topics, their settings and records, producers."""

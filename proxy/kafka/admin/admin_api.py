@@ -28,22 +28,20 @@ from proxy.kafka.admin.response_rows import Rows
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.listener_config import KafkaListenerConfig
 
-#: Requests that are taken apart at once, of those that read and of those that change: taken apart
-#: they are some ten times as large as they came. The others wait as they came.
+#: Requests that are decoded at once, of those that read and of those that change: decoded, they are
+#: some ten times as large. Others wait as bytes.
 _REQUESTS_AT_ONCE: Final = 4
-#: The most partitions with a deletion of records running, over all requests.
+#: Deletions of a partition's records that run at once, over all requests.
 _DELETIONS_AT_ONCE: Final = 8
 
 _Answering = Callable[[Any, Rows], Awaitable[None]]
 
 
 class AdminApi:
-    """Answers the admin requests (see `requests`).
+    """Handles the admin requests.
 
     Parameters:
-        engine: what they are about.
-        config: of the listener.
-        check_settings: raises ValueError for topic settings that are invalid.
+        check_settings: raises ValueError for invalid topic settings.
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class AdminApi:
         check_settings: Callable[[dict[str, str]], None],
     ) -> None:
         of_topics = topic_settings(config)
-        changes = AdminChanges(1)  # as the engine does them
+        changes = AdminChanges(1)  # the engine changes topics one after the other
         creating = CreatingApi(engine, config.cluster, of_topics, check_settings, changes)
         deleting = DeletingApi(engine, changes, AdminChanges(_DELETIONS_AT_ONCE))
         altering = AlteringApi(engine, of_topics, check_settings, changes)
@@ -72,16 +70,16 @@ class AdminApi:
             API_DESCRIBE_CONFIGS: describing.describe,
             API_DESCRIBE_PRODUCERS: DescribeProducersApi(engine).describe,
         }
-        #: The APIs that are answered here.
+        #: The keys of the handled APIs.
         self.requests: Final = frozenset((*self._changes, *self._reads))
 
     async def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
         """Answer a request.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
         """
-        # As Kafka does: when the requests before it on this connection are done.
+        # After the earlier requests of this connection, as in Kafka.
         await slot.turn()
         changes = header.api_key in self._changes
         async with self._changing if changes else self._reading:

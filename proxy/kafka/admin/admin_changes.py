@@ -1,4 +1,4 @@
-"""Changes that run to their end, even if the client is gone."""
+"""Runs changes to their end, even if the client disconnects."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-#: How long a request may take that does not say, and at most, in seconds.
+#: The timeout of a request that sets none, and the longest timeout.
 _SECONDS_DEFAULT: Final = 30.0
 _SECONDS_MAX: Final = 300.0
 
@@ -16,10 +16,10 @@ _log = structlog.get_logger(__name__)
 
 
 def deadline_of(timeout: timedelta | None = None) -> float:
-    """When a request is to be answered, by the loop's clock.
+    """Return the time of a request's timeout, by the loop's clock.
 
     Parameters:
-        timeout: what the request says; 0 and less count as if it said nothing.
+        timeout: the request's; the default applies if it is 0 or less.
     """
     seconds = timeout.total_seconds() if timeout is not None else 0.0
     seconds = min(seconds, _SECONDS_MAX) if seconds > 0 else _SECONDS_DEFAULT
@@ -27,37 +27,37 @@ def deadline_of(timeout: timedelta | None = None) -> float:
 
 
 class AdminChanges:
-    """Bounds the changes that run at once; a change goes on when its client is gone.
-
-    Parameters:
-        at_once: how many.
-    """
+    """Runs at most `at_once` changes at a time; they go on when their client disconnects."""
 
     def __init__(self, at_once: int) -> None:
         self._free = asyncio.Semaphore(at_once)
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(
-        self, work: Callable[[], Coroutine[Any, Any, _Result]], deadline: float
+        self,
+        work: Callable[[], Coroutine[Any, Any, _Result]],
+        deadline: float,
+        timed_out: _Result,
     ) -> _Result:
-        """Do a piece of work, and wait for it.
+        """Run a change, and return its result.
 
         Parameters:
-            work: makes it.
-            deadline: until when to wait, by the loop's clock.
-
-        Raises:
-            TimeoutError: it is not begun, or not done yet; in this case it goes on.
+            work: makes the change.
+            deadline: how long to wait, by the loop's clock.
+            timed_out: returned at the deadline. The change goes on if it was begun.
         """
         loop = asyncio.get_running_loop()
         if loop.time() >= deadline:
-            raise TimeoutError
-        async with asyncio.timeout_at(deadline):
-            await self._free.acquire()
-            task = loop.create_task(self._do(work))
-            self._running.add(task)
-            task.add_done_callback(self._done)
-            return await asyncio.shield(task)
+            return timed_out
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._free.acquire()
+                task = loop.create_task(self._do(work))
+                self._running.add(task)
+                task.add_done_callback(self._done)
+                return await asyncio.shield(task)
+        except TimeoutError:
+            return timed_out
 
     async def _do(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         try:

@@ -1,8 +1,7 @@
-"""IncrementalAlterConfigs (44, KIP-339), and AlterConfigs (33), which replaces them all.
+"""IncrementalAlterConfigs (44, KIP-339), and AlterConfigs (33), which replaces all settings.
 
-Errors are those of Kafka (ConfigAdminManager,
-ConfigurationControlManager). Resource BROKER without a name is what holds for all brokers
-(KIP-226): here, what is set for all topics while the server runs.
+The errors are those of Kafka (ConfigAdminManager, ConfigurationControlManager). Resource BROKER
+without a name means all brokers (KIP-226): here, the values set for all topics at run time.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ from proxy.kafka.admin.response_rows import Rows
 
 @enum.unique
 class Operation(enum.IntEnum):
-    """What to do with a setting (org.apache.kafka.clients.admin.AlterConfigOp.OpType)."""
+    """Operations on a setting (org.apache.kafka.clients.admin.AlterConfigOp.OpType)."""
 
     SET = 0
     DELETE = 1
@@ -49,12 +48,12 @@ class Operation(enum.IntEnum):
 
 
 class _Current(NamedTuple):
-    """What new settings are made of.
+    """The input of a change of settings, beside the resource's own values.
 
     Attributes:
-        resource: what the request says.
-        settings: those that there are, by name.
-        shared: the values in the place of those that the resource does not have of its own.
+        resource: the request's.
+        settings: all settings of such a resource, by name.
+        shared: the values set for all topics, which apply where the resource has no own value.
     """
 
     resource: Any
@@ -62,7 +61,7 @@ class _Current(NamedTuple):
     shared: Mapping[str, str]
 
 
-#: Makes new settings of the old ones.
+#: Makes a resource's new own values from its old ones.
 _Change = Callable[[_Current, dict[str, str]], dict[str, str]]
 
 
@@ -70,10 +69,8 @@ class AlteringApi:
     """Changes the settings of topics.
 
     Parameters:
-        engine: where they are.
-        settings: what a topic has, by name.
-        check_settings: raises ValueError for topic settings that are invalid.
-        works: where changes are done.
+        settings: the settings of a topic, by name.
+        check_settings: raises ValueError for invalid topic settings.
     """
 
     def __init__(
@@ -81,20 +78,20 @@ class AlteringApi:
         engine: Engine,
         settings: Mapping[str, Setting],
         check_settings: Callable[[dict[str, str]], None],
-        works: AdminChanges,
+        changes: AdminChanges,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._shared_settings = shared_settings()
         self._check_settings = check_settings
-        self._works = works
+        self._changes = changes
 
     async def alter_some(self, request: Any, rows: Rows) -> None:
-        """Answer IncrementalAlterConfigs: what is not named stays as it is."""
+        """Answer IncrementalAlterConfigs: settings that are not named keep their values."""
         await self._answer(request, rows, _some_changed)
 
     async def alter_all(self, request: Any, rows: Rows) -> None:
-        """Answer AlterConfigs: what is not named is no longer set."""
+        """Answer AlterConfigs: settings that are not named are unset."""
         await self._answer(request, rows, _all_replaced)
 
     async def _answer(self, request: Any, rows: Rows, change: _Change) -> None:
@@ -104,16 +101,13 @@ class AlteringApi:
         )
         turns = TimeSlices()
         for resource in request.resources:
-            verdict = await _wrong(resource, turns)
+            verdict = await _check(resource, turns)
             if times[resource.resource_type, resource.resource_name] > 1:
                 verdict = Verdict(ErrorCode.invalid_request, "the resource is named twice")
             if verdict is DONE:
                 alter = self._alter_topic if resource.resource_type == TOPIC else self._alter_shared
                 work = partial(alter, resource, change, validate_only=request.validate_only)
-                try:
-                    verdict = await self._works.run(work, deadline)
-                except TimeoutError:
-                    verdict = TIMED_OUT
+                verdict = await self._changes.run(work, deadline, TIMED_OUT)
             await rows.add(
                 "AlterConfigsResourceResponse",
                 error_code=verdict.code,
@@ -165,7 +159,7 @@ class AlteringApi:
             else:
                 await self._engine.change_all_topics(changed)
         except (_InvalidRequestError, UnfitSettingError, ValueError) as error:
-            # Not INVALID_CONFIG, as for topics (KAFKA-13609).
+            # Unlike for topics, not INVALID_CONFIG (KAFKA-13609).
             return Verdict(ErrorCode.invalid_request, str(error))
         except OSError as error:
             return not_stored(error)
@@ -196,15 +190,15 @@ def _some_changed(current: _Current, own: dict[str, str]) -> dict[str, str]:
 
 
 def _list_changed(setting: Setting, before: str, operation: Operation, value: str) -> str:
-    """A list with more in it, or less.
+    """Add names to a list, or remove some.
 
-    Where a topic has none of its own, of the one that holds for it: Kafka takes the one that
-    is unset (ConfigurationControlManager.getParts), and so would allow what all topics are
-    not to take.
+    `before` is the topic's own value, or else the one in effect for it. Kafka then starts from an
+    empty or default list (ConfigurationControlManager.getParts); that could allow a topic what is
+    forbidden for all topics.
     """
     if setting.kind is not Kind.LIST or not setting.writable:
         raise UnfitSettingError(
-            f"{operation.name} to {setting.name}: it is not a list that can be changed"
+            f"{operation.name} to {setting.name}: it is not a list that a topic can change"
         )
     names = before.split(",")
     given = [name.strip() for name in value.split(",")]
@@ -219,15 +213,15 @@ def _all_replaced(current: _Current, own: dict[str, str]) -> dict[str, str]:
     return own_settings(given, current.settings)
 
 
-# ---------------------------------------------------------------------- what may be wrong
+# ---------------------------------------------------------------------- errors
 
 
 class _InvalidRequestError(Exception):
-    """Something that no request can ask for."""
+    """An unknown operation."""
 
 
-async def _wrong(resource: Any, turns: TimeSlices) -> Verdict:
-    """What is wrong with a resource, whatever its settings are now."""
+async def _check(resource: Any, turns: TimeSlices) -> Verdict:
+    """Check a request's resource, whatever its present settings are."""
     kind, name = resource.resource_type, resource.resource_name
     if kind == BROKER and name:
         return _ONE_BROKER if name == str(NODE_ID) else unknown_broker(name)
@@ -247,7 +241,7 @@ async def _wrong(resource: Any, turns: TimeSlices) -> Verdict:
 
 
 def _at_start_only(name: str, settings: Mapping[str, Setting]) -> Verdict:
-    """The setting cannot be set for all topics while the server runs."""
+    """Return the error for a setting that cannot be set for all topics while the server runs."""
     text = f"{name[:100]} cannot be changed while the server runs; {', '.join(settings)} can"
     return Verdict(ErrorCode.invalid_request, f"{text}; the rest {_AT_START}")
 
@@ -255,6 +249,6 @@ def _at_start_only(name: str, settings: Mapping[str, Setting]) -> Verdict:
 _AT_START: Final = "is given at its start (pidlease serve --help)"
 _ONE_BROKER: Final = Verdict(
     ErrorCode.invalid_request,
-    f"what can be changed while the server runs is set for all brokers, that is without a name"
+    f"settings that can be changed while the server runs are set for all brokers, without a name"
     f" (--entity-default); the rest {_AT_START}",
 )

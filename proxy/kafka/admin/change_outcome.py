@@ -1,4 +1,4 @@
-"""What became of one thing that a request asked for, in Kafka's words."""
+"""The outcome of one item of an admin request, as an error code and a message."""
 
 from typing import Final, NamedTuple
 
@@ -12,7 +12,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Verdict(NamedTuple):
-    """A code with a reason; without arguments: it is done."""
+    """An error code with its message; by default, success."""
 
     code: ErrorCode = ErrorCode.none
     message: str | None = None
@@ -20,11 +20,11 @@ class Verdict(NamedTuple):
 
 DONE: Final = Verdict()
 TIMED_OUT: Final = Verdict(
-    ErrorCode.request_timed_out, "the request's time is up; what was begun goes on"
+    ErrorCode.request_timed_out, "the request's time is up; a change that was begun goes on"
 )
 
 
 def not_stored(error: Exception) -> Verdict:
-    """A change that could not be made durable. The log has the whole error."""
+    """Return the outcome of a change that could not be stored, and log the whole error."""
     LINES.write(_log, "error", "a change of topics is not stored", kind_of(error), error=str(error))
     return Verdict(ErrorCode.kafka_storage_error, reason_for_clients(error))

@@ -1,7 +1,7 @@
-"""The settings of topics and of the server by Kafka's names: what they are, and their sources.
+"""The settings of topics and of the server, by Kafka's names, with their values and sources.
 
-Kafka's names stand for the same things here. Those that tools like to send, and that have only one
-value here, are described as read-only, and may be set to that value.
+A name means the same as in Kafka. Settings that tools often send and that have only one value here
+are read-only, and may be set to that value.
 """
 
 import enum
@@ -46,13 +46,12 @@ class Setting(NamedTuple):
     """A setting of a topic or of the server.
 
     Attributes:
-        name: Kafka's, or one of our own.
-        kind: the type of its value.
-        value: what the server is set to.
-        default: what it is where it is unset.
-        text: what it does.
-        server_name: what it is called as a setting of the server.
-        writable: whether a topic may have another value.
+        name: Kafka's, or pidlease's own.
+        value: the server's.
+        default: the value if the server does not set it.
+        text: the documentation that DescribeConfigs returns.
+        server_name: the name of the server's setting, if it differs.
+        writable: whether a topic may have a value of its own.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One place where a value may be set; the first of a list counts."""
+    """A value of a setting, and the place where it is set."""
 
     name: str
     value: str
@@ -74,12 +73,11 @@ class Synonym:
 
 
 def synonyms(setting: Setting, own: str | None, shared: str | None) -> list[Synonym]:
-    """Where a setting's value comes from; the first counts, and hides those that follow.
+    """Return the values of a setting; the first is in effect, and hides those that follow.
 
     Parameters:
-        setting: the server's.
-        own: the topic's own value, if it has one.
-        shared: the value that is set for all topics, if one is.
+        own: the topic's own value.
+        shared: the value set for all topics.
     """
     found = []
     name = setting.server_name or setting.name
@@ -100,19 +98,16 @@ class UnfitSettingError(Exception):
 def own_settings(
     given: Sequence[tuple[str, str | None]], settings: Mapping[str, Setting]
 ) -> dict[str, str]:
-    """What a topic has of its own; read-only settings must have the value that they have anyway.
+    """Return the values that a topic stores, with numbers in their plainest form.
 
     Parameters:
-        given: names and values.
-        settings: of topics.
-
-    Returns:
-        What is to be stored: numbers in their plainest form.
+        given: names and values. Read-only settings must have their only value, and are left out.
+        settings: those of topics.
 
     Raises:
-        UnfitSettingError: a name is not known; a value is null, or another than the only one;
-            there are too many.
-        SettingError: a value is too long, or no number where there must be one.
+        UnfitSettingError: a name is unknown, a value is null or not the only one, or there are too
+            many settings.
+        SettingError: a value is too long, or not a number where one is needed.
     """
     if len(given) > _SETTINGS_MAX:
         raise UnfitSettingError(f"{len(given)} settings are too many; {_can_be_set(settings)}")
@@ -132,7 +127,7 @@ def own_settings(
 
 
 def unknown(name: str, settings: Mapping[str, Setting]) -> str:
-    """What is said of a name that is not known."""
+    """Return the message for a name that is not known."""
     return f"{_short(name)} is not known here; {_can_be_set(settings)}"
 
 
@@ -145,20 +140,20 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-#: How much of a name, or a value, is returned: messages are short strings in old versions.
+#: Characters of a name or a value in a message: messages are short strings in old versions.
 _SHOWN: Final = 100
-#: The most settings of one topic: there are fewer.
+#: The most settings in a request for one topic; there are fewer settings.
 _SETTINGS_MAX: Final = 1000
 
 
 def topic_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
-    """What a topic has, by name, with the server's values."""
+    """Return the settings of topics, by name, with the server's values."""
     usual, unset = LogConfig(), KafkaListenerConfig(config.cluster)
     log = config.log
     found = (
         Setting(
             "segment.bytes", Kind.INT, str(log.segment_bytes), str(usual.segment_bytes),
-            "The size of a segment; records are removed a segment at a time.",
+            "The size of a segment, in bytes; retention removes whole segments.",
             "log.segment.bytes", writable=True,
         ),
         Setting(
@@ -168,12 +163,12 @@ def topic_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
         ),
         Setting(
             "retention.bytes", Kind.LONG, str(log.retention_bytes), str(usual.retention_bytes),
-            "The oldest segments are removed while a partition is larger; -1: whatever its size.",
+            "The oldest segments are removed while a partition has more bytes; -1: no limit.",
             "log.retention.bytes", writable=True,
         ),
         Setting(
             "pidlease.fsync", Kind.STRING, log.fsync.value, usual.fsync.value,
-            "What an answer waits for: batch (the disk), interval or never (the system).",
+            "When appends are fsynced: batch (before the response), interval, or never.",
             writable=True,
         ),
         *_policies(),
@@ -188,7 +183,7 @@ def topic_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
 
 
 def shared_settings() -> dict[str, Setting]:
-    """What can be set for all topics while the server runs, by name."""
+    """Return the settings that can be set for all topics while the server runs, by name."""
     return {each.name: each for each in _policies()}
 
 
@@ -196,15 +191,15 @@ def _policies() -> tuple[Setting, ...]:
     texts = (
         (
             DEDUPLICATION, Kind.STRING,
-            "Whether batches are judged: on, or off (all are appended, repeated or not).",
+            "on: duplicates and sequence gaps are detected; off: all valid batches are appended.",
         ),
         (
             POLICIES, Kind.LIST,
-            "Policies of the producers that may write; none: producers that are not idempotent.",
+            "Policies of the producers that may write; none means producers without idempotence.",
         ),
         (
             INITIAL, Kind.STRING,
-            "Where a producer begins of which nothing is known: as its policy says, or at zero.",
+            "The first sequence number of a producer without state: as its policy says, or zero.",
         ),
     )  # fmt: skip
     return tuple(
@@ -217,7 +212,7 @@ def _only_values() -> tuple[Setting, ...]:
     return (
         Setting(
             "cleanup.policy", Kind.LIST, "delete", "delete",
-            "Old records are removed; topics are not compacted.", "log.cleanup.policy",
+            "Retention removes old records; topics are not compacted.", "log.cleanup.policy",
         ),
         Setting(
             "compression.type", Kind.STRING, "producer", "producer",
@@ -234,7 +229,7 @@ def _only_values() -> tuple[Setting, ...]:
 
 
 def server_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
-    """What the server is set to, by Kafka's names for it."""
+    """Return the server's settings, by Kafka's names."""
     cluster = config.cluster
     unset = KafkaListenerConfig(ClusterConfig(cluster.cluster_id, cluster.host, cluster.port))
     of_topics = [
@@ -250,25 +245,25 @@ def server_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
         ),
         (
             "auto.create.topics.enable", Kind.BOOLEAN, _boolean(cluster.auto_create),
-            _boolean(unset.cluster.auto_create), "Whether topics are made on first use.",
+            _boolean(unset.cluster.auto_create), "Whether topics are created on first use.",
         ),
         (
             "num.partitions", Kind.INT, str(cluster.default_partitions),
-            str(unset.cluster.default_partitions), "Partitions of a topic that does not say.",
+            str(unset.cluster.default_partitions), "Partitions of a topic created without them.",
         ),
         ("default.replication.factor", Kind.INT, "1", "1", "There is one broker."),
         ("delete.topic.enable", Kind.BOOLEAN, "true", "true", "Topics can be deleted."),
         (
             "socket.request.max.bytes", Kind.INT, str(config.request_bytes_max),
-            str(unset.request_bytes_max), "The largest request.",
+            str(unset.request_bytes_max), "The largest request, in bytes.",
         ),
         (
             "fetch.max.bytes", Kind.INT, str(config.fetch_bytes_max), str(unset.fetch_bytes_max),
-            "The most that one answer to a Fetch holds, beyond its first batch.",
+            "The largest Fetch response, in bytes; its first batch may be larger.",
         ),
         (
             "max.connections", Kind.INT, str(config.connections_max), str(unset.connections_max),
-            "Clients at once.",
+            "The most concurrent connections.",
         ),
         (
             "connections.max.idle.ms", Kind.LONG, str(int(config.idle_seconds * 1000)),

@@ -1,7 +1,6 @@
 """CreateTopics (19) and CreatePartitions (37).
 
-Errors are those of Kafka's controller (ControllerApis,
-ReplicationControlManager).
+The errors are those of Kafka's controller (ControllerApis, ReplicationControlManager).
 """
 
 import uuid
@@ -29,14 +28,11 @@ from proxy.kafka.listener_config import ClusterConfig
 
 
 class CreatingApi:
-    """Makes topics, and more partitions of them.
+    """Creates topics, and adds partitions to them.
 
     Parameters:
-        engine: where they are.
-        config: how topics are made.
-        settings: what a topic has, by name.
-        check_settings: raises ValueError for topic settings that are invalid.
-        works: where changes are done.
+        settings: the settings of a topic, by name.
+        check_settings: raises ValueError for invalid topic settings.
     """
 
     def __init__(
@@ -45,13 +41,13 @@ class CreatingApi:
         config: ClusterConfig,
         settings: Mapping[str, Setting],
         check_settings: Callable[[dict[str, str]], None],
-        works: AdminChanges,
+        changes: AdminChanges,
     ) -> None:
         self._engine = engine
         self._config = config
         self._settings = settings
         self._check_settings = check_settings
-        self._works = works
+        self._changes = changes
 
     # ------------------------------------------------------------------ CreateTopics
 
@@ -59,19 +55,17 @@ class CreatingApi:
         """Answer CreateTopics."""
         deadline = deadline_of(request.timeout)
         names = await counted(topic.name for topic in request.topics)
+        timed_out: tuple[Topic | None, Verdict] = None, TIMED_OUT
         for asked in request.topics:
-            made: Topic | None = None
+            created: Topic | None = None
             if names[asked.name] > 1:
                 verdict = Verdict(ErrorCode.invalid_request, "the topic is named twice")
             elif request.validate_only:
-                made, verdict = self._new_topic(asked)
+                created, verdict = self._new_topic(asked)
             else:
-                try:
-                    work = partial(self._create, asked)
-                    made, verdict = await self._works.run(work, deadline)
-                except TimeoutError:
-                    verdict = TIMED_OUT
-            await self._put_created(rows, asked, made, verdict, new=not request.validate_only)
+                work = partial(self._create, asked)
+                created, verdict = await self._changes.run(work, deadline, timed_out)
+            await self._add_row(rows, asked, created, verdict, new=not request.validate_only)
 
     async def _create(self, asked: Any) -> tuple[Topic | None, Verdict]:
         topic, verdict = self._new_topic(asked)
@@ -88,8 +82,8 @@ class CreatingApi:
         return topic, verdict
 
     def _new_topic(self, asked: Any) -> tuple[Topic | None, Verdict]:
-        """The topic as it would be made, if nothing is wrong with it."""
-        verdict = self._wrong(asked)
+        """Return the topic to create, or None and the error."""
+        verdict = self._check(asked)
         if verdict.code is not ErrorCode.none:
             return None, verdict
         try:
@@ -100,7 +94,7 @@ class CreatingApi:
             return None, Verdict(ErrorCode.invalid_config, str(error))
         return Topic.new(asked.name, self._partitions(asked), own), verdict
 
-    def _wrong(self, asked: Any) -> Verdict:
+    def _check(self, asked: Any) -> Verdict:
         reason = illegal_name(asked.name)
         if reason:
             return Verdict(ErrorCode.invalid_topic_exception, reason)
@@ -117,8 +111,7 @@ class CreatingApi:
         if partitions < 1:
             return Verdict(ErrorCode.invalid_partitions, f"{asked.num_partitions} partitions")
         if partitions > left:
-            reason = f"only {left} partitions more may be made"
-            return Verdict(ErrorCode.invalid_partitions, reason)
+            return _too_many(left)
         return DONE
 
     def _partitions(self, asked: Any) -> int:
@@ -128,23 +121,25 @@ class CreatingApi:
             return self._config.default_partitions
         return int(asked.num_partitions)
 
-    async def _put_created(
-        self, rows: Rows, asked: Any, made: Topic | None, verdict: Verdict, *, new: bool
+    async def _add_row(
+        self, rows: Rows, asked: Any, created: Topic | None, verdict: Verdict, *, new: bool
     ) -> None:
         await rows.add(
             "CreatableTopicResult",
             name=asked.name,
-            topic_id=uuid.UUID(made.topic_id) if made is not None and new else None,
+            topic_id=uuid.UUID(created.topic_id) if created is not None and new else None,
             error_code=verdict.code,
             error_message=verdict.message,
-            num_partitions=made.partitions if made is not None else -1,
-            replication_factor=1 if made is not None else -1,
-            configs=self._configs(rows, made) if made is not None and rows.version >= 5 else (),
+            num_partitions=created.partitions if created is not None else -1,
+            replication_factor=1 if created is not None else -1,
+            configs=self._configs(rows, created) if created is not None else (),
             topic_config_error_code=0,
         )
 
     def _configs(self, rows: Rows, topic: Topic) -> tuple[Any, ...]:
-        """The settings of a new topic (KIP-525)."""
+        """Return the settings of a new topic, from version 5 on (KIP-525)."""
+        if rows.version < 5:
+            return ()
         found = []
         shared = self._engine.all_topics_settings
         for setting in self._settings.values():
@@ -172,17 +167,14 @@ class CreatingApi:
             name = asked.name
             times = names.pop(name, 0)
             if not times:
-                continue  # it is answered already
+                continue  # its row has been added
             if times > 1:
                 verdict = Verdict(ErrorCode.invalid_request, "the topic is named twice")
             else:
-                verdict = self._wrong_partitions(asked)
+                verdict = self._check_partitions(asked)
             if verdict is DONE and not request.validate_only:
-                try:
-                    work = partial(self._add_partitions, name, asked.count)
-                    verdict = await self._works.run(work, deadline)
-                except TimeoutError:
-                    verdict = TIMED_OUT
+                work = partial(self._add_partitions, name, asked.count)
+                verdict = await self._changes.run(work, deadline, TIMED_OUT)
             await rows.add(
                 "CreatePartitionsTopicResult",
                 name=name,
@@ -190,7 +182,7 @@ class CreatingApi:
                 error_message=verdict.message,
             )
 
-    def _wrong_partitions(self, asked: Any) -> Verdict:
+    def _check_partitions(self, asked: Any) -> Verdict:
         topic = self._engine.topics.get(asked.name)
         if topic is None:
             reason = "there is no topic of that name"
@@ -203,11 +195,10 @@ class CreatingApi:
             len(asked.assignments) != more
             or any(set(each.broker_ids) != {NODE_ID} for each in asked.assignments)
         ):
-            reason = f"{more} partitions more, each on broker {NODE_ID}, are not what is assigned"
+            reason = f"the assignment is not for {more} more partitions, each on broker {NODE_ID}"
             return Verdict(ErrorCode.invalid_replica_assignment, reason)
         if more > left:
-            reason = f"only {left} partitions more may be made"
-            return Verdict(ErrorCode.invalid_partitions, reason)
+            return _too_many(left)
         return DONE
 
     async def _add_partitions(self, name: str, total: int) -> Verdict:
@@ -220,3 +211,7 @@ class CreatingApi:
         except OSError as error:
             return not_stored(error)
         return DONE
+
+
+def _too_many(left: int) -> Verdict:
+    return Verdict(ErrorCode.invalid_partitions, f"only {left} more partitions can be created")

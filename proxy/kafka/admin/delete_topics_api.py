@@ -1,6 +1,6 @@
 """DeleteTopics (20) and DeleteRecords (21).
 
-Errors are those of Kafka (ControllerApis, KafkaApis).
+The errors are those of Kafka (ControllerApis, KafkaApis).
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_store
 from proxy.kafka.admin.response_rows import Rows
 from proxy.kafka.metadata_cache import TopicIds
 
-#: Returned instead of the first offset where records could not be deleted
+#: Returned instead of the first offset if records could not be deleted
 #: (DeleteRecordsResponse.INVALID_LOW_WATERMARK).
 _NO_OFFSET: Final = -1
-#: The most partitions of a request with a deletion of records running.
+#: Deletions of a partition's records that run at once for one request.
 _PARTITIONS_AT_ONCE: Final = 8
-#: A multiple of them, after which others get their turn.
+#: Partitions after which other tasks run; a multiple of the above.
 _PARTITIONS_AT_A_TURN: Final = 256
 #: A partition's number, its first offset, and a code.
 _PARTITION: Final = struct.Struct(">iqh")
@@ -39,7 +39,7 @@ _Asked = tuple[str | None, uuid.UUID | None]
 
 
 class _Doomed(NamedTuple):
-    """A topic to be deleted, or why it is not."""
+    """A topic to delete, or the reason why it is not deleted."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -47,7 +47,7 @@ class _Doomed(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A partition's first offset, or why its records are not deleted."""
+    """A partition's first offset, or the error of its deletion."""
 
     offset: int
     code: ErrorCode = ErrorCode.none
@@ -60,9 +60,8 @@ class DeletingApi:
     """Deletes topics and records.
 
     Parameters:
-        engine: where they are.
-        changes: where topics are changed.
-        deletions: where records are deleted.
+        changes: runs the deletions of topics.
+        deletions: runs the deletions of records.
     """
 
     def __init__(self, engine: Engine, changes: AdminChanges, deletions: AdminChanges) -> None:
@@ -77,14 +76,12 @@ class DeletingApi:
         """Answer DeleteTopics: by name, from version 6 on also by id."""
         deadline = deadline_of(request.timeout)
         times = await counted(_asked(request))
-        # All are looked up before the first is deleted: each deletion changes what is there.
+        # Look up all topics before the first deletion: each deletion changes the topics.
         for doomed in await self._resolve_all(times):
             verdict = doomed.verdict
             if verdict is DONE:
-                try:
-                    verdict = await self._changes.run(partial(self._delete, doomed), deadline)
-                except TimeoutError:
-                    verdict = TIMED_OUT
+                work = partial(self._delete, doomed)
+                verdict = await self._changes.run(work, deadline, TIMED_OUT)
             await rows.add(
                 "DeletableTopicResult",
                 name=doomed.name,
@@ -105,7 +102,7 @@ class DeletingApi:
     def _resolve(self, asked: _Asked, times: Counter[_Asked]) -> _Doomed:
         name, topic_id = asked
         if (name is None) == (topic_id is None):
-            reason = "a topic is deleted by its name or by its id"
+            reason = "name a topic to delete by either its name or its id"
             return _Doomed(name, topic_id, Verdict(ErrorCode.invalid_request, reason))
         if times[asked] > 1:
             return _Doomed(name, topic_id, _TWICE)
@@ -139,7 +136,7 @@ class DeletingApi:
     # ------------------------------------------------------------------ DeleteRecords
 
     async def delete_records(self, request: Any, rows: Rows) -> None:
-        """Answer DeleteRecords: each partition once; of one that is named twice the last counts."""
+        """Answer DeleteRecords. If a partition is named twice, its last offset counts."""
         deadline = deadline_of(request.timeout)
         topics = await _offsets_by_topic(request)
         for name, offsets in topics.items():
@@ -149,7 +146,7 @@ class DeletingApi:
                 some = numbers[first : first + _PARTITIONS_AT_ONCE]
                 found |= await self._delete_some(name, {n: offsets[n] for n in some}, deadline)
                 if first % _PARTITIONS_AT_A_TURN == 0:
-                    await asyncio.sleep(0)  # others want to be served, too
+                    await asyncio.sleep(0)
             row = await _row(name, found, flexible=rows.response.flexible)
             await rows.grow(len(row))
             rows.write(row)
@@ -158,7 +155,7 @@ class DeletingApi:
     async def _delete_some(
         self, topic: str, offsets: dict[int, int], deadline: float
     ) -> dict[int, _Found]:
-        """Delete the records of some partitions of a topic, together."""
+        """Delete the records of some partitions of a topic, concurrently."""
         found = dict.fromkeys(offsets, _UNKNOWN)
         there: dict[int, Partition] = {}
         for number in offsets:
@@ -171,14 +168,12 @@ class DeletingApi:
         return found
 
     async def _delete_before(self, partition: Partition, before: int, deadline: float) -> _Found:
-        try:
-            return await self._deletions.run(partial(_delete, partition, before), deadline)
-        except TimeoutError:
-            return _Found(_NO_OFFSET, ErrorCode.request_timed_out)
+        timed_out = _Found(_NO_OFFSET, ErrorCode.request_timed_out)
+        return await self._deletions.run(partial(_delete, partition, before), deadline, timed_out)
 
 
 def _asked(request: Any) -> Iterator[_Asked]:
-    """The topics to be deleted: before version 6 there are only names."""
+    """Return the topics to delete; before version 6, they have names only."""
     if hasattr(request, "topics"):
         return ((topic.name, topic.topic_id) for topic in request.topics)
     return ((name, None) for name in request.topic_names)
@@ -210,7 +205,7 @@ async def _delete(partition: Partition, before: int) -> _Found:
 
 
 async def _row(topic: str, found: dict[int, _Found], *, flexible: bool) -> bytes:
-    """A topic of the answer to DeleteRecords; by hand, for it may have very many partitions."""
+    """Encode a topic of the DeleteRecords response; by hand, since it may have many partitions."""
     turns = TimeSlices()
     tags = b"\0" if flexible else b""
     parts = []

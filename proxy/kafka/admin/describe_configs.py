@@ -15,22 +15,21 @@ from proxy.kafka.admin.change_outcome import DONE, Verdict
 from proxy.kafka.admin.config_entries import Setting, Source, shared_settings, synonyms
 from proxy.kafka.admin.response_rows import Rows
 
-#: The types of resources (org.apache.kafka.common.config.ConfigResource.Type).
+#: Resource types (org.apache.kafka.common.config.ConfigResource.Type).
 TOPIC: Final = 2
 BROKER: Final = 4
 _FLEXIBLE_FROM: Final = 4
-#: Different answers that are kept in encoded form: most topics have the same settings.
+#: Encoded arrays of settings that are cached: most topics have the same settings.
 _KEPT_MAX: Final = 128
 
 
 class _Found(NamedTuple):
-    """What a resource has.
+    """The settings of a resource, and their values by name.
 
     Attributes:
-        settings: by name.
-        own: what of it is the resource's own.
-        shared: what of it is set for all topics.
-        shared_only: whether only that is returned.
+        own: the resource's own values.
+        shared: the values set for all topics.
+        shared_only: whether to return only the latter.
     """
 
     settings: Mapping[str, Setting]
@@ -43,13 +42,7 @@ _NOTHING: Final = _Found({}, {}, {})
 
 
 class DescribingApi:
-    """Answers DescribeConfigs.
-
-    Parameters:
-        engine: where the topics are.
-        topic_settings: what a topic has, by name.
-        server_settings: what the server is set to, by name.
-    """
+    """Handles DescribeConfigs."""
 
     def __init__(
         self,
@@ -76,7 +69,7 @@ class DescribingApi:
             await rows.end_row()
 
     def _find(self, resource: Any) -> tuple[_Found, Verdict]:
-        """What a resource has, and what is wrong with it."""
+        """Return a resource's settings, or the error for it."""
         kind, name = resource.resource_type, resource.resource_name
         shared = self._engine.all_topics_settings
         verdict = DONE
@@ -92,18 +85,19 @@ class DescribingApi:
         elif name:
             verdict = unknown_broker(name)
         else:
-            # What is set for all brokers while they run, and nothing else (ConfigHelper).
+            # Only the values that were set for all brokers while they ran (ConfigHelper).
             return _Found(self._shared_settings, {}, shared, shared_only=True), DONE
         return _NOTHING, verdict
 
     def _configs(self, request: Any, resource: Any, found: _Found, response: Response) -> bytes:
-        """The array of a resource's settings, encoded."""
+        """Return the encoded array of a resource's settings."""
         wanted = resource.configuration_keys or None
         with_text = getattr(request, "include_documentation", False)
-        how = (response.version, request.include_synonyms, with_text)
-        # The settings are one of four tables, which live as long as this does.
-        said = (tuple(sorted(found.own.items())), tuple(sorted(found.shared.items())))
-        key = (*how, id(found.settings), *said)
+        values = (tuple(sorted(found.own.items())), tuple(sorted(found.shared.items())))
+        # `found.settings` is one of four dicts, which live as long as `self`: its id is unique.
+        key = (
+            response.version, request.include_synonyms, with_text, id(found.settings), *values
+        )  # fmt: skip
         if wanted is None and key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -165,11 +159,11 @@ def _row(resource: Any, verdict: Verdict, configs: bytes, *, flexible: bool) -> 
     )
 
 
-# ---------------------------------------------------------------------- what may be wrong
+# ---------------------------------------------------------------------- errors
 
 
 def unknown_topic(name: str) -> Verdict:
-    """There is no such topic."""
+    """Return the error for a topic that does not exist."""
     reason = illegal_name(name)
     if reason:
         return Verdict(ErrorCode.invalid_topic_exception, reason)
@@ -177,17 +171,19 @@ def unknown_topic(name: str) -> Verdict:
 
 
 def unknown_broker(name: str) -> Verdict:
-    """There is no such broker."""
+    """Return the error for another broker than the only one."""
     reason = f"the only broker is {NODE_ID}, not {name[:20]!r}"
     return Verdict(ErrorCode.invalid_request, reason)
 
 
 def unknown_resource(kind: int) -> Verdict:
-    """Resources of this type are not served."""
-    reason = f"resources of type {kind} have no settings here; topics ({TOPIC}) have"
-    return Verdict(ErrorCode.invalid_request, f"{reason}, and the broker ({BROKER})")
+    """Return the error for a resource type without settings."""
+    reason = (
+        f"resource type {kind} has no settings here; topics ({TOPIC}) and the broker ({BROKER})"
+    )
+    return Verdict(ErrorCode.invalid_request, f"{reason} have")
 
 
 _TOO_MUCH: Final = Verdict(
-    ErrorCode.invalid_request, "the answer is too large; ask for fewer resources at once"
+    ErrorCode.invalid_request, "the response is too large; request fewer resources at once"
 )

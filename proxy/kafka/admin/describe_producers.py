@@ -1,6 +1,6 @@
 """DescribeProducers (61): returns the state of a partition's producers (KIP-664).
 
-A partition may know a million of them, so their rows are written by hand, some at a time.
+A partition may have a million producers, so rows are encoded by hand, some hundred at a time.
 """
 
 import asyncio
@@ -19,24 +19,20 @@ from pidlease.storage.topics.topic_store import illegal_name
 from proxy.kafka.admin.change_outcome import DONE, Verdict
 from proxy.kafka.admin.response_rows import Rows
 
-#: PID, epoch, last sequence, last timestamp, the coordinator's epoch, where the transaction that
-#: is open began, tags.
+#: PID, epoch, last sequence, last timestamp, coordinator epoch, first offset of the open
+#: transaction, tags.
 _PRODUCER: Final = struct.Struct(">qiiqiqB")
 _INT32_MAX: Final = 2**31 - 1
 #: There are no transactions.
 _NONE: Final = -1
 _PRODUCERS_AT_ONCE: Final = 500
-#: What a partition takes beyond its producers, in producers.
+#: The cost of a partition without producers, in producers.
 _PARTITION_STEPS: Final = 4
 _TAGS: Final = b"\0"
 
 
 class DescribeProducersApi:
-    """Answers DescribeProducers.
-
-    Parameters:
-        engine: where the partitions are.
-    """
+    """Handles DescribeProducers."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -60,7 +56,7 @@ class DescribeProducersApi:
             await rows.end_row()
 
     async def _partition(self, topic: str, number: int, rows: Rows) -> int:
-        """Put a partition; return how many producers were put since others had their turn."""
+        """Add a partition; return the number of producers added since other tasks ran."""
         partition = self._engine.partition(topic, number)
         verdict = DONE
         found: _Producers | None = None
@@ -72,7 +68,7 @@ class DescribeProducersApi:
         elif partition.incomplete:
             verdict = Verdict(ErrorCode.kafka_storage_error, str(partition.stopped_error()))
         else:
-            found = await _producers(partition, rows)
+            found = await _encode_producers(partition, rows)
             verdict = _TOO_MUCH if found is None else DONE
         code, message = INT16.pack(verdict.code.value), write_string(verdict.message, flexible=True)
         array = write_array(found.known if found is not None else 0, flexible=True)
@@ -90,16 +86,16 @@ async def _put(rows: Rows, *parts: bytes) -> None:
 
 
 class _Producers(NamedTuple):
-    """The producers of a partition, encoded; the answer has grown by them already."""
+    """The encoded producers of a partition; `Rows.grow` has counted them."""
 
     known: int
     data: list[bytes]
 
 
-async def _producers(partition: Partition, rows: Rows) -> _Producers | None:
-    """What is known of a partition's producers; None where the answer has no room for them."""
+async def _encode_producers(partition: Partition, rows: Rows) -> _Producers | None:
+    """Encode a partition's producers; return None if the response has no room for them."""
     if rows.full:
-        return None  # before all that is known is copied
+        return None  # before the producers are copied
     found: list[bytes] = []
     data: list[bytes] = []
     count = 0
@@ -126,10 +122,10 @@ def _row(pid: int, state: ProducerState) -> bytes:
 
 
 def _small(number: int) -> int:
-    """A number of a policy that counts further than Kafka's field is left out."""
+    """Return -1 for a number that does not fit Kafka's field, as some policies have."""
     return number if number <= _INT32_MAX else _NONE
 
 
 _TOO_MUCH: Final = Verdict(
-    ErrorCode.invalid_request, "the answer is too large; ask for fewer partitions at once"
+    ErrorCode.invalid_request, "the response is too large; request fewer partitions at once"
 )

@@ -1,1 +1,1 @@
-"""In front of Kafka: requests that are the cluster's own affair go on to the right broker."""
+"""Handlers with Kafka as the log: they forward what pidlease does not serve to Kafka's brokers."""

@@ -1,6 +1,6 @@
-"""Settings of Kafka's brokers: they are not asked for here.
+"""Rejects requests for the settings of Kafka's brokers.
 
-They name addresses, and clients know one broker only, which is none of Kafka's.
+These settings contain brokers' addresses, and the only broker that clients see is pidlease.
 """
 
 from typing import Final
@@ -15,22 +15,22 @@ from pidlease.kafka.api import (
 from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import RequestHeader
 
-#: Requests about resources that may be brokers.
+#: Requests about resources, which may be brokers.
 OF_BROKERS: Final = (
     API_DESCRIBE_CONFIGS,
     API_ALTER_CONFIGS,
     API_INCREMENTAL_ALTER_CONFIGS,
 )
-#: Types of resources (org.apache.kafka.common.config.ConfigResource): a broker, and its loggers.
+#: Resource types (org.apache.kafka.common.config.ConfigResource): a broker, and its loggers.
 _BROKERS: Final = (4, 8)
 _REASON: Final = "settings of brokers are asked of Kafka itself"
 
 
 def refuse_brokers(header: RequestHeader, frame: bytearray) -> bytes | None:
-    """The answer to a request that is about brokers, too; None: it is about none.
+    """Return the error response to a request that names a broker; None for other requests.
 
     Raises:
-        MalformedError: it is none.
+        MalformedError: the frame is not a valid request.
     """
     request = read_request(header, frame)
     if all(each.resource_type not in _BROKERS for each in request.resources):

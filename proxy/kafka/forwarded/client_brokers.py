@@ -1,7 +1,7 @@
-"""A client's own connections to brokers: its requests wait for no other client.
+"""Gives each client its own connections to Kafka's brokers.
 
-Kafka works on one request of a connection at a time. A client that waits (for records, for its
-group) would hold up all others that shared its connection.
+Kafka handles one request of a connection at a time. On a shared connection, a client that waits for
+records or for its group would hold up all others.
 """
 
 import asyncio
@@ -14,13 +14,10 @@ from proxy.kafka.client_connection import KafkaConnection
 
 
 class ClientBrokers:
-    """One client's.
-
-    Parameters:
-        cluster: the brokers.
+    """One client's connections to brokers.
 
     Attributes:
-        order: held while a request is sent: what a client sends first goes out first.
+        order: held while a request is sent, so that requests are sent in the client's order.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -29,14 +26,15 @@ class ClientBrokers:
         self._connections: dict[tuple[int, bool], BrokerConnection] = {}
 
     async def connection(self, broker: int, *, polling: bool = False) -> BrokerConnection:
-        """The connection to a broker.
+        """Return the connection to a broker; open it if necessary.
 
         Parameters:
-            broker: its id.
-            polling: whether it is for requests that wait for records: others do not wait for them.
+            broker: the broker's id.
+            polling: whether to return the one for requests that wait for records, which would hold
+                up others.
 
         Raises:
-            UpstreamError: it does not answer, or is not known.
+            UpstreamError: the broker does not answer, or is unknown.
         """
         address = self._cluster.address(broker)
         connection = self._connections.get((broker, polling))
@@ -48,31 +46,27 @@ class ClientBrokers:
         return connection
 
     def close(self) -> None:
-        """The client is gone."""
+        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
 
 
 class BrokersOfClients:
-    """Those of all clients.
-
-    Parameters:
-        cluster: the brokers.
-    """
+    """The connections to brokers of all clients."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._brokers: dict[KafkaConnection, ClientBrokers] = {}
 
     def of(self, connection: KafkaConnection) -> ClientBrokers:
-        """A client's."""
+        """Return a client's connections."""
         brokers = self._brokers.get(connection)
         if brokers is None:
             brokers = self._brokers[connection] = ClientBrokers(self._cluster)
         return brokers
 
     def closed(self, connection: KafkaConnection) -> None:
-        """A client is gone."""
+        """Close a disconnected client's connections."""
         brokers = self._brokers.pop(connection, None)
         if brokers is not None:
             brokers.close()

@@ -1,4 +1,4 @@
-"""FindCoordinator: this server, where Kafka has a coordinator that can be reached."""
+"""FindCoordinator with Kafka as the log: returns this server, which forwards to the coordinator."""
 
 from typing import Final
 
@@ -15,11 +15,11 @@ _FIND_MANY_FROM: Final = 4
 
 
 class FindCoordinatorApi:
-    """Answers FindCoordinator with this server if Kafka has a reachable coordinator.
+    """Handles FindCoordinator.
 
     Parameters:
-        coordinators: those of Kafka.
-        config: how the server describes itself.
+        coordinators: Kafka's.
+        config: this server's address.
     """
 
     def __init__(self, coordinators: Coordinators, config: ClusterConfig) -> None:
@@ -27,11 +27,11 @@ class FindCoordinatorApi:
         self._config = config
 
     async def answer(self, header: RequestHeader, frame: bytearray) -> bytes:
-        """Answer FindCoordinator: the proxy, wherever Kafka has one.
+        """Return this server for each key with a coordinator that can be reached.
 
         Raises:
-            MalformedError: it is none.
-            UpstreamError: Kafka cannot be asked.
+            MalformedError: the frame is not a valid request.
+            UpstreamError: Kafka does not answer.
         """
         request = await read_request_slowly(header, frame)
         response = Response(API_FIND_COORDINATOR, header.version)
@@ -52,8 +52,8 @@ class FindCoordinatorApi:
         if answer.error_code.value:
             return _error(answer.error_code, answer.error_message)
         if not await self._coordinators.is_reachable(int(answer.node_id)):
-            # A client that heard of us would connect, and lose its request each time: librdkafka
-            # gives a commit up after two retries. Where it hears of no coordinator, it waits.
+            # A client that got this server would connect and lose each request: librdkafka gives
+            # up a commit after two retries. Without a coordinator it waits.
             return _error(ErrorCode.coordinator_not_available, "it cannot be reached now")
         return {
             "node_id": NODE_ID,

@@ -1,4 +1,4 @@
-"""Dispatches the requests in front of Kafka: to pidlease, or to the broker in charge."""
+"""Dispatches Kafka requests with Kafka as the log: to pidlease, or to the broker in charge."""
 
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
@@ -68,7 +68,7 @@ from proxy.kafka.produce_api import OWN_PIDS_FROM, ProduceApi
 from proxy.kafka.request_order import Answered
 from proxy.kafka.served_versions import advertised, forwarded_versions
 
-#: Requests that begin with the group, or the transactional id, that they are about.
+# Requests with a group id or a transactional id as the first field.
 _OF_GROUPS: Final = (
     API_OFFSET_COMMIT,
     API_OFFSET_FETCH,
@@ -85,10 +85,10 @@ _OF_TRANSACTIONS: Final = (
     API_ADD_OFFSETS_TO_TXN,
     API_END_TXN,
 )
-#: Requests about partitions, that their leaders answer.
+#: Requests about partitions, answered by their leaders.
 _OF_LEADERS: Final = (API_LIST_OFFSETS, API_DELETE_RECORDS, API_DESCRIBE_PRODUCERS)
-#: Requests that any broker takes, or the controller.
-_OF_ANYBODY: Final = (
+#: Requests for the controller, or for any broker.
+_OF_ANY_BROKER: Final = (
     API_CREATE_TOPICS,
     API_DELETE_TOPICS,
     API_DESCRIBE_CONFIGS,
@@ -97,11 +97,11 @@ _OF_ANYBODY: Final = (
     API_INCREMENTAL_ALTER_CONFIGS,
 )
 
-#: So long a broker may hold a request of a group: members wait for one another.
+#: How long a broker may hold a group's request: members wait for one another.
 _GROUP_SECONDS: Final = 3600.0
-#: A topic that a client asks for appears within this time,
-_MAKE_SECONDS: Final = 1.0
-#: or it is not asked for again for so long.
+#: How long to wait until a topic that Kafka was asked to create appears.
+_CREATE_SECONDS: Final = 1.0
+#: How long not to ask again, if it did not appear.
 _ABSENT_SECONDS: Final = 5.0
 _ABSENT_MAX: Final = 10_000
 
@@ -109,14 +109,12 @@ _log = structlog.get_logger(__name__)
 
 
 class ForwardedApis:
-    """Answers requests in front of Kafka, or forwards them.
+    """Handles requests with Kafka as the log, or forwards them.
 
     Parameters:
-        engine: judges what comes under our PIDs.
-        config: of the listener.
-        upstream: the cluster.
-        versions: what its brokers serve.
-        writers: producer ids of the server's own, which no client may use.
+        engine: validates batches with PIDs leased by pidlease.
+        versions: the API versions that Kafka serves.
+        writers: producer ids of the server's writers, which no client may use.
     """
 
     def __init__(
@@ -135,8 +133,8 @@ class ForwardedApis:
         self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
-        # Kafka's leader epochs are left out: those that clients get elsewhere would not fit.
-        self._metadata = MetadataApi(engine, config.cluster, self._make, leader_epoch=-1)
+        # Without Kafka's leader epochs: the epochs in this server's other responses differ.
+        self._metadata = MetadataApi(engine, config.cluster, self._create, leader_epoch=-1)
         self._absent: dict[str, float] = {}
         self._changing = TopicChanges(self._cluster, engine)
         self._coordinators = upstream.coordinators
@@ -166,19 +164,19 @@ class ForwardedApis:
             return self._metadata.answer(slot, header, frame)
         if header.api_key == API_INIT_PRODUCER_ID:
             transactional_id = read_request(header, frame).transactional_id
-            # Writers' transactional ids are our own: a client that took one would fence the writer.
+            # A client that used a writer's transactional id would fence the writer.
             if transactional_id is None or transactional_id.startswith(WRITERS_PREFIX):
                 return init_producer_id(self._engine, header, frame)
         if header.api_key in OF_BROKERS:
             refused = refuse_brokers(header, frame)
             if refused is not None:
                 return refused
-        return self._ask(slot, header, frame)
+        return self._ask_kafka(slot, header, frame)
 
-    async def _ask(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes | None:
-        """Have Kafka answer; where it cannot, the connection ends: the client tries again."""
+    async def _ask_kafka(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes | None:
+        """Return Kafka's response; without one, close the connection: the client then retries."""
         try:
-            return await self._work(slot, header, frame)
+            return await self._dispatch(slot, header, frame)
         except NoCoordinatorError as error:
             if header.api_key == API_INIT_PRODUCER_ID:
                 return Response(API_INIT_PRODUCER_ID, header.version).encode(
@@ -194,7 +192,7 @@ class ForwardedApis:
             slot.connection.close()
             return None
 
-    def _work(
+    def _dispatch(
         self, slot: Slot, header: RequestHeader, frame: bytearray
     ) -> Coroutine[Any, Any, bytes | None]:
         key = header.api_key
@@ -215,22 +213,22 @@ class ForwardedApis:
             return self._changing.seen(header, frame, forwarded)
         return forwarded
 
-    # ------------------------------------------------------------------ as it came
+    # ------------------------------------------------------------------ unchanged requests
 
     def _broker_for(self, header: RequestHeader, frame: bytearray) -> Callable[[], Awaitable[int]]:
-        """Find the broker in charge of a request."""
+        """Return a function that finds the broker in charge of a request."""
         key = header.api_key
-        if key in _OF_ANYBODY:
+        if key in _OF_ANY_BROKER:
             return self._controller
         reader = Reader(frame, header.body, flexible=is_flexible(key, header.version))
         reader.tags()
-        about = reader.string() or ""
+        name = reader.string() or ""
         if key == API_TXN_OFFSET_COMMIT:
-            about = reader.string() or ""  # the group, after the transactional id
+            name = reader.string() or ""  # the group, after the transactional id
         kind = TRANSACTION if key in _OF_TRANSACTIONS else GROUP
-        if kind is TRANSACTION and about.startswith(WRITERS_PREFIX):
-            raise MalformedError(f"transactional id {about} is the server's own")
-        return partial(self._coordinators.of, kind, about)
+        if kind is TRANSACTION and name.startswith(WRITERS_PREFIX):
+            raise MalformedError(f"transactional id {name} is the server's own")
+        return partial(self._coordinators.of, kind, name)
 
     async def _controller(self) -> int:
         view = self._cluster.view
@@ -250,23 +248,23 @@ class ForwardedApis:
             self._coordinators.forget()
             raise
 
-    # ------------------------------------------------------------------ parts of it
+    # ------------------------------------------------------------------ batches and topics
 
     def _pass(
         self,
-        place: TopicPartition,
+        partition: TopicPartition,
         data: memoryview,
         transactional_id: str | None,
         respond: Callable[[PartitionResponse], None],
     ) -> None:
-        """Bring a batch to Kafka that is its own affair."""
+        """Send Kafka a batch with a producer id of Kafka, or without one."""
         counts, began = self._engine.counts, time.monotonic()
 
         def answered(result: PartitionResponse | UpstreamError) -> None:
             if isinstance(result, UpstreamError):
                 counts.forwarded(began, 0, -1)
                 LINES.write(_log, "info", "a batch was not answered", str(result),
-                            partition=str(place), error=str(result))  # fmt: skip
+                            partition=str(partition), error=str(result))  # fmt: skip
                 unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
                 code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
                 respond(PartitionResponse(code, message="its leader in Kafka did not answer"))
@@ -274,15 +272,13 @@ class ForwardedApis:
             counts.forwarded(began, result.code, result.offset)
             if result.code == 0 and result.offset < 0:
                 LINES.write(_log, "error", "a response of Kafka is invalid", "no offset",
-                            partition=str(place),
-                            error=f"a batch is taken at offset {result.offset}")  # fmt: skip
-                respond(
-                    PartitionResponse(UNKNOWN_OUTCOME, message="Kafka does not say where it is")
-                )
+                            partition=str(partition),
+                            error=f"a batch is appended at offset {result.offset}")  # fmt: skip
+                respond(PartitionResponse(UNKNOWN_OUTCOME, message="Kafka returned no offset"))
             else:
                 respond(result)
 
-        # By its id: what goes under one stays in order. Below 51 bytes there is none.
+        # The batches of a producer id stay in order. A batch below 51 bytes has no producer id.
         producer = int.from_bytes(data[43:51], "big", signed=True)
         if producer >= OWN_PIDS_FROM:
             reason = f"PID {producer} was leased here, and takes part in no transaction"
@@ -292,14 +288,14 @@ class ForwardedApis:
             reason = f"PID {producer} is the server's own"
             respond(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
-        # Kafka's ids begin with 0, which would mean here that nothing is to stay in order.
-        self._upstream.send(~producer, ProduceBatch(place, data, transactional_id), answered)
+        # Inverted, since key 0 means "no order" to `send`, and Kafka's producer ids begin with 0.
+        self._upstream.send(~producer, ProduceBatch(partition, data, transactional_id), answered)
 
-    async def _make(self, name: str) -> None:
-        """Have Kafka make a topic that a client asks for, if it is set to.
+    async def _create(self, name: str) -> None:
+        """Have Kafka create a topic that a client requests, if Kafka is configured to.
 
-        What did not appear is not asked for again at once: clients ask for what they miss again and
-        again, and all that they ask waits meanwhile.
+        For a topic that did not appear, Kafka is not asked again for some seconds: clients repeat
+        their requests, and all requests of a client would wait each time.
         """
         now = time.monotonic()
         if name in self._engine.awaited or now < self._absent.get(name, 0):
@@ -307,7 +303,7 @@ class ForwardedApis:
         with suppress(UpstreamError):
             await self._cluster.ask_for_topic(name)
             seen = lambda: name in self._engine.topics  # noqa: E731
-            await self._changing.wait_until(seen, _MAKE_SECONDS)
+            await self._changing.wait_until(seen, _CREATE_SECONDS)
         if name not in self._engine.topics:
             if len(self._absent) >= _ABSENT_MAX:
                 self._absent.clear()

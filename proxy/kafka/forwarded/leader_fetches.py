@@ -1,18 +1,17 @@
-"""Fetch (key 1) in front of Kafka: each partition from its leader, one answer of all of them.
+"""Fetch (key 1) with Kafka as the log: fetches each partition from its leader, joins the responses.
 
-Fetch sessions (KIP-227) are not kept: the response's session id 0 makes a client send full
-requests. A broker that has nothing yet is not asked again while it still waits: its response
-belongs to the client's next request, if that asks for the same.
+There are no fetch sessions (KIP-227): session id 0 in the response makes a client send full
+requests. A broker without records yet may still hold its request when the client gets a response;
+the broker's response is then used for the client's next request, if that is for the same offsets.
 
-A partition without its leader does not end the wait: its error is held back until the client's
-wait is over, its leader is another one, or there is something else to answer. Clients that got it
-at once would ask again at once, some hundred times a second.
+A leader that is away does not end the client's wait. The partition's error is held back until the
+wait is over, the partition has another leader, or there is something else to return. A client that
+got the error at once would repeat the request at once, some hundred times a second.
 """
 
 import asyncio
 import dataclasses
 import time
-from collections.abc import Set
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -39,27 +38,28 @@ from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
+from proxy.kafka.forwarded.split_requests import missing_partitions, without_leader_epoch
 
-#: How much longer than its maximum wait a broker may take.
+#: How long a broker may take beyond the request's maximum wait.
 _LATE_SECONDS: Final = 30.0
-#: How long errors are held back at most, whatever the client asks for; and how much longer than
-#: that for a broker that is about to answer.
+#: How long errors are held back at most, whatever wait the client requests.
 _HELD_SECONDS_MAX: Final = 60.0
+#: How much longer to wait for brokers, which respond at the end of the same wait.
 _GRACE_SECONDS: Final = 0.1
-#: How often leaders that are away are asked again, where nothing else is waited for.
+#: How often leaders that are away are tried again, if no broker has a request.
 _AGAIN_SECONDS: Final = 1.0
 _NO_MARKS: Final = (-1, -1, -1)
 _NOT_LEADER: Final = ErrorCode.not_leader_or_follower
 
 _log = structlog.get_logger(__name__)
 
-#: What was asked for: version, isolation; and names, numbers and offsets.
+#: Identifies a request: version, isolation level, and (topic, partition, offset) of its partitions.
 _Key = tuple[int, int, tuple[tuple[str, int, int], ...]]
 _Rows = dict[PartitionKey, EncodedPartition | ErrorCode]
 
 
-class _Asked:
-    """A request to one broker without a response, or with one that is not used yet."""
+class _BrokerFetch:
+    """A request to one broker, until its response is used."""
 
     def __init__(
         self, key: _Key, connection: BrokerConnection, answer: asyncio.Future[bytearray]
@@ -71,7 +71,7 @@ class _Asked:
 
     @property
     def rows(self) -> _Rows:
-        """The answer, taken apart; where it is none, an error for each partition."""
+        """The decoded response; an error for each partition if it is invalid or absent."""
         if self._rows is None:
             self._rows = self._read()
         return self._rows
@@ -82,7 +82,7 @@ class _Asked:
                 self.connection, self.answer.result(), partial(read_partitions, self.key[0])
             )
             if code:
-                raise UpstreamNonsenseError(f"Kafka answers error {code} to a Fetch")
+                raise UpstreamNonsenseError(f"Kafka returned error {code} for a Fetch")
         except UpstreamError as error:
             LINES.write(_log, "info", "a leader did not answer a Fetch", str(self.connection),
                         broker=str(self.connection), error=str(error))  # fmt: skip
@@ -90,18 +90,18 @@ class _Asked:
         return dict(rows)
 
     @property
-    def is_of_use(self) -> bool:
-        """Whether the answer holds records, or an error."""
+    def has_news(self) -> bool:
+        """Whether the response has records or an error."""
         return any(isinstance(row, ErrorCode) or row.size or row.code for row in self.rows.values())
 
     @property
     def has_records(self) -> bool:
-        """Whether the answer holds records."""
+        """Whether the response has records."""
         return any(isinstance(row, EncodedPartition) and row.size for row in self.rows.values())
 
 
 def _is_final(row: EncodedPartition | ErrorCode) -> bool:
-    """Whether a partition's part is to be answered at once: records, or an error to act on."""
+    """Whether to respond at once: the partition has records, or an error not to hold back."""
     return bool(isinstance(row, EncodedPartition) and row.size) or (
         _code(row) not in HELD_BACK and bool(_code(row))
     )
@@ -111,28 +111,28 @@ def _code(row: EncodedPartition | ErrorCode) -> int:
     return row.code if isinstance(row, EncodedPartition) else row.value
 
 
-async def _first_of_use(
-    waiting: dict[asyncio.Future[Any], _Asked], followed: asyncio.Future[None]
+async def _first_news(
+    waiting: dict[asyncio.Future[Any], _BrokerFetch], followed: asyncio.Future[None]
 ) -> None:
-    """Return when one of the answers is of use, all are there, or a request follows."""
+    """Return when a response has news, all responses are there, or a request follows."""
     while waiting:
         done, _ = await asyncio.wait({*waiting, followed}, return_when=asyncio.FIRST_COMPLETED)
-        if followed in done or any(waiting.pop(each).is_of_use for each in list(done)):
+        if followed in done or any(waiting.pop(each).has_news for each in list(done)):
             return
 
 
 class ClientFetches:
-    """One client's.
+    """One client's fetches.
 
     Attributes:
-        asked: what brokers were asked, by their ids.
-        marks: what partitions said of their ends.
-        followed: see `Slot.followed`; of the request that is worked on.
+        followed: the future of `Slot.followed` of the present request.
+        pending: requests to brokers, by broker id.
+        marks: the last known high watermark, last stable offset and log start of each partition.
     """
 
     def __init__(self) -> None:
         self.followed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.asked: dict[int, _Asked] = {}
+        self.pending: dict[int, _BrokerFetch] = {}
         self.marks: dict[PartitionKey, tuple[int, int, int]] = {}
 
 
@@ -140,14 +140,13 @@ class LeaderFetches:
     """Fetches each partition from its leader, and joins the responses.
 
     Parameters:
-        cluster: the leaders.
-        fetch_bytes_max: the most that one answer holds, beyond its first batch.
+        fetch_bytes_max: the largest response; its first batch may be larger.
     """
 
     def __init__(self, cluster: Cluster, fetch_bytes_max: int) -> None:
         self._cluster = cluster
         self._fetch_bytes_max = fetch_bytes_max
-        #: Requests with errors held back: what to set when a leader has changed.
+        #: The event to set when one of the partitions has a new leader.
         self._held: dict[asyncio.Event, list[PartitionKey]] = {}
         cluster.on_change.append(self._changed)
 
@@ -159,10 +158,10 @@ class LeaderFetches:
         header: RequestHeader,
         frame: bytearray,
     ) -> None:
-        """Answer a request when a broker has enough, or none has in time.
+        """Answer a request when a broker has enough bytes, or the wait is over.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
         """
         async with slot.connection.answering:
             request = await read_request_slowly(header, frame)
@@ -173,30 +172,36 @@ class LeaderFetches:
     async def _gather(
         self, brokers: ClientBrokers, fetches: ClientFetches, header: RequestHeader, request: Any
     ) -> _Rows:
-        """What leaders answer, when there is something to answer at once, or the wait is over."""
-        missing = await self._missing(request)
+        """Return the partitions' parts when one is final, or the wait is over."""
+        requested = (
+            TopicPartition(str(topic.topic), int(part.partition))
+            for topic in request.topics
+            for part in topic.partitions
+        )
+        missing = await missing_partitions(self._cluster, requested)
         rows: _Rows = dict.fromkeys(missing, ErrorCode.unknown_topic_or_partition)
         deadline = time.monotonic() + min(request.max_wait.total_seconds(), _HELD_SECONDS_MAX)
         idle = False
         while True:
             known = len(rows)
-            asked = await self._ask_all(brokers, fetches, header, request, rows, deadline)
+            sent = await self._ask_all(brokers, fetches, header, request, rows, deadline)
             final = any(map(_is_final, rows.values()))
             followed = None if final else fetches.followed
-            changed = await self._wait(asked, rows, deadline, followed)
+            changed = await self._wait(sent, rows, deadline, followed)
             empty: _Rows = {}
-            for leader, each in list(fetches.asked.items()):
-                if each in asked and each.answer.done():
-                    for place, row in each.rows.items():
-                        (rows if _code(row) or _is_final(row) else empty)[place] = row
-                    del fetches.asked[leader]
+            for leader, each in list(fetches.pending.items()):
+                if each in sent and each.answer.done():
+                    for partition, row in each.rows.items():
+                        (rows if _code(row) or _is_final(row) else empty)[partition] = row
+                    del fetches.pending[leader]
             done = changed or final or any(map(_is_final, rows.values()))
             done = done or fetches.followed.done() or not rows or time.monotonic() >= deadline
-            if not done and not asked:
-                # A broker that was started again leads what it led: no event reports it.
+            if not done and not sent:
+                # Try all leaders again: a restarted broker leads the same partitions, so there is
+                # no event of a changed leader.
                 rows.clear()
                 continue
-            # Brokers that have nothing answer when the wait is over, or a little before it.
+            # Brokers without records respond when the wait is over, or a little earlier.
             if done or (idle and len(rows) == known):
                 return empty | rows
             idle = len(rows) == known
@@ -209,11 +214,11 @@ class LeaderFetches:
         request: Any,
         rows: _Rows,
         deadline: float,
-    ) -> list[_Asked]:
-        """Ask the leaders of all partitions of which there is no row; others get one."""
+    ) -> list[_BrokerFetch]:
+        """Send requests for all partitions without a row; add a row for those without a leader."""
         by_leader = self._split(request, rows)
         rows |= self._without_leader(by_leader.pop(NO_LEADER, []))
-        asked: list[_Asked] = []
+        sent: list[_BrokerFetch] = []
         for leader, some in by_leader.items():
             part = self._part(request, some)
             if any(map(_is_final, rows.values())):
@@ -222,24 +227,13 @@ class LeaderFetches:
                 left = max(deadline - time.monotonic(), 0)
                 part = dataclasses.replace(part, max_wait=timedelta(seconds=left))
             try:
-                asked.append(await self._ask(brokers, fetches, header, leader, part))
+                sent.append(await self._ask(brokers, fetches, header, leader, part))
             except UpstreamError as error:
                 LINES.write(_log, "info", "a leader cannot be reached", leader,
                             broker=leader, error=str(error))  # fmt: skip
                 self._cluster.stale()
                 rows |= {(name, int(each.partition)): _NOT_LEADER for name, each in some}
-        return asked
-
-    async def _missing(self, request: Any) -> Set[PartitionKey]:
-        """The partitions that there are not, for certain: Kafka is asked for those not seen yet."""
-        view = self._cluster.view
-        unseen = [
-            TopicPartition(str(topic.topic), int(part.partition))
-            for topic in request.topics
-            for part in topic.partitions
-            if not view.has(topic.topic, part.partition)
-        ]
-        return await self._cluster.missing(unseen) if unseen else set()
+        return sent
 
     def _split(self, request: Any, rows: _Rows) -> dict[int, list[tuple[str, Any]]]:
         by_leader: dict[int, list[tuple[str, Any]]] = {}
@@ -257,14 +251,11 @@ class LeaderFetches:
         return {(name, int(part.partition)): _NOT_LEADER for name, part in parts}
 
     def _part(self, request: Any, some: list[tuple[str, Any]]) -> Any:
-        """A request for some partitions: without session, rack, and epochs that are not Kafka's."""
+        """Return a request for some partitions, without session and rack."""
         kinds = {topic.topic: topic for topic in request.topics}
         named: dict[str, list[Any]] = {}
         for name, part in some:
-            known = part
-            if hasattr(part, "current_leader_epoch"):
-                known = dataclasses.replace(part, current_leader_epoch=-1)
-            named.setdefault(name, []).append(known)
+            named.setdefault(name, []).append(without_leader_epoch(part))
         topics = tuple(
             dataclasses.replace(kinds[name], partitions=tuple(parts))
             for name, parts in named.items()
@@ -287,63 +278,60 @@ class LeaderFetches:
         header: RequestHeader,
         leader: int,
         part: Any,
-    ) -> _Asked:
-        """Ask a broker, unless it was asked the same already."""
-        places = tuple(
+    ) -> _BrokerFetch:
+        """Send a broker a request, unless it still has the same one."""
+        partitions = tuple(
             (topic.topic, int(each.partition), int(each.fetch_offset))
             for topic in part.topics
             for each in topic.partitions
         )
-        key = (header.version, int(part.isolation_level), places)
-        before = fetches.asked.get(leader)
+        key = (header.version, int(part.isolation_level), partitions)
+        before = fetches.pending.get(leader)
         if before is not None:
-            # What it had to say is taken where it is of use; that there was nothing is not news.
+            # Use a response with records; one without is out of date.
             if before.key == key and (before.connection.open or before.answer.done()):
                 if not before.answer.done() or before.has_records:
                     return before
             elif not before.answer.done():
-                before.connection.close()  # the client reads elsewhere: what comes is of no use
+                before.connection.close()  # the client now reads other offsets
         request = Request(API_FETCH, header.version)
         seconds = part.max_wait.total_seconds() + _LATE_SECONDS
         async with brokers.order:
             connection = await brokers.connection(leader, polling=True)
             answer = connection.begin(request.encode_entity(part), seconds)
-        asked = fetches.asked[leader] = _Asked(key, connection, answer)
-        return asked
+        sent = fetches.pending[leader] = _BrokerFetch(key, connection, answer)
+        return sent
 
     async def _wait(
         self,
-        asked: list[_Asked],
+        sent: list[_BrokerFetch],
         rows: _Rows,
         deadline: float,
         followed: asyncio.Future[None] | None,
     ) -> bool:
-        """Return when one of the answers is of use, or all are there.
+        """Return when a response has news, or all are there; True: a leader has changed.
 
-        Where errors are held back, also when the wait is over, or a leader has changed.
+        If errors are held back, return also at the deadline, or when a leader has changed.
 
         Parameters:
-            asked: the requests to brokers.
+            sent: the requests to brokers.
             rows: errors that are held back, by partition.
-            deadline: when the wait is over, by time.monotonic.
-            followed: ends the wait, too; None: brokers answer at once, and are waited for.
-
-        Returns:
-            Whether a leader has changed.
+            deadline: the end of the client's wait, by time.monotonic.
+            followed: also ends the wait; None: wait for all brokers, which respond at once.
         """
-        waiting: dict[asyncio.Future[Any], _Asked] = {each.answer: each for each in asked}
+        waiting: dict[asyncio.Future[Any], _BrokerFetch] = {each.answer: each for each in sent}
         if followed is None:
             if waiting:
                 await asyncio.wait(waiting)
             return False
         if not rows:
-            await _first_of_use(waiting, followed)
+            await _first_news(waiting, followed)
             return False
         event = asyncio.Event()
         self._held[event] = list(rows)
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(event.wait())]
         if waiting:
-            tasks.append(asyncio.create_task(_first_of_use(waiting, followed)))
+            tasks.append(asyncio.create_task(_first_news(waiting, followed)))
         try:
             left = max(deadline - time.monotonic(), 0)
             left = left + _GRACE_SECONDS if waiting else min(left, _AGAIN_SECONDS)
@@ -357,9 +345,9 @@ class LeaderFetches:
         return event.is_set()
 
     def _changed(self, before: View, after: View) -> None:
-        """The cluster looks another way: see `Cluster.on_change`."""
-        for event, places in self._held.items():
-            if any(after.leader(*each) not in (NO_LEADER, before.leader(*each)) for each in places):
+        """Wake the requests with a partition that has a new leader."""
+        for event, held in self._held.items():
+            if any(after.leader(*each) not in (NO_LEADER, before.leader(*each)) for each in held):
                 event.set()
 
     def _fill(
@@ -370,17 +358,17 @@ class LeaderFetches:
         rows: _Rows,
         fetches: ClientFetches,
     ) -> None:
-        """Give the answer; what is beyond the limit is left for the next request."""
+        """Send the response; records beyond the limit are left for the next request."""
         topics: dict[str, list[bytes | memoryview]] = {}
         size, limit = 0, self._limit(request)
         for topic in request.topics:
             parts = topics.setdefault(topic.topic, [])
             for part in topic.partitions:
-                place = topic.topic, int(part.partition)
-                row = rows.get(place, ErrorCode.none)
+                partition = topic.topic, int(part.partition)
+                row = rows.get(partition, ErrorCode.none)
                 code = _code(row)
                 if isinstance(row, EncodedPartition):
-                    fetches.marks[place] = row.offsets
+                    fetches.marks[partition] = row.offsets
                     if not row.size or not size or size + row.size <= limit:
                         parts.append(row.data)
                         size += row.size
@@ -388,8 +376,8 @@ class LeaderFetches:
                         continue
                     code = 0
                 self._note(code)
-                marks = fetches.marks.get(place, _NO_MARKS)
-                parts.append(empty_partition(header.version, place[1], code, marks))
+                marks = fetches.marks.get(partition, _NO_MARKS)
+                parts.append(empty_partition(header.version, partition[1], code, marks))
         slot.count(size)
         slot.fill(*join_partitions(header.version, slot.correlation_id, topics))
 

@@ -1,4 +1,4 @@
-"""Requests about many partitions, groups or transactions: a part for each broker, and joined."""
+"""Splits a request between the brokers in charge of its items, and joins their responses."""
 
 import asyncio
 import dataclasses
@@ -28,18 +28,18 @@ from pidlease.kafka.error_codes import STALE_LEADER
 from pidlease.kafka.errors import UpstreamNonsenseError
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
 
-#: Of requests about groups or transactional ids: which of the two, where they stand in the request,
-#: and in the answer.
+#: Requests about groups or transactional ids: the type of coordinator, the request's field with
+#: the ids, and the response's field with the results.
 COORDINATED: Final = {
     API_DESCRIBE_GROUPS: (GROUP, "groups", "groups"),
     API_DELETE_GROUPS: (GROUP, "groups_names", "results"),
     API_DESCRIBE_TRANSACTIONS: (TRANSACTION, "transactional_ids", "transaction_states"),
     API_CONSUMER_GROUP_DESCRIBE: (GROUP, "group_ids", "groups"),
 }
-#: Of requests about whatever each broker coordinates: where that stands in the answer.
+#: Requests that every broker answers for what it coordinates: the response's field with results.
 LISTED: Final = {API_LIST_GROUPS: "groups", API_LIST_TRANSACTIONS: "transaction_states"}
-#: Of requests about partitions: where topics stand in the answer, and a row of an answer that only
-#: says what is wrong.
+#: Requests about partitions: the schema's names of a topic and a partition in the response, and the
+#: other values of a partition with an error.
 _PARTITIONS: Final[dict[int, tuple[str, str, dict[str, Any]]]] = {
     API_LIST_OFFSETS: (
         "ListOffsetsTopicResponse", "ListOffsetsPartitionResponse",
@@ -55,12 +55,7 @@ _PARTITIONS: Final[dict[int, tuple[str, str, dict[str, Any]]]] = {
 
 
 class SplitRequests:
-    """Splits requests by broker, and joins the responses.
-
-    Parameters:
-        cluster: the leaders.
-        coordinators: of groups and transactional ids.
-    """
+    """Splits requests by broker, and joins the responses."""
 
     def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
         self._cluster = cluster
@@ -69,14 +64,19 @@ class SplitRequests:
     async def partitions(
         self, brokers: ClientBrokers, header: RequestHeader, frame: bytearray
     ) -> bytes:
-        """Answer a request about partitions: each part by its leader.
+        """Answer a request about partitions, each by its leader.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
             UpstreamError: a broker does not answer.
         """
         request = await read_request_slowly(header, frame)
-        missing = await self._missing(request)
+        requested = {
+            TopicPartition(str(topic.name), _number(part))
+            for topic in request.topics
+            for part in _parts(topic)
+        }
+        missing = await missing_partitions(self._cluster, requested)
         rows: dict[tuple[str, int], Any] = {}
         by_leader: dict[int, list[tuple[str, Any]]] = {}
         for topic in request.topics:
@@ -84,42 +84,30 @@ class SplitRequests:
                 leader = self._cluster.view.leader(topic.name, _number(part))
                 by_leader.setdefault(leader, []).append((topic.name, part))
         for name, part in by_leader.pop(NO_LEADER, ()):
-            place = TopicPartition(name, _number(part))
-            rows[place] = self._no_leader(header, place, exists=place not in missing)
-        asked = [
+            number = _number(part)
+            rows[name, number] = self._no_leader(
+                header, number, exists=TopicPartition(name, number) not in missing
+            )
+        requests = [
             (leader, dataclasses.replace(request, topics=_regroup(request, some)))
             for leader, some in by_leader.items()
         ]
-        for answer in await self._ask(brokers, header, asked):
+        for answer in await self._send(brokers, header, requests):
             for topic in answer.topics:
                 for row in topic.partitions:
                     if row.error_code.value in STALE_LEADER:
                         self._cluster.stale()
                     rows[topic.name, row.partition_index] = row
-        asked_for = {
-            (topic.name, _number(part)) for topic in request.topics for part in _parts(topic)
-        }
-        if not asked_for <= rows.keys():
-            raise UpstreamNonsenseError(f"no answer of Kafka for {asked_for - rows.keys()}")
+        if not requested <= rows.keys():
+            raise UpstreamNonsenseError(f"no answer of Kafka for {requested - rows.keys()}")
         return self._joined(header, request, rows)
 
-    async def _missing(self, request: Any) -> Set[TopicPartition]:
-        """The partitions that there are not, for certain: Kafka is asked for those not seen yet."""
-        view = self._cluster.view
-        unseen = [
-            TopicPartition(str(topic.name), _number(part))
-            for topic in request.topics
-            for part in _parts(topic)
-            if not view.has(topic.name, _number(part))
-        ]
-        return await self._cluster.missing(unseen) if unseen else set()
-
-    def _no_leader(self, header: RequestHeader, place: TopicPartition, *, exists: bool) -> Any:
+    def _no_leader(self, header: RequestHeader, number: int, *, exists: bool) -> Any:
         self._cluster.stale()
         code = ErrorCode.leader_not_available if exists else ErrorCode.unknown_topic_or_partition
         _, kind, values = _PARTITIONS[header.api_key]
         response = Response(header.api_key, header.version)
-        return response.part(kind, partition_index=place.partition, error_code=code, **values)
+        return response.part(kind, partition_index=number, error_code=code, **values)
 
     def _joined(
         self, header: RequestHeader, request: Any, rows: dict[tuple[str, int], Any]
@@ -138,20 +126,20 @@ class SplitRequests:
     async def coordinated(
         self, brokers: ClientBrokers, header: RequestHeader, frame: bytearray
     ) -> bytes:
-        """Answer a request about groups or transactional ids: each part by its coordinator.
+        """Answer a request about groups or transactional ids, each by its coordinator.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
             UpstreamError: a broker does not answer.
         """
         request = await read_request_slowly(header, frame)
         kind, field, result = COORDINATED[header.api_key]
         split = await self._coordinators.split(kind, getattr(request, field))
-        asked = [
+        requests = [
             (broker, dataclasses.replace(request, **{field: tuple(keys)}))
             for broker, keys in split.items()
         ]
-        answers = await self._ask(brokers, header, asked)
+        answers = await self._send(brokers, header, requests)
         joined = tuple(row for answer in answers for row in getattr(answer, result))
         response = Response(header.api_key, header.version)
         return response.encode(header.correlation_id, **{result: joined})
@@ -159,15 +147,15 @@ class SplitRequests:
     async def listed(
         self, brokers: ClientBrokers, header: RequestHeader, frame: bytearray
     ) -> bytes:
-        """Answer ListGroups or ListTransactions: what each broker coordinates.
+        """Answer ListGroups or ListTransactions with the results of all brokers.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the frame is not a valid request.
             UpstreamError: a broker does not answer.
         """
         request = await read_request_slowly(header, frame)
-        asked = [(broker, request) for broker in self._cluster.view.brokers]
-        answers = await self._ask(brokers, header, asked)
+        requests = [(broker, request) for broker in self._cluster.view.brokers]
+        answers = await self._send(brokers, header, requests)
         code = next((each.error_code for each in answers if each.error_code.value), ErrorCode.none)
         result = LISTED[header.api_key]
         values = {result: tuple(row for answer in answers for row in getattr(answer, result))}
@@ -176,13 +164,14 @@ class SplitRequests:
         response = Response(header.api_key, header.version)
         return response.encode(header.correlation_id, error_code=code, **values)
 
-    async def _ask(
-        self, brokers: ClientBrokers, header: RequestHeader, asked: Iterable[tuple[int, Any]]
+    async def _send(
+        self, brokers: ClientBrokers, header: RequestHeader, requests: Iterable[tuple[int, Any]]
     ) -> list[Any]:
+        """Send each broker its request; return the responses."""
         request = Request(header.api_key, header.version)
         connections, futures = [], []
         async with brokers.order:
-            for broker, entity in asked:
+            for broker, entity in requests:
                 connection = await brokers.connection(broker)
                 connections.append(connection)
                 futures.append(connection.begin(request.encode_entity(entity)))
@@ -193,8 +182,23 @@ class SplitRequests:
         ]
 
 
+async def missing_partitions(
+    cluster: Cluster, requested: Iterable[TopicPartition]
+) -> Set[TopicPartition]:
+    """Return the partitions that certainly do not exist: ask Kafka for those not seen yet."""
+    unseen = [each for each in requested if not cluster.view.has(*each)]
+    return await cluster.missing(unseen) if unseen else set()
+
+
+def without_leader_epoch(part: Any) -> Any:
+    """Return a request's partition without its leader epoch: pidlease's are not Kafka's."""
+    if hasattr(part, "current_leader_epoch"):
+        return dataclasses.replace(part, current_leader_epoch=-1)
+    return part
+
+
 def _parts(topic: Any) -> tuple[Any, ...]:
-    """The partitions of a request's topic, as rows or as numbers."""
+    """Return the partitions of a request's topic, as rows or as numbers."""
     return tuple(getattr(topic, _field(topic)))
 
 
@@ -203,13 +207,10 @@ def _number(part: Any) -> int:
 
 
 def _regroup(request: Any, some: list[tuple[str, Any]]) -> tuple[Any, ...]:
-    """Topics with only those partitions, without leader epochs: ours are not Kafka's."""
+    """Return the request's topics with only the given partitions."""
     named: dict[str, list[Any]] = {}
     for name, part in some:
-        known = part
-        if hasattr(part, "current_leader_epoch"):
-            known = dataclasses.replace(part, current_leader_epoch=-1)
-        named.setdefault(name, []).append(known)
+        named.setdefault(name, []).append(without_leader_epoch(part))
     kinds = {topic.name: topic for topic in request.topics}
     return tuple(
         dataclasses.replace(kinds[name], **{_field(kinds[name]): tuple(parts)})

@@ -1,7 +1,7 @@
-"""Changes of topics by a client: answered when they are seen here, too.
+"""Delays the response to a change of topics until this server sees the change.
 
-Kafka answers when the change is certain, and brokers learn of it a moment later. A client that goes
-on at once would get an error: no such topic.
+Kafka responds when the change is committed; brokers apply it a moment later. A client that uses the
+topic at once would get an error for an unknown topic.
 """
 
 import asyncio
@@ -18,18 +18,13 @@ from pidlease.kafka.errors import UpstreamNonsenseError
 
 TOPIC_CHANGES: Final = (API_CREATE_TOPICS, API_DELETE_TOPICS, API_CREATE_PARTITIONS)
 
-#: A change is seen within this time, or it is answered all the same.
+#: How long to delay a response at most.
 _SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
 
 
 class TopicChanges:
-    """Answers changes of topics after this server has seen them.
-
-    Parameters:
-        cluster: looked at again.
-        engine: knows the topics.
-    """
+    """Delays responses until the engine has the changed topics."""
 
     def __init__(self, cluster: Cluster, engine: Engine) -> None:
         self._cluster = cluster
@@ -38,11 +33,11 @@ class TopicChanges:
     async def seen(
         self, header: RequestHeader, frame: bytearray, forwarded: Coroutine[Any, Any, bytes]
     ) -> bytes:
-        """Wait for the answer of Kafka, and until what it says can be seen.
+        """Return Kafka's response when the engine sees the changes that it confirms.
 
         Raises:
-            MalformedError: it is no such request.
-            UpstreamError: there is no answer.
+            MalformedError: the frame is not a valid request.
+            UpstreamError: Kafka does not answer.
         """
         try:
             request = await read_request_slowly(header, frame)
@@ -54,7 +49,7 @@ class TopicChanges:
             try:
                 entity = Request(header.api_key, header.version).decode(bytearray(answer))
             except UpstreamNonsenseError:
-                return answer  # the client may make something of it
+                return answer  # pass it on: the client may be able to read it
             await self.wait_until(lambda: self._is_seen(header.api_key, request, entity))
         return answer
 
@@ -71,7 +66,7 @@ class TopicChanges:
         return all(row.name in topics for row in answer.topics if not row.error_code.value)
 
     async def wait_until(self, happened: Callable[[], bool], seconds: float = _SECONDS) -> None:
-        """Look at the cluster until something has happened; not for ever."""
+        """Refresh the cluster's metadata until the condition holds or the time is up."""
         deadline = time.monotonic() + seconds
         while not happened() and time.monotonic() < deadline:
             await self._cluster.look()

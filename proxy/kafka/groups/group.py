@@ -1,14 +1,14 @@
-"""One consumer group: its members' requests, and its states from one generation to the next.
+"""One consumer group: handles its members' requests, and moves from generation to generation.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
       ^            |    ^                   |                |
       `------------'    `-------------------+----------------'
 
-Preparing: all members have to join. Completing: the generation is made, and its leader has to
-assign the partitions. As in Kafka's GroupMetadataManager and ClassicGroup.
+Preparing: all members have to join. Completing: the generation has its members, and the leader has
+to assign the partitions. As in Kafka's GroupMetadataManager and ClassicGroup.
 
-There is no clock and no I/O here: each step gets the time, and leaves responses and records to
-store as effects.
+There is no clock and no I/O here: each step gets the time, and appends responses and records to
+store to `effects`.
 """
 
 import enum
@@ -32,15 +32,14 @@ from proxy.kafka.groups.group_steps import (
 )
 from proxy.kafka.groups.subscription import CONSUMER, subscribed_topics
 
-#: How long a member that joins for the first time may wait for its answer before it is taken for
-#: gone: it sends no heartbeats, and may have gone unseen (Kafka's
-#: CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS).
+#: How long a new member may wait for its first JoinGroup response before it is removed: it sends no
+#: heartbeats yet, and may have crashed (Kafka's CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS).
 NEW_MEMBER_JOIN_MS: Final = 5 * 60 * 1000
 
 
 @enum.unique
 class State(enum.Enum):
-    """Kafka's names for the states, as in ListGroups."""
+    """The states, with Kafka's names as in ListGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -50,20 +49,18 @@ class State(enum.Enum):
 
 
 class Group:
-    """A group.
+    """The members and the state of one group.
 
     Parameters:
-        group_id: its id.
-        limits: what is allowed.
-        new_id: gives a text that was never given before.
-        generation: the last one that it had.
-        protocol_type: what it was last; None: it had no members yet.
+        new_id: returns a unique text.
+        generation: the group's last generation.
+        protocol_type: the group's last type; None: it never had a member.
 
     Attributes:
-        effects: what is to be done, in order; whoever does it empties the list.
+        effects: what the caller has to do, in order; the caller clears the list.
         wake_at: `advance` has nothing to do before this time, in ms.
-        unsaved: it became empty, and that is not stored yet.
-        subscribed: the topics its members read; None: they do not say, or there were none.
+        unsaved: whether the group became empty and that is not stored yet.
+        subscribed: the topics that the members read; None: unknown, or there was no member.
     """
 
     def __init__(
@@ -87,21 +84,21 @@ class Group:
         self._pending_sync: set[str] = set()
         self._join_deadline: float = NEVER
         self._sync_deadline: float = NEVER
-        #: The rebalance of an empty group waits for members to come: how long it waits now, and
-        #: how much longer it may; None in any other.
+        #: In the first rebalance of an empty group, which waits for more members: the present wait
+        #: and how much longer it may be extended, in ms. None in any other rebalance.
         self._initial: tuple[int, int] | None = None
         self._new_member_came = False
-        #: The leader's word for this generation, while it is being stored.
+        #: The leader's assignments, while the generation is being stored.
         self._assignments: dict[str, bytes] = {}
         self._new_id = new_id
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to know of it that is not stored."""
+        """Whether all that matters of the group is stored."""
         return self.state is State.EMPTY and not self.members.pending and not self.unsaved
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic is subscribed to, as far as it is known (ClassicGroup)."""
+        """Whether a member subscribes to the topic, or may (as in ClassicGroup)."""
         if self.state is State.EMPTY:
             return False
         if self.subscribed is not None:
@@ -111,7 +108,7 @@ class Group:
     # ------------------------------------------------------------------ memory
 
     def held_by(self, request: Join) -> int:
-        """The bytes that the joining member holds already; its id identifies it."""
+        """Return the bytes that the joining member holds already; 0 for a new one."""
         member_id: str | None = request.member_id
         if not member_id and request.instance_id is not None:
             member_id = self.members.static.get(request.instance_id)
@@ -119,16 +116,16 @@ class Group:
         return member.size_bytes if member is not None else 0
 
     def growth_by_sync(self, request: Sync) -> int:
-        """How many bytes more the assignments take that a leader brings than those there are."""
+        """Return the bytes that a leader's assignments take beyond the present ones."""
         if not request.assignments or request.member_id != self.members.leader:
-            return 0  # nothing is kept of it
+            return 0  # the request's assignments are not kept
         held = sum(len(each.assignment) for each in self.members.by_id.values())
         return sum(map(len, request.assignments.values())) - held
 
     # ------------------------------------------------------------------ JoinGroup
 
     def join(self, now: int, request: Join, waiter: Waiter) -> None:
-        """A member joins, for the first time or again."""
+        """Handle JoinGroup of a new member, or of one that joins again."""
         if not self._has_room(request.member_id):
             self._remove(request.member_id)
             self._refuse_join(waiter, ErrorCode.group_max_size_reached, "")
@@ -163,7 +160,7 @@ class Group:
             else:
                 self._add(now, request, member_id, waiter)
         elif request.requires_member_id:
-            # It is to come again with this id: a client that gives up leaves no trace (KIP-394).
+            # The client joins again with this id; one that does not leaves no member (KIP-394).
             self.members.add_pending(member_id, self._due(now + request.session_ms))
             self._refuse_join(waiter, ErrorCode.member_id_required, member_id)
         else:
@@ -187,25 +184,25 @@ class Group:
         member = self.members.by_id[request.member_id]
         changed = member.protocols != request.protocols
         leads = self.members.leader == member.member_id
-        # A leader that joins a stable group wants a rebalance: it has seen new partitions, perhaps.
+        # A leader that joins a stable group wants a rebalance, for example for new partitions.
         if self.state is State.PREPARING or changed or (self.state is State.STABLE and leads):
             self._update(now, member, request, waiter)
         else:
-            # It missed the answer, perhaps: it gets it again.
+            # The member may have missed the response: send it again.
             self.effects.append(Answer(waiter, self._joined(member)))
 
     def _update(self, now: int, member: Member, request: Join, waiter: Waiter) -> None:
         self.members.update(member, request)
         before = self.members.set_join(member, waiter)
         if before is not None:
-            # It asked again, on another connection, and is answered there.
+            # The member has sent JoinGroup again on another connection: that one gets the response.
             self._refuse_join(before, ErrorCode.rebalance_in_progress, member.member_id)
         self._prepare_or_complete(now)
 
     def _replace_static(
         self, now: int, request: Join, old_id: str, new_id: str, waiter: Waiter
     ) -> None:
-        """A static member that was restarted takes its own place (KIP-345)."""
+        """Give a restarted static member a new id; its old id is fenced (KIP-345)."""
         leader = self.members.leader or ""
         old, member = self.members.replace_static(old_id, new_id)
         self._pending_sync.discard(old_id)
@@ -213,23 +210,24 @@ class Group:
         member.deadline = self._due(now + request.session_ms)
         self.members.update(member, request)
         if self.state is State.STABLE and self.members.select_protocol() == self.protocol_name:
-            # Nothing changes for the others, and it goes on with what it had.
+            # No rebalance: the member keeps its assignment.
             leads = self.members.leader == new_id
             if request.skips_assignment:
                 answer = self._joined(member, skip_assignment=leads)
             else:
-                # It is not to take itself for the leader: its assignment would not be listened to.
+                # Name the old leader id: a member that took itself for the leader would send
+                # assignments, which would be ignored.
                 answer = self._joined(member, leader=leader)
             self.effects.append(Answer(waiter, answer))
             return
         self.members.set_join(member, waiter)
-        # While completing, the leader may have got the old id: begin anew.
+        # In state Completing the leader may assign partitions to the old id: rebalance again.
         self._prepare_or_complete(now)
 
     # ------------------------------------------------------------------ SyncGroup
 
     def sync(self, request: Sync, waiter: Waiter) -> None:
-        """A member asks for its assignment; the leader brings those of all."""
+        """Handle SyncGroup: a member requests its assignment; the leader's has all assignments."""
         error = self._check_sync(request)
         if error is not ErrorCode.none:
             self.effects.append(Answer(waiter, SyncAnswer(error)))
@@ -270,7 +268,7 @@ class Group:
     def heartbeat(
         self, now: int, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Note that a member is alive; return the error for it."""
+        """Handle Heartbeat: extend the member's session."""
         error = self._check_member(member_id, instance_id)
         if error is not ErrorCode.none:
             return error
@@ -284,9 +282,9 @@ class Group:
     def commit(
         self, now: int, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Whether one may commit offsets (ClassicGroup.validateOffsetCommit)."""
+        """Check whether the member may commit offsets (ClassicGroup.validateOffsetCommit)."""
         if generation < 0 and self.state is State.EMPTY:
-            return ErrorCode.none  # a tool, or a consumer without a group
+            return ErrorCode.none  # a tool, or a consumer that does not join the group
         if generation < 0 and not member_id and instance_id is None:
             return ErrorCode.unknown_member_id
         error = self._check_member(member_id, instance_id)
@@ -304,7 +302,7 @@ class Group:
         member.deadline = self._due(now + member.session_ms)
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check that the ids are those of a member (ClassicGroup.validateMember)."""
+        """Check that the ids are a member's (ClassicGroup.validateMember)."""
         if instance_id is not None:
             existing = self.members.static.get(instance_id)
             if existing is not None and existing != member_id:
@@ -318,7 +316,7 @@ class Group:
     # ------------------------------------------------------------------ LeaveGroup
 
     def leave(self, now: int, leaving: Iterable[Identity]) -> list[ErrorCode]:
-        """Remove members; return the error for each."""
+        """Handle LeaveGroup: remove members; return an error code for each."""
         errors = [self._leave(each) for each in leaving]
         if ErrorCode.none in errors and self.state is not State.EMPTY:
             self._prepare_or_complete(now)
@@ -327,7 +325,7 @@ class Group:
     def _leave(self, leaving: Identity) -> ErrorCode:
         member_id: str | None = leaving.member_id
         if not leaving.member_id:
-            # A tool removes a static member by the name that its owner gave it.
+            # A tool removes a static member by its instance id.
             member_id = self.members.static.get(leaving.instance_id or "")
         elif leaving.member_id not in self.members.pending:
             error = self._check_member(leaving.member_id, leaving.instance_id)
@@ -347,7 +345,7 @@ class Group:
             self._complete_join(now)
 
     def _prepare(self, now: int) -> None:
-        """All members are to join again."""
+        """Begin a rebalance: all members have to join again."""
         if self.state is State.COMPLETING:
             self._propagate(now, {}, ErrorCode.rebalance_in_progress)
         self._pending_sync.clear()
@@ -366,7 +364,7 @@ class Group:
             self._join_deadline = self._due(now + self.members.rebalance_ms)
 
     def _end_of_join(self, now: int) -> None:
-        """The time for joining is over, or that which an empty group waits for more members."""
+        """Handle the end of the rebalance timeout, or of the first rebalance's delay."""
         delay, remaining = self._initial or (0, 0)
         longer = min(self._limits.initial_rebalance_ms, remaining)
         if not self._new_member_came or not longer:
@@ -377,14 +375,14 @@ class Group:
         self._join_deadline = self._due(now + longer)
 
     def _complete_join(self, now: int) -> None:
-        """Make the next generation, of those that have joined."""
+        """Begin the next generation with the members that have joined."""
         self._join_deadline = NEVER
         self._initial = None
         for member in list(self.members.by_id.values()):
             if member.join is None and member.instance_id is None:
                 self._remove(member.member_id)
         if not self.members.elect_joined() and self.members.by_id:
-            # Only static members, of which none has joined: until their sessions end.
+            # Only static members, and none has joined: wait until their sessions end.
             self._join_deadline = self._due(now + max(self.members.rebalance_ms, 1))
             return
         self.generation += 1
@@ -392,7 +390,7 @@ class Group:
             self._become_empty()
             return
         self.protocol_name = protocol = self.members.select_protocol()
-        self._look_at_subscriptions(protocol)
+        self._read_subscriptions(protocol)
         self.state = State.COMPLETING
         for member in self.members.by_id.values():
             waiter = self.members.set_join(member, None)
@@ -410,7 +408,7 @@ class Group:
         self.unsaved = True
         self.effects.append(Store(self.generation))
 
-    def _look_at_subscriptions(self, protocol: str) -> None:
+    def _read_subscriptions(self, protocol: str) -> None:
         self.subscribed = None
         if self.members.protocol_type == CONSUMER:
             members = self.members.by_id.values()
@@ -419,7 +417,7 @@ class Group:
     # ------------------------------------------------------------------ assignments
 
     def stored(self, now: int, generation: int, *, failed: bool) -> None:
-        """What `Store` asked for was done; or it failed."""
+        """Handle the outcome of a `Store` effect."""
         if generation != self.generation:
             return
         if self.state is State.EMPTY:
@@ -433,7 +431,7 @@ class Group:
             self._assignments = {}
 
     def _propagate(self, now: int, assignments: dict[str, bytes], error: ErrorCode) -> None:
-        """Give all members their assignments, and complete their SyncGroup requests."""
+        """Set all members' assignments, and complete their SyncGroup requests."""
         for member in self.members.by_id.values():
             self.members.assign(member, assignments.get(member.member_id, b""))
             waiter, member.sync = member.sync, None
@@ -442,7 +440,7 @@ class Group:
             failed = error is not ErrorCode.none
             answer = SyncAnswer(error) if failed else self._synced(member)
             self.effects.append(Answer(waiter, answer))
-            # While it waited no heartbeat was expected of it.
+            # The member need not send heartbeats while it waits, so its session starts now.
             member.deadline = self._due(now + member.session_ms)
 
     def _synced(self, member: Member) -> SyncAnswer:
@@ -469,7 +467,7 @@ class Group:
     def _refuse_join(self, waiter: Waiter, error: ErrorCode, member_id: str) -> None:
         self.effects.append(Answer(waiter, JoinAnswer(error, member_id)))
 
-    # ------------------------------------------------------------------ members that are no more
+    # ------------------------------------------------------------------ removed members
 
     def _remove(self, member_id: str) -> None:
         member = self.members.remove(member_id)
@@ -478,7 +476,7 @@ class Group:
             self._answer_both(member, ErrorCode.unknown_member_id, "")
 
     def _answer_both(self, member: Member, error: ErrorCode, member_id: str) -> None:
-        """Refuse a member that is no more, wherever it waits."""
+        """Complete a removed member's waiting requests with an error."""
         if member.join is not None:
             self._refuse_join(member.join, error, member_id)
         if member.sync is not None:
@@ -486,7 +484,7 @@ class Group:
         member.join = member.sync = None
 
     def close(self, error: ErrorCode) -> None:
-        """The group is no more, here: whoever waits is refused."""
+        """End the group: all waiting requests get the error."""
         for member in self.members.by_id.values():
             self._answer_both(member, error, member.member_id)
         self.state = State.DEAD
@@ -495,7 +493,7 @@ class Group:
     # ------------------------------------------------------------------ time
 
     def advance(self, now: int) -> None:
-        """Do what time has brought: members that are gone, rebalances that have taken too long."""
+        """Handle all deadlines up to `now`: of sessions, and of rebalances."""
         self._expire_pending(now)
         for member in list(self.members.by_id.values()):
             if member.deadline <= now and member.member_id in self.members.by_id:
@@ -522,7 +520,7 @@ class Group:
 
     def _expire(self, now: int, member: Member) -> None:
         if member.waits:
-            member.deadline = NEVER  # it is for us to go on; then it begins anew
+            member.deadline = NEVER  # it waits for a response, which starts the session again
             return
         self._remove(member.member_id)
         if self.state is State.PREPARING:
@@ -535,7 +533,7 @@ class Group:
             self._complete_join(now)
 
     def _end_of_sync(self, now: int) -> None:
-        """Members that joined, and then did not ask for their assignments, are gone."""
+        """Remove the members that joined and did not request their assignments in time."""
         self._sync_deadline = NEVER
         if self.state in (State.COMPLETING, State.STABLE) and self._pending_sync:
             for member_id in list(self._pending_sync):
@@ -543,6 +541,6 @@ class Group:
             self._prepare(now)
 
     def _due(self, at: float) -> float:
-        """Note a time at which there is something to do."""
+        """Return a deadline, after lowering `wake_at` to it."""
         self.wake_at = min(self.wake_at, at)
         return at

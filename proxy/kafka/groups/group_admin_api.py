@@ -16,38 +16,36 @@ from pidlease.kafka.codec.messages import Response, read_request, read_request_s
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, INT32, RequestHeader, write_array
 from pidlease.storage.offsets.journal_records import OffsetsFailedError, RemoveGroup
+from pidlease.storage.offsets.offset_store import OffsetStore
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_coordinator import Coordinator
-from proxy.kafka.groups.growing_response import GrowingResponse
-from proxy.kafka.groups.offset_port import Offsets
+from proxy.kafka.growing_response import GrowingResponse
 from proxy.kafka.request_order import Answered
 
-#: What FindCoordinator asks for.
+# Key types of FindCoordinator.
 _GROUP_KEY: Final = 0
 _TRANSACTION_KEY: Final = 1
-#: From these versions on: FindCoordinator asks for several keys (KIP-699),
+#: From this version on FindCoordinator has several keys (KIP-699).
 _FIND_MANY_FROM: Final = 4
-#: and a group that is not known has a code of its own (KIP-1043).
+#: From this version on DescribeGroups has an error for an unknown group (KIP-1043).
 _GROUP_NOT_FOUND_FROM: Final = 6
-#: Groups that are put before others get their turn.
+#: Groups that are encoded before other tasks run.
 _AT_ONCE: Final = 100
-#: A request that is larger is read in turns with others.
+#: A larger FindCoordinator request is decoded in steps between which other tasks run.
 _LARGE_REQUEST_BYTES: Final = 4 << 10
-#: What KIP-848 calls groups of this sort.
+#: KIP-848's name of this group type.
 _TYPE: Final = "classic"
 
 
 class GroupAdminApi:
-    """Answers the requests named above.
+    """Handles the requests of admin clients about groups, and FindCoordinator.
 
     Parameters:
-        coordinator: the groups.
-        offsets: what is stored of them.
         at: host and port of this server.
     """
 
-    def __init__(self, coordinator: Coordinator, offsets: Offsets, at: tuple[str, int]) -> None:
+    def __init__(self, coordinator: Coordinator, offsets: OffsetStore, at: tuple[str, int]) -> None:
         self._coordinator = coordinator
         self._offsets = offsets
         self._host, self._port = at
@@ -55,9 +53,9 @@ class GroupAdminApi:
     # ------------------------------------------------------------------ FindCoordinator
 
     def find_coordinator(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
-        """Answer FindCoordinator: for groups it is this server; there are no transactions.
+        """Answer FindCoordinator: this server coordinates all groups; there are no transactions.
 
-        librdkafka takes a broker without this request for one too old for LZ4.
+        librdkafka takes a broker without this API for one that is too old for LZ4.
         """
         if len(frame) <= _LARGE_REQUEST_BYTES:
             return self._found(header, read_request(header, frame))
@@ -85,7 +83,7 @@ class GroupAdminApi:
         for key in dict.fromkeys(request.coordinator_keys):
             rows.append(response.row("Coordinator", key=key, **found))
             if len(rows) % _AT_ONCE == 0:
-                await asyncio.sleep(0)  # others want to be served, too
+                await asyncio.sleep(0)
             await growing.grow(len(rows[-1]))
         slot.fill(*response.encode_rows(header.correlation_id, [b"".join(rows)], len(rows)))
 
@@ -100,7 +98,7 @@ class GroupAdminApi:
             }
         error, message = ErrorCode.invalid_request, f"there are no coordinators of type {key_type}"
         if key_type == _TRANSACTION_KEY:
-            # Every client gives up on this one; any other it would try again for minutes.
+            # Clients give up at this error; others they would retry for minutes.
             error = ErrorCode.transactional_id_authorization_failed
             message = "transactions are not served"
         return {
@@ -119,7 +117,7 @@ class GroupAdminApi:
     async def _listed(
         self, header: RequestHeader, states: set[str], types: set[str], slot: Slot
     ) -> None:
-        # One such answer a connection: it may be long.
+        # One large response of a connection at a time.
         await slot.turn()
         growing = GrowingResponse(slot)
         response = Response(API_LIST_GROUPS, header.version)
@@ -129,7 +127,7 @@ class GroupAdminApi:
         rows = []
         for number, group_id in enumerate(self._coordinator.known.ids(), 1):
             if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)  # others want to be served, too
+                await asyncio.sleep(0)
             state = self._coordinator.state(group_id)
             fits = not states or state.value.lower() in states
             if state is not State.DEAD and fits and (not types or _TYPE in types):
@@ -143,7 +141,7 @@ class GroupAdminApi:
                     )
                 )
                 if not await growing.grow(len(rows[-1])):
-                    # A list of some of them would pass for one of all.
+                    # A client would take a partial list for the whole list.
                     slot.fill(_rows(header, response, ErrorCode.coordinator_not_available, []))
                     return
         slot.fill(_rows(header, response, ErrorCode.none, rows))
@@ -155,16 +153,15 @@ class GroupAdminApi:
         return self._described(header, read_request(header, frame).groups, slot)
 
     async def _described(self, header: RequestHeader, groups: Sequence[str], slot: Slot) -> None:
-        # One such answer a connection: it may be long.
+        # One large response of a connection at a time.
         await slot.turn()
         growing = GrowingResponse(slot)
         response = Response(API_DESCRIBE_GROUPS, header.version)
         rows = []
         room = True
-        # Each once, however often it is named.
-        for number, group_id in enumerate(dict.fromkeys(groups), 1):
+        for number, group_id in enumerate(dict.fromkeys(groups), 1):  # each group once
             if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)  # others want to be served, too
+                await asyncio.sleep(0)
             rows.append(self._describe(response, group_id, room=room))
             room = await growing.grow(len(rows[-1])) and room
         slot.fill(_rows(header, response, None, rows))
@@ -194,7 +191,7 @@ class GroupAdminApi:
     # ------------------------------------------------------------------ DeleteGroups
 
     def delete_groups(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
-        """Answer DeleteGroups, when they are gone for good."""
+        """Answer DeleteGroups when the deletions are stored."""
         request = read_request(header, frame)
         outcomes = {each: self._delete(each) for each in dict.fromkeys(request.groups_names)}
         return _deleted(header, outcomes)
@@ -214,7 +211,7 @@ class GroupAdminApi:
 def _rows(
     header: RequestHeader, response: Response, error: ErrorCode | None, rows: list[bytes]
 ) -> bytes:
-    """An answer that is a throttle time, from version 1 on, an error, perhaps, and an array."""
+    """Encode a response: a throttle time (from version 1 on), an error unless None, an array."""
     tags = b"\0" if response.flexible else b""
     parts = [INT32.pack(header.correlation_id), tags]
     if header.version >= 1:

@@ -1,6 +1,6 @@
-"""All consumer groups of the server: their timers, their waiters, and what is to be stored.
+"""Runs all consumer groups: executes their effects, wakes them on time, bounds their number.
 
-A group that is idle (without members) is known by what is stored of it alone.
+Only a group with members is in memory; an empty one exists only in the offset store.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.offsets.journal_records import GroupNote, OffsetsFullError
+from pidlease.storage.offsets.offset_store import OffsetStore
 from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_members import NEVER
 from proxy.kafka.groups.group_steps import (
@@ -27,7 +28,6 @@ from proxy.kafka.groups.group_steps import (
     SyncAnswer,
 )
 from proxy.kafka.groups.known_groups import KnownGroups
-from proxy.kafka.groups.offset_port import Offsets
 
 _log = structlog.get_logger(__name__)
 
@@ -36,28 +36,27 @@ SyncFuture = asyncio.Future[SyncAnswer]
 
 
 def monotonic_ms() -> int:
-    """The time, in ms since some moment."""
+    """Return the monotonic clock's time, in ms."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Coordinator:
-    """The groups.
+    """The server's groups.
 
     Parameters:
-        offsets: what is stored of them.
-        limits: what is allowed to them.
-        clock_ms: the time, in ms since 1970; it is stored.
-        now_ms: the time by which members are waited for, in ms; it never goes back.
+        offsets: stores the groups and their offsets.
+        clock_ms: the time to store, in ms since 1970.
+        now_ms: the time for deadlines, in ms; it never goes back.
     """
 
     def __init__(
         self,
-        offsets: Offsets,
+        offsets: OffsetStore,
         limits: GroupLimits,
         clock_ms: Callable[[], int],
         now_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        #: Groups that have members, or will.
+        #: Groups with members, or with members that are about to join.
         self.active: Final[dict[str, Group]] = {}
         self.limits: Final = limits
         self.size_bytes = 0
@@ -65,26 +64,26 @@ class Coordinator:
         self._offsets = offsets
         self._clock_ms = clock_ms
         self._now_ms = now_ms
-        #: When each group is woken (by `now_ms`), and by what.
+        #: When each group is woken, by `now_ms`, and its timer.
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         self.known: Final = KnownGroups(offsets.table, self.active)
-        #: Groups of which storing that they are empty has failed.
+        #: Groups that became empty where storing that has failed.
         self._unsaved: set[str] = set()
         #: Limits that were logged as reached.
         self._logged_full: set[str] = set()
 
     def start(self) -> None:
-        """Note of the groups that had members when the server ended that they have none now."""
+        """Store that groups are empty now which had members when the server ended."""
         now_ms = self._clock_ms()
         for group_id, stored in list(self._offsets.table.groups.items()):
             if stored.protocol_type is not None and stored.empty_ms < 0:
-                # At once for requests, and for the next start when it is stored.
+                # In memory at once, for requests; for the next start when it is stored.
                 stored.empty_ms = now_ms
                 note = GroupNote(group_id, stored.protocol_type, stored.generation, now_ms)
                 self._offsets.write(note).add_done_callback(_log_failure)
 
     def close(self) -> None:
-        """Refuse all requests, those that wait and those to come."""
+        """Complete all waiting requests with an error, and reject all later ones."""
         self.closed = True
         for group in list(self.active.values()):
             self._drop(group, ErrorCode.not_coordinator)
@@ -92,14 +91,14 @@ class Coordinator:
     # ------------------------------------------------------------------ known groups
 
     def state(self, group_id: str) -> State:
-        """A group's state; dead, if there is none of that id."""
+        """Return a group's state; DEAD if there is no such group."""
         group = self.active.get(group_id)
         if group is not None:
             return group.state
         return State.EMPTY if group_id in self._offsets.table.groups else State.DEAD
 
     def protocol_type(self, group_id: str) -> str:
-        """What sort of group it is; empty where that is not known."""
+        """Return a group's protocol type; empty if unknown."""
         group = self.active.get(group_id)
         if group is not None:
             return group.members.protocol_type or ""
@@ -107,7 +106,7 @@ class Coordinator:
         return (stored.protocol_type or "") if stored is not None else ""
 
     def has_room(self, group_id: str) -> bool:
-        """Whether there is such a group, or may be one more."""
+        """Whether the group exists, or the server may have one more."""
         if group_id in self.known:
             return True
         if len(self.known) >= self.limits.groups_max:
@@ -116,15 +115,15 @@ class Coordinator:
         return True
 
     def remove(self, group_id: str) -> None:
-        """A group without members is to be removed."""
+        """Drop a group without members, before it is deleted from the store."""
         group = self.active.get(group_id)
         if group is not None:
             self._drop(group, ErrorCode.group_id_not_found)
 
-    # ------------------------------------------------------------------ what members ask
+    # ------------------------------------------------------------------ members' requests
 
     def join(self, group_id: str, request: Join) -> JoinFuture:
-        """A member joins; its answer comes when all have joined."""
+        """Handle JoinGroup; the future completes when all members have joined."""
         waiter: JoinFuture = asyncio.get_running_loop().create_future()
         error = self._check_join(group_id, request)
         if error is not ErrorCode.none:
@@ -135,7 +134,7 @@ class Coordinator:
         return waiter
 
     def sync(self, group_id: str, request: Sync) -> SyncFuture:
-        """A member asks for its assignment; its answer comes when the leader has brought it."""
+        """Handle SyncGroup; the future completes when the leader's assignments are stored."""
         waiter: SyncFuture = asyncio.get_running_loop().create_future()
         error = self._check_id(group_id)
         group = self.active.get(group_id)
@@ -157,7 +156,7 @@ class Coordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Note that a member is alive; return the error for it."""
+        """Handle Heartbeat."""
         error = self._check_id(group_id)
         group = self.active.get(group_id)
         if error is not ErrorCode.none:
@@ -169,7 +168,7 @@ class Coordinator:
         return error
 
     def leave(self, group_id: str, leaving: list[Identity]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Remove members; return the error of the request, and of each."""
+        """Handle LeaveGroup; return the error of the request, and of each member."""
         error = self._check_id(group_id)
         group = self.active.get(group_id)
         if error is not ErrorCode.none:
@@ -183,7 +182,7 @@ class Coordinator:
     def check_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Whether one may commit; group_id_not_found for a member of a group that is not known."""
+        """Check a commit; group_id_not_found if a member names a group that does not exist."""
         if self.closed:
             return ErrorCode.coordinator_not_available
         group = self.active.get(group_id)
@@ -211,7 +210,7 @@ class Coordinator:
         if group_id not in self.active and request.member_id:
             return ErrorCode.unknown_member_id
         group = self.active.get(group_id)
-        # A member that joins again takes the place that it has.
+        # A member that joins again needs only what it takes beyond its present memory.
         held = group.held_by(request) if group is not None else -_group_bytes(group_id)
         growth = request.size_bytes - held
         if not self.has_room(group_id) or not self._has_memory(growth):
@@ -220,14 +219,14 @@ class Coordinator:
 
     def _has_memory(self, size: int) -> bool:
         if size <= 0:
-            return True  # whoever is there may go on
+            return True  # present members may always continue
         if self.size_bytes + size > self.limits.memory_bytes_max:
             return self._refuse_full("group-memory-bytes-max")
         self._logged_full.discard("group-memory-bytes-max")
         return True
 
     def _refuse_full(self, setting: str) -> bool:
-        """Log it, once until there is room again; return False."""
+        """Log that a limit is reached, once until there is room again; return False."""
         if setting not in self._logged_full:
             self._logged_full.add(setting)
             _log.error("consumer groups are refused: a limit is reached", setting=setting)
@@ -247,7 +246,7 @@ class Coordinator:
         return group
 
     def _step(self, group: Group, step: Callable[[], None]) -> None:
-        """Have a group take a step, and do what comes of it."""
+        """Run a step of a group, and execute its effects."""
         size, state, generation = group.members.size_bytes, group.state, group.generation
         step()
         self.size_bytes += group.members.size_bytes - size
@@ -271,7 +270,7 @@ class Coordinator:
 
         def ended(stored: "asyncio.Future[None]") -> None:
             error = stored.exception()
-            # Of a group that was never stored and is empty there is nothing to remember.
+            # An empty group that was never stored need not be stored when the store is full.
             known = group.state is not State.EMPTY or group.group_id in self._offsets.table.groups
             failed = error is not None and (known or not isinstance(error, OffsetsFullError))
             if failed and group.state is State.EMPTY:
@@ -288,7 +287,7 @@ class Coordinator:
         stored.add_done_callback(ended)
 
     def store_again(self) -> None:
-        """Store of groups that they are empty, where that has failed."""
+        """Store again that groups are empty, where that has failed."""
         unsaved, self._unsaved = self._unsaved, set()
         for group_id in unsaved:
             group = self.active.get(group_id)
@@ -300,7 +299,7 @@ class Coordinator:
                 self._store(group, group.generation)
 
     def _drop(self, group: Group, error: ErrorCode) -> None:
-        """Forget a group's members."""
+        """Drop a group from memory; its waiting requests get the error."""
         group.close(error)
         for effect in group.effects:
             if isinstance(effect, Answer):
@@ -313,9 +312,9 @@ class Coordinator:
         self._disarm(group.group_id)
 
     def _arm(self, group: Group) -> None:
-        """Have the group woken at the time it wants."""
+        """Set the group's timer to its `wake_at`."""
         wake_at, _ = self._timers.get(group.group_id, (NEVER, None))
-        # A timer that comes early finds nothing to do, and is set again: no need to move it.
+        # An earlier timer stays: it finds nothing to do, and is then set again.
         if group.wake_at < wake_at:
             self._disarm(group.group_id)
             delay = max(group.wake_at - self._now_ms(), 0) / 1000
@@ -333,13 +332,13 @@ class Coordinator:
 
 
 def _group_bytes(group_id: str) -> int:
-    """About what a group takes beside its members."""
+    """Return about how many bytes a group takes beside its members."""
     return 1024 + len(group_id)
 
 
 def _answer(effect: Answer) -> None:
     waiter, answer = cast("asyncio.Future[JoinAnswer | SyncAnswer]", effect.waiter), effect.answer
-    if not waiter.done():  # the client may be gone
+    if not waiter.done():  # cancelled if the client has disconnected
         waiter.set_result(answer)
 
 

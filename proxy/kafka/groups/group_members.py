@@ -1,7 +1,4 @@
-"""The members of a group: their protocols, its leader, its static members.
-
-As in Kafka's ClassicGroup. Nothing here knows of the group's states.
-"""
+"""The members of a group: their protocols, the leader, the static members; as in ClassicGroup."""
 
 import math
 from collections import Counter
@@ -16,14 +13,14 @@ NEVER: Final = math.inf
 
 @dataclass(slots=True)
 class Member:
-    """A member.
+    """A member of a group.
 
     Attributes:
         instance_id: of a static member (KIP-345); None: a dynamic one.
-        join: waits for the response to its JoinGroup,
-        sync: waits for the response to its SyncGroup.
-        is_new: it waits to join for the first time, and has no id yet to send heartbeats with.
-        deadline: when it is taken for gone, in ms.
+        join: the waiter of its JoinGroup request.
+        sync: the waiter of its SyncGroup request.
+        is_new: whether it joins for the first time, and has no id yet to send heartbeats with.
+        deadline: the end of its session, in ms.
     """
 
     member_id: str
@@ -42,7 +39,7 @@ class Member:
 
     @classmethod
     def of(cls, member_id: str, request: Join) -> "Member":
-        """A member as it asks to join."""
+        """Create a member from its JoinGroup request."""
         return cls(
             member_id,
             request.instance_id,
@@ -56,26 +53,25 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether it need not send heartbeats: it waits for us (ClassicGroupMember)."""
+        """Whether it waits for a response, and so need not send heartbeats (ClassicGroupMember)."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def metadata(self, protocol: str) -> bytes:
-        """Its metadata for a protocol that all members support."""
+        """Return its metadata for a protocol that all members support."""
         return dict(self.protocols)[protocol]
 
 
 class Members:
-    """The members of one group, in the order in which they came.
+    """The members of one group, in the order in which they joined.
 
     Attributes:
-        by_id: all of them.
         static: instance id -> member id.
-        pending: ids that were given out, to members that are yet to join with them, with their
-            deadlines in ms.
+        pending: member ids given to clients that have to join again with them, with deadlines in
+            ms.
         protocol_type: of the group; None: it never had a member.
-        leader: a member's id; None where there are none.
-        joining: how many of them wait for the answer to a JoinGroup.
-        size_bytes: about what they hold.
+        leader: a member id; None: there are no members.
+        joining: the number of members that wait for a JoinGroup response.
+        size_bytes: about the memory that the members take.
     """
 
     def __init__(self, protocol_type: str | None) -> None:
@@ -92,7 +88,7 @@ class Members:
         return len(self.by_id)
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take a member in."""
+        """Add a member; the first leads."""
         if not self.by_id:
             self.protocol_type = protocol_type
         if member.instance_id is not None:
@@ -105,7 +101,7 @@ class Members:
         self.drop_pending(member.member_id)
 
     def remove(self, member_id: str) -> Member | None:
-        """Let a member go; another one leads where it did. None: it was no member."""
+        """Remove and return a member; if it led, the next one leads."""
         self.drop_pending(member_id)
         member = self.by_id.pop(member_id, None)
         if member is None:
@@ -121,7 +117,7 @@ class Members:
         return member
 
     def replace_static(self, old_id: str, new_id: str) -> tuple[Member, Member]:
-        """Give a static member that came back a new id and no waiter; return old and new."""
+        """Replace a restarted static member by one with a new id and no waiter; return both."""
         was_leader = self.leader == old_id
         old = self.by_id[old_id]
         self.remove(old_id)
@@ -142,7 +138,7 @@ class Members:
         return old, new
 
     def update(self, member: Member, request: Join) -> None:
-        """Take over what a member says that joins again."""
+        """Update a member that joins again."""
         self._count_out(member.protocols)
         self._supported.update(_names(request.protocols))
         self.size_bytes += request.size_bytes - member.size_bytes
@@ -151,24 +147,24 @@ class Members:
         member.session_ms, member.rebalance_ms = request.session_ms, request.rebalance_ms
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """Give a member its assignment."""
+        """Set a member's assignment."""
         self.size_bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
     def set_join(self, member: Member, waiter: Waiter | None) -> Waiter | None:
-        """Set the waiter for the response to a member's JoinGroup; return the one before."""
+        """Set the waiter of a member's JoinGroup request; return the previous one."""
         before = member.join
         self.joining += (waiter is not None) - (before is not None)
         member.join = waiter
         return before
 
     def add_pending(self, member_id: str, deadline: float) -> None:
-        """Note an id that was given out."""
+        """Note a member id that was given to a client."""
         self.pending[member_id] = deadline
         self.size_bytes += _pending_bytes(member_id)
 
     def drop_pending(self, member_id: str) -> None:
-        """Forget an id that was given out, if it was."""
+        """Forget a pending member id, if it is one."""
         if self.pending.pop(member_id, None) is not None:
             self.size_bytes -= _pending_bytes(member_id)
 
@@ -179,16 +175,14 @@ class Members:
 
     @property
     def rebalance_ms(self) -> int:
-        """How long a rebalance may take: the longest that a member asks for."""
+        """How long a rebalance may take: the longest rebalance timeout of a member."""
         return max((member.rebalance_ms for member in self.by_id.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: Protocols, *, empty: bool) -> bool:
-        """Whether a member of these protocols fits to those that there are.
+        """Whether a member with these protocols can join.
 
         Parameters:
-            protocol_type: of the member.
-            protocols: of the member.
-            empty: whether the group begins anew, with any type.
+            empty: whether the group has no members, so that any type is possible.
         """
         if empty:
             return bool(protocol_type and protocols)
@@ -197,7 +191,7 @@ class Members:
         )
 
     def elect_joined(self) -> bool:
-        """Have a member lead that has joined; False: none has."""
+        """Choose a leader that has joined; return False if no member has."""
         if self.leader is None:
             return False
         if self.by_id[self.leader].join is not None:
@@ -209,7 +203,7 @@ class Members:
         return True
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer, of those that all of them support."""
+        """Return the protocol that most members prefer, of those that all members support."""
         candidates = {name for name, count in self._supported.items() if count == len(self.by_id)}
         votes = Counter(
             next(name for name, _ in member.protocols if name in candidates)
@@ -218,7 +212,7 @@ class Members:
         return votes.most_common(1)[0][0]
 
     def for_leader(self, protocol: str) -> tuple[JoinedMember, ...]:
-        """What the leader makes its assignment from."""
+        """Return the members' metadata, from which the leader makes the assignments."""
         return tuple(
             JoinedMember(each.member_id, each.instance_id, each.metadata(protocol))
             for each in self.by_id.values()

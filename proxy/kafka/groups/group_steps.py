@@ -1,27 +1,27 @@
-"""The events that a consumer group handles, and the effects that it returns."""
+"""The requests that a consumer group handles, and the effects that it returns."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-#: Stands for a request that waits for its answer; the group only hands it back.
+#: Identifies a waiting request; the group only returns it, in an `Answer`.
 Waiter = object
 
-#: Names of assignment protocols with the member's metadata for each, by preference.
+#: The member's assignment protocols in the order of preference, with its metadata for each.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What is allowed to groups; times in ms, sizes in bytes.
+    """The limits of consumer groups.
 
     Attributes:
         session_min_ms, session_max_ms: Kafka's group.{min,max}.session.timeout.ms.
         initial_rebalance_ms: Kafka's group.initial.rebalance.delay.ms.
         members_max: Kafka's group.max.size.
-        groups_max: groups that are known, with members or without.
-        memory_bytes_max: what the members of all groups may hold.
+        groups_max: groups with and without members.
+        memory_bytes_max: memory for the members of all groups.
         offsets_retention_ms: Kafka's offsets.retention.minutes.
     """
 
@@ -39,8 +39,8 @@ class Join:
     """A JoinGroup request.
 
     Attributes:
-        requires_member_id: whether a new member first gets its id (version 4 on, KIP-394).
-        skips_assignment: whether the client understands SkipAssignment (version 9 on, KIP-814).
+        requires_member_id: whether a new member first gets its id (from version 4 on, KIP-394).
+        skips_assignment: whether the client supports SkipAssignment (from version 9 on, KIP-814).
     """
 
     member_id: str
@@ -56,16 +56,16 @@ class Join:
 
     @property
     def size_bytes(self) -> int:
-        """About what a member takes that joins by this."""
+        """About the memory that the joining member takes."""
         own = len(self.client_id) + len(self.client_host) + len(self.instance_id or "")
         protocols = sum(len(name) + len(metadata) + 128 for name, metadata in self.protocols)
-        # Its id begins with the client's, and there are a few tables that it is in.
+        # Its member id begins with its client id or instance id, and it is in several tables.
         return 1024 + 2 * own + len(self.protocol_type) + protocols
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup request; `assignments` is the leader's: member id -> assignment."""
+    """A SyncGroup request; the leader's has `assignments`: member id -> assignment."""
 
     member_id: str
     instance_id: str | None
@@ -76,14 +76,14 @@ class Sync:
 
 
 class Identity(NamedTuple):
-    """A member that leaves by LeaveGroup; without a member id, a static member."""
+    """A member in a LeaveGroup request; a static one may have an empty member id."""
 
     member_id: str
     instance_id: str | None
 
 
 class JoinedMember(NamedTuple):
-    """What the leader gets to know of a member."""
+    """A member in the leader's JoinGroup response."""
 
     member_id: str
     instance_id: str | None
@@ -92,7 +92,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The answer to a `Join`."""
+    """The response to a `Join`."""
 
     error: ErrorCode
     member_id: str = ""
@@ -106,7 +106,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """The answer to a `Sync`."""
+    """The response to a `Sync`."""
 
     error: ErrorCode
     assignment: bytes = b""
@@ -115,14 +115,14 @@ class SyncAnswer:
 
 
 class Answer(NamedTuple):
-    """A response for a waiter."""
+    """Effect: send a waiter its response."""
 
     waiter: Waiter
     answer: JoinAnswer | SyncAnswer
 
 
 class Store(NamedTuple):
-    """The group's generation is to be stored, and `Group.stored` called with the outcome."""
+    """Effect: store the group's generation, then call `Group.stored` with the outcome."""
 
     generation: int
 

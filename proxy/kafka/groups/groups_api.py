@@ -1,4 +1,4 @@
-"""All requests of consumer groups, and what they need, put together."""
+"""Dispatches the requests of consumer groups, and builds their handlers."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from pidlease.kafka.api import (
     API_OFFSET_FETCH,
     API_SYNC_GROUP,
 )
+from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.groups.group_admin_api import GroupAdminApi
 from proxy.kafka.groups.group_coordinator import Coordinator
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.groups.membership_api import MembershipApi
 from proxy.kafka.groups.offset_expiry import Expiry
-from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.offsets_api import OffsetsApi
 from proxy.kafka.request_order import Ordered
 
@@ -34,11 +34,8 @@ class GroupsApi:
     """Consumer groups, and their committed offsets.
 
     Parameters:
-        engine: has the topics.
-        offsets: what is stored.
-        limits: what is allowed to groups.
-        at: host and port, where clients are to connect.
-        clock_ms: the time, in ms since 1970.
+        at: the host and port that clients connect to.
+        clock_ms: returns the time, in ms since 1970.
 
     Attributes:
         requests: API key -> its handler.
@@ -47,7 +44,7 @@ class GroupsApi:
     def __init__(
         self,
         engine: Engine,
-        offsets: Offsets,
+        offsets: OffsetStore,
         limits: GroupLimits,
         at: tuple[str, int],
         clock_ms: Callable[[], int] = wall_clock_ms,
@@ -75,7 +72,7 @@ class GroupsApi:
         self._maintenance: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; the engine has recovered, and what is stored has been read."""
+        """Start serving, after the engine's recovery and the read of the stored offsets."""
         topics = self._engine.topics.values()
         self._offsets.keep_topics({topic.name: topic.topic_id for topic in topics})
         self.coordinator.start()
@@ -83,7 +80,7 @@ class GroupsApi:
         self._maintenance = asyncio.create_task(self.expiry.run())
 
     async def close(self) -> None:
-        """Complete all requests, and take nothing new. What is being stored goes on."""
+        """Complete all waiting requests, and reject new ones. Pending writes go on."""
         self.coordinator.close()
         if self._maintenance is not None:
             self._maintenance.cancel()

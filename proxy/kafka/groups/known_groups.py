@@ -1,4 +1,4 @@
-"""Which ids count as groups: those that are stored, have members, or are about to be stored."""
+"""The ids that count as groups: of those stored, with members, or about to be stored."""
 
 import asyncio
 from collections import Counter
@@ -8,22 +8,21 @@ from pidlease.storage.offsets.offset_table import OffsetTable
 
 
 class KnownGroups:
-    """Counts them, however many they are, without looking at all of them.
+    """Counts groups without a pass over all of them.
 
     Parameters:
-        table: what is stored.
-        active: ids of the groups that have members, or will; `recount` follows a change.
+        active: the ids of groups with members; call `recount` after a change of it.
 
     Attributes:
-        unstored: ids that count, and are not stored.
+        unstored: ids that count as groups and are not stored.
     """
 
     def __init__(self, table: OffsetTable, active: Container[str]) -> None:
         self.unstored: set[str] = set()
         self._table = table
         self._active = active
-        #: Of how many commits of an id it is not known yet whether they are stored.
-        self._coming: Counter[str] = Counter()
+        #: The number of pending commits, by group id.
+        self._pending: Counter[str] = Counter()
         table.on_group = self.recount
 
     def __len__(self) -> int:
@@ -33,25 +32,25 @@ class KnownGroups:
         return group_id in self._table.groups or group_id in self.unstored
 
     def ids(self) -> list[str]:
-        """All of them."""
+        """Return the ids of all groups."""
         return [*self._table.groups, *self.unstored]
 
     def expect(self, group_id: str, stored: "asyncio.Future[None]") -> None:
-        """A commit begins: from now on there is such a group, if it does not fail."""
-        self._coming[group_id] += 1
+        """Count the group as existing while its commit is pending."""
+        self._pending[group_id] += 1
         self.recount(group_id)
 
         def ended(_: "asyncio.Future[None]") -> None:
-            self._coming[group_id] -= 1
-            if not self._coming[group_id]:
-                del self._coming[group_id]
+            self._pending[group_id] -= 1
+            if not self._pending[group_id]:
+                del self._pending[group_id]
             self.recount(group_id)
 
         stored.add_done_callback(ended)
 
     def recount(self, group_id: str) -> None:
-        """Something has changed of what makes an id count as that of a group."""
-        here = group_id in self._active or group_id in self._coming
+        """Decide again whether an id counts as an unstored group."""
+        here = group_id in self._active or group_id in self._pending
         if here and group_id not in self._table.groups:
             self.unstored.add(group_id)
         else:

@@ -13,31 +13,23 @@ from proxy.kafka.groups.group_coordinator import Coordinator, JoinFuture, SyncFu
 from proxy.kafka.groups.group_steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
 from proxy.kafka.request_order import Answered
 
-#: From these versions on: the name of the protocol may be null (KIP-559),
-_NULLABLE_NAME_FROM: Final = 7
-#: a new member gets its id before it joins (KIP-394),
-_MEMBER_ID_REQUIRED_FROM: Final = 4
-#: a leader can skip the assignment (KIP-814),
-_SKIP_ASSIGNMENT_FROM: Final = 9
-#: SyncGroup says the protocol (KIP-559),
-_PROTOCOL_IN_SYNC_FROM: Final = 5
-#: and LeaveGroup names several members (KIP-345).
-_LEAVE_MANY_FROM: Final = 3
+# The first versions of JoinGroup, SyncGroup and LeaveGroup with a feature.
+_NULLABLE_NAME_FROM: Final = 7  # JoinGroup: the protocol name may be null (KIP-559)
+_MEMBER_ID_REQUIRED_FROM: Final = 4  # JoinGroup: a new member gets its id first (KIP-394)
+_SKIP_ASSIGNMENT_FROM: Final = 9  # JoinGroup: a leader may skip the assignment (KIP-814)
+_PROTOCOL_IN_SYNC_FROM: Final = 5  # SyncGroup has the protocol (KIP-559)
+_LEAVE_MANY_FROM: Final = 3  # LeaveGroup has several members (KIP-345)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class MembershipApi:
-    """Answers the requests named above.
-
-    Parameters:
-        coordinator: the groups.
-    """
+    """Handles the requests of members."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
     def join_group(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
-        """Answer JoinGroup, when all members of the group have joined."""
+        """Answer JoinGroup when all members of the group have joined."""
         request = read_request(header, frame)
         session_ms = request.session_timeout // _MILLISECOND
         rebalance = getattr(request, "rebalance_timeout", request.session_timeout)
@@ -56,12 +48,12 @@ class MembershipApi:
         waiter = self._coordinator.join(request.group_id, join)
         if waiter.done():
             return _joined(header, waiter.result())
-        # What it said is the member's now, and counted there: it may wait for minutes.
+        # It may wait for minutes, and the member's data is counted in the group's memory.
         slot.park()
         return _joined_later(header, waiter)
 
     def sync_group(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
-        """Answer SyncGroup, when the group's leader has assigned the partitions."""
+        """Answer SyncGroup when the group's leader has assigned the partitions."""
         request = read_request(header, frame)
         protocol_type = getattr(request, "protocol_type", None)
         protocol_name = getattr(request, "protocol_name", None)
@@ -79,7 +71,7 @@ class MembershipApi:
         if waiter.done():
             return _synced(header, waiter.result())
         if not self._coordinator.leads(request.group_id, request.member_id):
-            slot.park()  # nothing of it is kept
+            slot.park()  # the request's data is not kept
         return _synced_later(header, waiter)
 
     def heartbeat(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
@@ -121,7 +113,7 @@ class MembershipApi:
 
 
 def _protocols(request: Any) -> Protocols:
-    """Each protocol once, however often it is named."""
+    """Return each protocol once, however often it is named."""
     protocols: dict[str, bytes] = {}
     for each in request.protocols:
         protocols.setdefault(each.name, each.metadata)

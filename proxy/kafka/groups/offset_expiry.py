@@ -1,4 +1,4 @@
-"""What is done with stored offsets from time to time: they expire."""
+"""Expires committed offsets, and removes empty groups without offsets."""
 
 import asyncio
 import time
@@ -10,17 +10,17 @@ import structlog
 
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.offsets.journal_records import CommittedOffset, Forget, Record, RemoveGroup
+from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.groups.group import State
 from proxy.kafka.groups.group_coordinator import Coordinator
-from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.subscription import CONSUMER
 
-#: How often it is looked for what is to leave (Kafka's offsets.retention.check.interval.ms).
+#: How often offsets are expired (Kafka's offsets.retention.check.interval.ms).
 _CHECK_SECONDS: Final = 600.0
-#: How often something else is looked for.
+#: How often failed writes of the coordinator are retried.
 _TICK_SECONDS: Final = 1.0
-#: Groups that are looked at before others get their turn.
+#: Groups that are checked before other tasks run.
 _GROUPS_AT_ONCE: Final = 100
 
 _log = structlog.get_logger(__name__)
@@ -31,17 +31,15 @@ class Expiry:
     """Expires offsets that no group needs.
 
     Attributes:
-        coordinator: knows the groups' states.
-        offsets: what is stored.
-        clock_ms: the time, in ms since 1970.
+        clock_ms: returns the time, in ms since 1970.
     """
 
     coordinator: Coordinator
-    offsets: Offsets
+    offsets: OffsetStore
     clock_ms: Callable[[], int]
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         checked = time.monotonic()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
@@ -51,29 +49,29 @@ class Expiry:
                 if now - checked >= _CHECK_SECONDS:
                     checked = now
                     await self.check()
-            except Exception as error:  # noqa: BLE001 - what goes wrong once is tried again
+            except Exception as error:  # noqa: BLE001 - the next run tries again
                 LINES.write(_log, "error", "maintenance of consumer groups failed", kind_of(error),
                             error, error=repr(error))  # fmt: skip
 
     async def check(self) -> None:
-        """Let go of offsets that have expired, and of groups that are empty.
+        """Remove expired offsets, and empty groups without offsets.
 
-        See GroupCoordinatorShard.cleanupGroupMetadata. Those of a topic leave when it is deleted,
-        and only then: one that is being deleted may yet stay.
+        As in GroupCoordinatorShard.cleanupGroupMetadata. A topic's offsets are removed when its
+        deletion is complete, not here: a deletion that has begun may still fail.
         """
         ids = list(self.offsets.table.groups)
         for start in range(0, len(ids), _GROUPS_AT_ONCE):
-            records = [self._leaving(each) for each in ids[start : start + _GROUPS_AT_ONCE]]
+            records = [self._removal(each) for each in ids[start : start + _GROUPS_AT_ONCE]]
             writes = [self.offsets.write(each) for each in records if each is not None]
             # The store logs a failure; the next run tries again.
             await asyncio.gather(*writes, return_exceptions=True)
             await asyncio.sleep(0)
 
-    def _leaving(self, group_id: str) -> Record | None:
-        """What is to leave of a group; None: nothing."""
+    def _removal(self, group_id: str) -> Record | None:
+        """Return the record that removes a group or its expired offsets."""
         stored = self.offsets.table.groups.get(group_id)
         if stored is None or self.offsets.is_busy(group_id):
-            return None  # with a record in flight it is unknown what the group will have
+            return None  # a pending record may change what the group has
         expired = {topic: tuple(self._expired(group_id, stored, topic)) for topic in stored.topics}
         leaving = tuple((topic, numbers) for topic, numbers in expired.items() if numbers)
         left = any(len(expired[topic]) < len(part.offsets) for topic, part in stored.topics.items())
@@ -88,14 +86,14 @@ class Expiry:
         return None
 
     def _expired(self, group_id: str, stored: StoredGroup, topic: str) -> Iterator[int]:
-        """The partitions of a topic with expired offsets (ClassicGroup, KIP-211)."""
+        """Yield the partitions of a topic with expired offsets (ClassicGroup, KIP-211)."""
         group = self.coordinator.active.get(group_id)
         state = self.coordinator.state(group_id)
         if group is not None and (group.unsaved or group.reads(topic)):
-            return  # where it is not stored yet since when it is empty, it is so only now
+            return  # an unsaved group has only just become empty
         since_ms = 0
         if state is State.EMPTY:
-            # Whatever came later counts from when it came.
+            # An offset committed later counts from its commit.
             since_ms = max(stored.empty_ms, 0)
         elif self.coordinator.protocol_type(group_id) != CONSUMER or state is not State.STABLE:
             return

@@ -34,21 +34,21 @@ from pidlease.storage.offsets.journal_records import (
     OffsetsFullError,
     TopicOffsets,
 )
+from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import State
 from proxy.kafka.groups.group_coordinator import Coordinator
-from proxy.kafka.groups.growing_response import GrowingResponse
-from proxy.kafka.groups.offset_port import Offsets
 from proxy.kafka.groups.subscription import CONSUMER
+from proxy.kafka.growing_response import GrowingResponse
 from proxy.kafka.request_order import Answered
 
-#: The most characters of a client's metadata (Kafka's offset.metadata.max.bytes, which counts them
-#: as Java does).
+#: The longest metadata of a commit, in UTF-16 units (Kafka's offset.metadata.max.bytes, which
+#: counts Java's characters).
 METADATA_MAX: Final = 4096
-#: From this version on a commit to a group that is not known has a code of its own.
+#: From this version on OffsetCommit has an error for an unknown group.
 _GROUP_NOT_FOUND_FROM: Final = 9
-#: Partitions that are fetched before others get their turn.
+#: Partitions that are encoded before other tasks run.
 _AT_ONCE: Final = 500
 
 _log = structlog.get_logger(__name__)
@@ -60,20 +60,17 @@ _Asked = tuple[str, Sequence[int], dict[int, CommittedOffset]]
 
 
 class OffsetsApi:
-    """Answers the requests named above.
+    """Handles the requests about committed offsets.
 
     Parameters:
-        engine: has the topics.
-        coordinator: the groups.
-        offsets: what is stored.
-        clock_ms: the time, in ms since 1970.
+        clock_ms: returns the time, in ms since 1970.
     """
 
     def __init__(
         self,
         engine: Engine,
         coordinator: Coordinator,
-        offsets: Offsets,
+        offsets: OffsetStore,
         clock_ms: Callable[[], int],
     ) -> None:
         self._engine = engine
@@ -84,7 +81,7 @@ class OffsetsApi:
     # ------------------------------------------------------------------ OffsetCommit
 
     def offset_commit(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
-        """Answer OffsetCommit, when what it commits is stored."""
+        """Answer OffsetCommit when the offsets are stored."""
         request = read_commit(header, frame)
         codes, topics = self._check_partitions(request)
         if not topics:
@@ -103,7 +100,7 @@ class OffsetsApi:
         return write_commit(header, _with_error(codes, error))
 
     def _check_partitions(self, request: CommitRequest) -> tuple[_Codes, list[TopicOffsets]]:
-        """The codes of all partitions so far, and what is to be stored of those without error."""
+        """Return the error codes of all partitions, and the offsets to store."""
         now_ms = self._clock_ms()
         expire_ms = NEVER_MS
         if request.retention_ms >= 0:
@@ -143,12 +140,12 @@ class OffsetsApi:
     # ------------------------------------------------------------------ OffsetFetch
 
     def offset_fetch(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
-        """Answer OffsetFetch, after all commits that came before it."""
+        """Answer OffsetFetch when all earlier commits are stored."""
         return self._fetched(header, read_fetch(header, frame), slot)
 
     async def _fetched(self, header: RequestHeader, asked: list[FetchGroup], slot: Slot) -> None:
         await self._offsets.settled()
-        # One such answer a connection: it may be long.
+        # One large response of a connection at a time.
         await slot.turn()
         once = _each_once(asked)
         growing = GrowingResponse(slot)
@@ -161,7 +158,7 @@ class OffsetsApi:
     async def _group(
         self, version: int, asked: FetchGroup, growing: GrowingResponse
     ) -> list[bytes]:
-        """A group's part of the answer; only the error where there is one."""
+        """Encode a group's part of the response."""
         error = ErrorCode.coordinator_not_available
         if not self._coordinator.closed:
             topics = self._fetch(asked)
@@ -171,7 +168,7 @@ class OffsetsApi:
             LINES.write(_log, "warning", "offsets not returned: too many at once", asked.group_id,
                         group=asked.group_id)  # fmt: skip
             error = ErrorCode.invalid_request
-        # The oldest version has errors of partitions only.
+        # Errors of partitions, too: the oldest version has no other.
         parts = [write_group_head(version, asked.group_id, len(asked.topics or ()))]
         for name, partitions in asked.topics or ():
             parts.append(write_topic_head(version, name, len(partitions)))
@@ -181,7 +178,7 @@ class OffsetsApi:
         return parts
 
     def _fetch(self, asked: FetchGroup) -> list[_Asked]:
-        """Topics with the partitions to return, and their offsets."""
+        """Return the topics with the partitions to return, and their offsets."""
         stored = self._offsets.table.groups.get(asked.group_id)
         if asked.topics is not None:
             return [(name, each, self._offsets_of(stored, name)) for name, each in asked.topics]
@@ -190,9 +187,9 @@ class OffsetsApi:
         return [(name, list(offsets), offsets) for name, offsets in found if offsets]
 
     def _offsets_of(self, stored: StoredGroup | None, name: str) -> dict[int, CommittedOffset]:
-        """What a group committed for a topic, if it is still that one.
+        """Return a group's offsets for a topic, unless another topic has its name now.
 
-        Also for one that is being deleted: should that fail, it was there all the time.
+        Also for a topic that is being deleted: the deletion may fail.
         """
         part = stored.topics.get(name) if stored is not None else None
         topic = self._engine.topics.get(name)
@@ -203,7 +200,7 @@ class OffsetsApi:
     # ------------------------------------------------------------------ OffsetDelete
 
     def offset_delete(self, header: RequestHeader, frame: bytearray, _slot: Slot) -> Answered:
-        """Answer OffsetDelete, when what it deletes is gone for good."""
+        """Answer OffsetDelete when the deletion is stored."""
         request = read_request(header, frame)
         error = self._may_delete(request.group_id)
         if error is not ErrorCode.none:
@@ -244,24 +241,24 @@ class OffsetsApi:
 
 
 def _java_length(text: str) -> int:
-    """How many UTF-16 units a text has: so Java counts."""
+    """Return a text's length in UTF-16 units, as Java counts."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
 
 
 def _each_once(asked: list[FetchGroup]) -> list[FetchGroup]:
-    """Drop a group that is requested again in the same words."""
+    """Drop repeated requests for the same group and partitions."""
     seen: dict[tuple[object, ...], FetchGroup] = {}
     for each in asked:
         topics = each.topics
-        words = None if topics is None else tuple((name, tuple(ns)) for name, ns in topics)
-        seen.setdefault((each.group_id, words), each)
+        key = None if topics is None else tuple((name, tuple(ns)) for name, ns in topics)
+        seen.setdefault((each.group_id, key), each)
     return list(seen.values())
 
 
 async def _topics(
     version: int, group_id: str, topics: list[_Asked], growing: GrowingResponse
 ) -> list[bytes] | None:
-    """A group's topics, row by row; None where they are too many."""
+    """Encode a group's topics; return None if they are too many."""
     parts = [write_group_head(version, group_id, len(topics))]
     for name, partitions, offsets in topics:
         parts.append(write_topic_head(version, name, len(partitions)))
@@ -290,7 +287,7 @@ async def _committed_later(
 
 
 def _with_error(codes: _Codes, error: ErrorCode) -> _Codes:
-    """The codes of a request, of which as a whole nothing comes."""
+    """Set an error for all partitions that have none of their own."""
     return [
         (topic, [(number, error if code is ErrorCode.none else code) for number, code in rows])
         for topic, rows in codes

@@ -1,29 +1,27 @@
-"""Which topics the members of a consumer group read: the one look into what members say."""
+"""Reads the subscribed topics from the metadata of a consumer group's members."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from pidlease.kafka.codec.primitives import MalformedError, Reader
 
-#: What groups of consumers call themselves (Kafka's ConsumerProtocol.PROTOCOL_TYPE).
+#: The protocol type of groups of consumers (Kafka's ConsumerProtocol.PROTOCOL_TYPE).
 CONSUMER = "consumer"
 
-#: Subscriptions that differ: bytes of them that are read for one generation, on the event loop,
+#: Bytes of different subscriptions that are decoded for one generation, on the event loop.
 _BYTES_MAX: Final = 64 << 10
-#: and how many are compared with those that follow.
+#: Different subscriptions that later ones are compared with.
 _KNOWN_MAX: Final = 16
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics that members subscribe to.
-
-    Members mostly subscribe to the same: that is read once.
+    """Return the topics that members subscribe to; equal subscriptions are decoded once.
 
     Parameters:
         metadata: of each member: a version, then the topics; all versions begin like that.
 
     Returns:
-        None where one does not say it as consumers do, or they say too much to be read.
+        None if a member's metadata is not a consumer's, or all together are too large.
     """
     topics: set[str] = set()
     known: list[bytes] = []
@@ -45,7 +43,7 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def _topics(metadata: bytes) -> tuple[set[str], int]:
-    """The topics, and where what says them ends."""
+    """Return the topics, and the position after them."""
     reader = Reader(bytearray(metadata), 0, flexible=False)
     reader.int16()
     return {reader.string() or "" for _ in range(reader.array())}, reader.at

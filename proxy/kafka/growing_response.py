@@ -1,24 +1,20 @@
-"""A response of unknown size: paced, and counted in the memory of all."""
+"""Reserves memory for a response of unknown size while it grows, and lets other tasks run."""
 
 import asyncio
 from typing import Final
 
 from proxy.kafka.client_connection import Slot
 
-#: Bytes that are made before others get their turn.
+#: Bytes that are encoded before other tasks run.
 _BYTES_AT_ONCE: Final = 16 << 10
-#: Memory is asked for by this many bytes; a smaller answer asks for none.
+#: Memory is reserved in steps of this size; a smaller response reserves none.
 _STEP_BYTES: Final = 64 << 10
-#: How long an answer waits for memory before it is given without what is large.
+#: How long a response waits for memory; after that it gets no more large parts.
 _HOLD_SECONDS: Final = 10.0
 
 
 class GrowingResponse:
-    """Counts the bytes of one answer.
-
-    Parameters:
-        slot: the place of the answer.
-    """
+    """Counts the bytes of one response."""
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
@@ -28,15 +24,13 @@ class GrowingResponse:
         self._since = 0
         self._refused = False
 
+    @property
+    def full(self) -> bool:
+        """Whether the response is too large, or there is no memory: add nothing large any more."""
+        return self._refused or self._size >= self._limit
+
     async def grow(self, size: int) -> bool:
-        """Note that the answer became longer; others get their turn.
-
-        Parameters:
-            size: by how many bytes.
-
-        Returns:
-            False: it is too long, or there is no memory; nothing large is to come any more.
-        """
+        """Count bytes added to the response; return False if it is full."""
         self._size += size
         self._unheld += size
         self._since += size
@@ -46,4 +40,4 @@ class GrowingResponse:
         if self._since >= _BYTES_AT_ONCE:
             self._since = 0
             await asyncio.sleep(0)
-        return not self._refused and self._size <= self._limit
+        return not self.full
