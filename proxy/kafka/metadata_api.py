@@ -5,6 +5,7 @@ The server is a cluster of one broker, which leads every partition and is the co
 
 import asyncio
 from collections.abc import Callable, Coroutine, Set
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -36,6 +37,8 @@ _TOPICS_AT_ONCE: Final = 200
 #: A request that is larger waits until few other large ones are worked on: it is taken apart.
 _LARGE_REQUEST_BYTES: Final = 16 << 10
 _LARGE_AT_ONCE: Final = 4
+#: How long a client that asks for an unknown id waits for a look at the log's topics, in seconds.
+_LOOK_SECONDS: Final = 3.0
 #: An answer that is larger counts as memory of the client's until it has taken it.
 _LARGE_ANSWER_BYTES: Final = 16 << 10
 
@@ -50,6 +53,7 @@ class MetadataApi:
         config: how the server describes itself.
         make: makes a topic of that name, with as many partitions as it is set.
         leader_epoch: of all partitions; -1: not said.
+        look: looks which topics there are, where others make some as well.
     """
 
     def __init__(
@@ -58,9 +62,11 @@ class MetadataApi:
         config: ClusterConfig,
         make: Callable[[str], Coroutine[Any, Any, None]] | None = None,
         leader_epoch: int = 0,
+        look: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._engine = engine
         self._create = make or self._create_here
+        self._look = look
         self._config = config
         self.cache: Final = MetadataCache(engine, leader_epoch=leader_epoch)
         self._ids = TopicIds(engine)
@@ -113,6 +119,10 @@ class MetadataApi:
             if number % _TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # others want to be served, too
         missing = {place.topic for place in await self._engine.missing(unknown)}
+        if self._look is not None and any(map(self._is_unknown_id, asked_for)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._look()
         for number, asked in enumerate(asked_for, 1):
             parts.append(self._one(header.version, layout, asked, missing))
             if number % _TOPICS_AT_ONCE == 0:
@@ -121,6 +131,10 @@ class MetadataApi:
 
     def _knows(self, name: str) -> bool:
         return name in self._engine.topics or name in self._engine.awaited
+
+    def _is_unknown_id(self, asked: RequestedTopic) -> bool:
+        name, topic_id = asked
+        return name is None and topic_id != NO_ID and self._ids.find(topic_id.hex()) is None
 
     def _one(self, version: int, layout: int, asked: RequestedTopic, missing: Set[str]) -> bytes:
         name, topic_id = asked

@@ -136,7 +136,9 @@ class ForwardedApis:
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
         # Kafka's leader epochs are left out: those that clients get elsewhere would not fit.
-        self._metadata = MetadataApi(engine, config.cluster, self._make, leader_epoch=-1)
+        self._metadata = MetadataApi(
+            engine, config.cluster, self._make, leader_epoch=-1, look=self._cluster.look
+        )
         self._absent: dict[str, float] = {}
         self._changing = TopicChanges(self._cluster, engine)
         self._coordinators = upstream.coordinators
