@@ -5,6 +5,7 @@ The server is a cluster of one broker, which leads every partition and is the co
 
 import asyncio
 from collections.abc import Callable, Coroutine, Set
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -36,6 +37,8 @@ _TOPICS_AT_ONCE: Final = 200
 #: Only a few larger requests are decoded at once: decoded they take far more memory.
 _LARGE_REQUEST_BYTES: Final = 16 << 10
 _LARGE_AT_ONCE: Final = 4
+#: How long a request for an unknown topic id waits for a refresh of the log's topics, in seconds.
+_LOOK_SECONDS: Final = 3.0
 #: A larger response counts as the connection's memory until the client has read it.
 _LARGE_RESPONSE_BYTES: Final = 16 << 10
 
@@ -48,6 +51,7 @@ class MetadataApi:
     Parameters:
         create: creates a topic with the configured number of partitions; None: in the engine.
         leader_epoch: of all partitions; -1: unknown.
+        look: refreshes the log's topics, where other programs create some; None: none do.
     """
 
     def __init__(
@@ -56,9 +60,11 @@ class MetadataApi:
         config: ClusterConfig,
         create: Callable[[str], Coroutine[Any, Any, None]] | None = None,
         leader_epoch: int = 0,
+        look: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._engine = engine
         self._create = create or self._create_here
+        self._look = look
         self._config = config
         self.cache: Final = MetadataCache(engine, leader_epoch=leader_epoch)
         self._ids = TopicIds(engine)
@@ -111,6 +117,10 @@ class MetadataApi:
             if number % _TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         missing = {each.topic for each in await self._engine.missing(unknown)}
+        if self._look is not None and any(map(self._is_unknown_id, requested)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._look()
         for number, topic in enumerate(requested, 1):
             parts.append(self._topic(header.version, layout, topic, missing))
             if number % _TOPICS_AT_ONCE == 0:
@@ -119,6 +129,10 @@ class MetadataApi:
 
     def _knows(self, name: str) -> bool:
         return name in self._engine.topics or name in self._engine.awaited
+
+    def _is_unknown_id(self, requested: RequestedTopic) -> bool:
+        name, topic_id = requested
+        return name is None and topic_id != NO_ID and self._ids.find(topic_id.hex()) is None
 
     def _topic(
         self, version: int, layout: int, requested: RequestedTopic, missing: Set[str]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.clients import install
 from tests.clients.judge import Acked, Read
-from tests.servers.kafka import kafka_version, unavailable_reason
+from tests.servers.kafka import kafka_version, short_lived, unavailable_reason
 from tests.servers.kafka.install import fetch_jars, java_command
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -26,8 +26,6 @@ _JAVA_DEFAULTS = """\
 enable.idempotence=true
 retries=2147483647
 """
-#: For programs that run for seconds: what makes a long run fast makes a short one slow.
-JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class JavaClient(Client):
                           "--group-protocol", what.protocol)  # fmt: skip
 
     def _java(self, tool: str, bootstrap: str, topic: str, count: int, *more: str) -> Call:
-        command = java_command(f"org.apache.kafka.tools.{tool}", *JAVA_OPTIONS)
+        command = java_command(f"org.apache.kafka.tools.{tool}", *java_options())
         options = ["--bootstrap-server", bootstrap, "--topic", topic, "--max-messages", str(count)]
         return Call([*command, *options, *more], {})
 
@@ -163,6 +161,11 @@ class JavaClient(Client):
         with zipfile.ZipFile(jar) as opened:
             text = opened.read("kafka/kafka-version.properties").decode()
         return next(line[8:] for line in text.splitlines() if line.startswith("version="))
+
+
+def java_options() -> tuple[str, ...]:
+    """Return the options of Kafka's tools and of programs with its client."""
+    return (*short_lived(), "-Xmx256m")
 
 
 def _read(identity: str, partition: int, offset: int) -> Read:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.clients.client import JAVA_OPTIONS
+from tests.clients.client import java_options
 from tests.clients.facts import Used, record
 from tests.servers.kafka.install import java_command
 
 _TIMEOUT_S: Final = 120
 #: Its log is not wanted, but for what it warns of.
-_JAVA_OPTIONS: Final = (*JAVA_OPTIONS, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_WARNINGS: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _TOOLS: Final = "org.apache.kafka.tools"
 #: The scripts of a Kafka distribution, and the classes behind them.
 _CLASSES: Final = {
@@ -107,7 +107,10 @@ def run_tool(tool: str, bootstrap: str, folder: Path, *args: str, stdin: str = "
         The lines of its standard output that are not empty.
     """
     done = subprocess.run(
-        [*java_command(_CLASSES[tool], *_JAVA_OPTIONS), *_arguments(tool, bootstrap, args)],
+        [
+            *java_command(_CLASSES[tool], *java_options(), _WARNINGS),
+            *_arguments(tool, bootstrap, args),
+        ],
         input=stdin,
         capture_output=True,
         text=True,

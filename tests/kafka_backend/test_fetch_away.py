@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.clients.client import JAVA_OPTIONS
+from tests.clients.client import java_options
 from tests.crash.lives import wait_for
 from tests.kafka_backend.test_clients import new_topic
 from tests.servers.kafka import KafkaServer
@@ -33,7 +33,7 @@ def _consuming(folder: Path, bootstrap: str, topic: str) -> Iterator[Path]:
     """Java's own consumer, reading one partition from its start; what it prints is in a file."""
     printed = folder / "consumed"
     with printed.open("wb") as out, (folder / "consumer-log").open("wb") as log:
-        command = [*java_command(_CONSUMER, *JAVA_OPTIONS), "--bootstrap-server", bootstrap]
+        command = [*java_command(_CONSUMER, *java_options()), "--bootstrap-server", bootstrap]
         consumer = subprocess.Popen(
             [*command, "--topic", topic, "--partition", "0", "--offset", "earliest"],
             stdout=out, stderr=log, cwd=folder,

@@ -18,7 +18,7 @@ from tests.kafka_backend.test_standby import settings, zookeeper
 from tests.kafka_backend.test_writer import post
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient, fetched, fetched_of, produced
-from tests.kafka_listener.messages import FETCH, LIST_OFFSETS
+from tests.kafka_listener.messages import FETCH, LIST_OFFSETS, METADATA
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.ports import LOOPBACK
@@ -35,7 +35,7 @@ pytestmark = [
 
 #: It does not look by itself what topics there are, as long as the tests take.
 _SELDOM: Final = {"upstream_metadata_seconds": "3600", "log_level": "info"}
-_NO_TOPIC, _NO_LEADER, _NOT_LEADER = 3, 5, 6
+_NO_TOPIC, _NO_LEADER, _NOT_LEADER, _NO_ID = 3, 5, 6, 100
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +157,23 @@ async def _metadata(client: WireClient, topic: str) -> int:
     (row,) = (await client.metadata(topic)).topics
     codes = [row.error_code, *(each.error_code for each in row.partitions)]
     return next((int(code) for code in codes if code), 0)
+
+
+async def test_a_topic_that_was_just_made_is_found_by_its_id(
+    kafka: KafkaServer, seldom: PidleaseServer
+) -> None:
+    """Once a bug: members are assigned ids (KIP-848), and one waited half a minute for a name."""
+    topic = await asyncio.to_thread(made_in_kafka, kafka)
+    host, port = kafka.bootstrap.split(":")
+    async with await WireClient.connect(host, int(port)) as client:
+        (row,) = (await client.metadata(topic, version=12)).topics
+    async with await WireClient.connect(LOOPBACK, seldom.kafka_port) as client:
+        by_id = {"topic_id": row.topic_id, "name": None}
+        (found,) = (await client.call(METADATA, 12, topics=[by_id])).topics
+        assert (found.name, found.topic_id) == (topic, row.topic_id)
+        by_id["topic_id"] = uuid.uuid4()
+        (found,) = (await client.call(METADATA, 12, topics=[by_id])).topics
+        assert found.error_code == _NO_ID
 
 
 async def _produce(client: WireClient, topic: str) -> int:

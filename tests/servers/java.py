@@ -13,6 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Final
 from xml.etree import ElementTree
 
 from tests.servers.fetching import fetch_once
@@ -27,6 +28,8 @@ _INSTALL_JAVA = (
 _INSTALL_JDK = (
     "install a JDK of version 17 or newer (Debian: apt-get install openjdk-17-jdk-headless)"
 )
+#: A JVM that lives for seconds never earns back what the optimizing compiler costs.
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _INSTALL_MAVEN = "install Maven (Debian: apt-get install maven)"
 
 
@@ -92,6 +95,29 @@ def module_missing(module: str, otherwise: str) -> str | None:
         [java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True
     )
     return None if f"{module}@" in done.stdout else f"{java} lacks the module {module}: {otherwise}"
+
+
+@dataclass(frozen=True)
+class ClassArchive:
+    """The classes that one JVM has loaded: half of what a start costs, for those that read them.
+
+    Attributes:
+        path: of the archive.
+    """
+
+    path: Path
+
+    @property
+    def writing_options(self) -> tuple[str, ...]:
+        """The option under which a JVM writes the archive at its exit."""
+        return (f"-XX:ArchiveClassesAtExit={self.path}",)
+
+    @property
+    def reading_options(self) -> tuple[str, ...]:
+        """The options that load the archive; none where this Java cannot write one."""
+        if not self.path.is_file():
+            return ()
+        return (f"-XX:SharedArchiveFile={self.path}", "-Xlog:cds=off")
 
 
 @dataclass(frozen=True)

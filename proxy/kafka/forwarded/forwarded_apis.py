@@ -134,7 +134,9 @@ class ForwardedApis:
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
         # Without Kafka's leader epochs: the epochs in this server's other responses differ.
-        self._metadata = MetadataApi(engine, config.cluster, self._create, leader_epoch=-1)
+        self._metadata = MetadataApi(
+            engine, config.cluster, self._create, leader_epoch=-1, look=self._cluster.look
+        )
         self._absent: dict[str, float] = {}
         self._changing = TopicChanges(self._cluster, engine)
         self._coordinators = upstream.coordinators

@@ -9,7 +9,7 @@ from tests.servers.kafka.segments import (
     SegmentDump,
     dump_log_segments,
 )
-from tests.servers.kafka.server import KafkaServer
+from tests.servers.kafka.server import KafkaServer, short_lived
 
 __all__ = [
     "DumpedBatch",
@@ -21,5 +21,6 @@ __all__ = [
     "SegmentDump",
     "dump_log_segments",
     "kafka_version",
+    "short_lived",
     "unavailable_reason",
 ]

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.servers.fetching import fetch_once
+from tests.servers.java import SHORT_LIVED
 from tests.servers.kafka.install import fetch_jars, java_command, kafka_version
 from tests.servers.kafka.template import Template, new_id
 from tests.servers.ports import LOOPBACK, free_ports
@@ -28,8 +29,12 @@ _JVM_AS_DEPLOYED = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-# A broker that lives for seconds never earns back what the optimizing compiler costs.
-_JVM_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+#: Where too few replicas are in sync it tries transactions' markers again without a rest, and would
+#: log each time.
+_QUIET = (
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.ReplicaManager=off",
+    "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=warn",
+)
 _TEMPLATE_STOP_TIMEOUT_S = 300.0
 # Everything else keeps Kafka's defaults; these only make one node enough.
 _SINGLE_NODE = {
@@ -171,9 +176,9 @@ class KafkaServer:
 
     def _jvm_options(self) -> tuple[str, ...]:
         if self._template is not None:
-            return (*_JVM_SHORT_LIVED, *self._template.writing_options)
+            return (*SHORT_LIVED, *self._template.classes.writing_options)
         if in_short_test():
-            return (*_JVM_SHORT_LIVED, *_filled_template().reading_options)
+            return (*_QUIET, *short_lived())
         return _JVM_AS_DEPLOYED
 
     def _format(self, properties: Path) -> None:
@@ -203,6 +208,11 @@ class KafkaServer:
             return bool(admin.list_topics(timeout=1).brokers)
         except KafkaException:
             return False
+
+
+def short_lived() -> tuple[str, ...]:
+    """Return the options of a JVM that runs a Kafka or one of its tools for seconds."""
+    return (*SHORT_LIVED, *_filled_template().classes.reading_options)
 
 
 @cache

@@ -12,8 +12,9 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from tests.servers.java import ClassArchive
+
 _CHECKPOINT: Final = "bootstrap.checkpoint"
-_CLASSES: Final = "classes.jsa"
 
 
 class Template:
@@ -25,19 +26,7 @@ class Template:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._classes = folder / _CLASSES
-
-    @property
-    def writing_options(self) -> tuple[str, ...]:
-        """The JVM option under which a Kafka writes the archive at its exit."""
-        return (f"-XX:ArchiveClassesAtExit={self._classes}",)
-
-    @property
-    def reading_options(self) -> tuple[str, ...]:
-        """The JVM options that load the archive; none where this Java cannot write one."""
-        if not self._classes.is_file():
-            return ()
-        return (f"-XX:SharedArchiveFile={self._classes}", "-Xlog:cds=off")
+        self.classes = ClassArchive(folder / "classes.jsa")
 
     def take_storage(self, data: Path) -> None:
         """Keep what formatting wrote that depends on no node."""

@@ -1,12 +1,16 @@
 """A real Spark on this machine: a Java that it runs on, and its connector to Kafka."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tests.servers.java import Jars, find_java, module_missing
+from tests.servers.fetching import fetch_once
+from tests.servers.java import SHORT_LIVED, ClassArchive, Jars, find_java, module_missing
+from tests.servers.process import in_short_test
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +21,9 @@ _JARS = Jars(
     marker="spark-sql-kafka-0-10_2.13-{version}.jar",
     prefix="spark",
 )
+_ROOT = Path(__file__).resolve().parents[3]
+_CLASSES: Final = "classes.jsa"
+_FILL_TIMEOUT_S: Final = 600.0
 _INSTALL = "install a Java of version 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)"
 
 
@@ -35,6 +42,43 @@ def connector() -> list[Path]:
 def java_environment() -> dict[str, str]:
     """What a process is told so that it starts the Java that was found."""
     return {"JAVA_HOME": str(find_java().resolve().parent.parent)}
+
+
+def jvm_settings() -> dict[str, str]:
+    """Spark's settings by which a driver of a short test starts soon; none outside of one."""
+    if not in_short_test():
+        return {}
+    options = (*SHORT_LIVED, *_filled_archive().reading_options)
+    return {"spark.driver.extraJavaOptions": " ".join(options)}
+
+
+@cache
+def _filled_archive() -> ClassArchive:
+    import pyspark
+
+    jars = _JARS.fetch()
+    folder = jars.with_name("spark-classes")
+    # The archive fits these very files: Java compares their times.
+    marker = folder / f"{_JARS.version}-{Path(pyspark.__file__).stat().st_mtime_ns}"
+    fetch_once(folder, marker.is_file, lambda aside: _fill_archive(aside, marker.name))
+    return ClassArchive(folder / _CLASSES)
+
+
+def _fill_archive(aside: Path, marker: str) -> Path:
+    folder = aside / "classes"
+    folder.mkdir()
+    options = " ".join((*SHORT_LIVED, *ClassArchive(folder / _CLASSES).writing_options))
+    # A process of its own: the archive is written when its JVM ends.
+    command = (sys.executable, "-m", "tests.servers.spark.archived_session", str(aside), options)
+    env = {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    done = subprocess.run(
+        command, cwd=_ROOT, env=env, capture_output=True, text=True, check=False,
+        timeout=_FILL_TIMEOUT_S,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"Spark's classes could not be archived:\n{done.stdout}{done.stderr}")
+    (folder / marker).touch()
+    return folder
 
 
 def session_for_tests(
@@ -57,4 +101,5 @@ def session_for_tests(
         # Small ones: a task that fails in the middle has sent what came before.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
     }
-    return session("tests", master=master, jars=connector(), config={**own, **(config or {})})
+    settings = {**own, **jvm_settings(), **(config or {})}
+    return session("tests", master=master, jars=connector(), config=settings)

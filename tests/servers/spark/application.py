@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.process import ServerProcess
-from tests.servers.spark import connector, java_environment
+from tests.servers.spark import connector, java_environment, jvm_settings
 from tests.servers.waiting import until
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -35,7 +35,9 @@ class SparkCopy:
             sys.executable, "-m", "proxy", "spark", "copy", "--from", f"kafka:{source}",
             "--to", server.bootstrap, "--leases", server.http_url, "--checkpoint", str(checkpoint),
             "--jars", ",".join(map(str, connector())), "--master", "local[2]",
-            "--conf", f"spark.local.dir={folder / 'local'}", *options,
+            "--conf", f"spark.local.dir={folder / 'local'}",
+            *(word for each in jvm_settings().items() for word in ("--conf", "=".join(each))),
+            *options,
         )  # fmt: skip
 
     def start(self) -> "SparkCopy":

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from tests.servers.java import Jars
+from tests.servers.java import SHORT_LIVED, Jars
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerProcess
 
@@ -21,8 +21,7 @@ _JARS = Jars(
 )
 _JVM_OPTIONS = (
     "-Xmx128m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
+    *SHORT_LIVED,
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.4lw.commands.whitelist=*",
     # The new node that it lists the files of must not be mistaken for one that lost its data.
