@@ -40,7 +40,7 @@ from pidlease.kafka.api import (
     API_SYNC_GROUP,
     API_TXN_OFFSET_COMMIT,
 )
-from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.transactions import WRITERS_PREFIX
@@ -131,7 +131,7 @@ class ForwardedApis:
         self.versions: Mapping[int, tuple[int, int]] = forwarded_versions(versions)
         self._engine = engine
         self._upstream = upstream
-        self._cluster: Final[Cluster] = upstream.cluster
+        self._cluster: Final[AllTopicsCluster] = upstream.cluster
         self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
@@ -305,7 +305,7 @@ class ForwardedApis:
         if name in self._engine.awaited or now < self._absent.get(name, 0):
             return
         with suppress(UpstreamError):
-            await self._cluster.ask_for_topic(name)
+            await self._cluster.create_topic(name)
             seen = lambda: name in self._engine.topics  # noqa: E731
             await self._changing.wait_until(seen, _MAKE_SECONDS)
         if name not in self._engine.topics:

@@ -19,7 +19,8 @@ from pidlease.kafka.api import (
     API_LIST_OFFSETS,
     API_LIST_TRANSACTIONS,
 )
-from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
+from pidlease.kafka.client.cluster import NO_LEADER
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.kafka.client.exchange import read
 from pidlease.kafka.codec.messages import Request, Response, read_request_slowly
@@ -62,7 +63,7 @@ class SplitRequests:
         coordinators: of groups and transactional ids.
     """
 
-    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+    def __init__(self, cluster: AllTopicsCluster, coordinators: Coordinators) -> None:
         self._cluster = cluster
         self._coordinators = coordinators
 

@@ -74,5 +74,5 @@ class TopicChanges:
         """Look at the cluster until something has happened; not for ever."""
         deadline = time.monotonic() + seconds
         while not happened() and time.monotonic() < deadline:
-            await self._cluster.look()
+            await self._cluster.refresh()
             await asyncio.sleep(_POLL_SECONDS)
