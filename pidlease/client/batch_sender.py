@@ -1,16 +1,15 @@
 """Sends batches, handles their responses and keeps their deadlines.
 
-The sender itself never waits. Each event of a partition makes the sender look at it, and write all
-that may be sent to its connection at once. Tasks await responses, connections and leases.
+The sender never waits. Each event of a partition makes the sender look at it, and write all that
+may be sent to its connection at once. Connections call back with responses; tasks await connections
+and leases.
 """
 
-import asyncio
 import time
 from asyncio import TimerHandle
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
-
-from aiokafka.errors import IncompatibleBrokerVersion
 
 from pidlease.client.errors import (
     DeliveryTimeoutError,
@@ -20,19 +19,25 @@ from pidlease.client.errors import (
     ProducerError,
     SessionEndedError,
 )
-from pidlease.client.leader_connections import BROKEN, LeaderConnection, LeaderConnections
+from pidlease.client.leader_connections import LeaderConnections
 from pidlease.client.partition_queue import Host, PartitionQueue, SenderSession
 from pidlease.client.pending_batch import PendingBatch
-from pidlease.client.produce_messages import (
-    BatchResult,
-    PartitionBatch,
-    ProduceRequestV8,
-    ProduceResponseV8,
-    ResponseAction,
-    meaning_of,
+from pidlease.client.response_meaning import ResponseAction, meaning_of
+from pidlease.kafka.api import API_PRODUCE
+from pidlease.kafka.client.broker_connection import BrokerConnection
+from pidlease.kafka.client.exchange import read
+from pidlease.kafka.codec.messages import next_id
+from pidlease.kafka.codec.produce import (
+    PartitionResponse,
+    ProduceBatch,
+    read_produce_response,
+    write_produce_request,
 )
+from pidlease.kafka.errors import UpstreamError
 
 _INT32_MAX: Final = 2**31 - 1
+#: The version of Produce: the first one with a text for each error.
+_VERSION: Final = 8
 
 _Sending = tuple[PartitionQueue, PendingBatch]
 
@@ -54,7 +59,7 @@ class Sender:
         self._settings: Final = host.settings
         self._timeout_ms: Final = int(min(host.settings.request_timeout_ms, _INT32_MAX))
         self._ready: dict[PartitionQueue, None] = {}
-        self._using: dict[PartitionQueue, LeaderConnection] = {}
+        self._using: dict[PartitionQueue, BrokerConnection] = {}
         self._scheduled = False
         self._closed = False
 
@@ -89,7 +94,7 @@ class Sender:
 
     def _batches(
         self, partition: PartitionQueue
-    ) -> Iterator[tuple[PendingBatch, LeaderConnection]]:
+    ) -> Iterator[tuple[PendingBatch, BrokerConnection]]:
         """Take the batches of a partition that may be sent now; they are in flight from here on."""
         session = self._session
         while partition.can_send and not self._closed:
@@ -108,7 +113,7 @@ class Sender:
             self._metrics.retries += batch.sends > 1
             yield batch, connection
 
-    def _connection(self, partition: PartitionQueue) -> LeaderConnection | None:
+    def _connection(self, partition: PartitionQueue) -> BrokerConnection | None:
         """Return the connection for a partition's next batch; None: there is none yet.
 
         The partition is woken when there is one. It changes to a new leader or a new connection
@@ -116,16 +121,16 @@ class Sender:
         """
         connection = self._using.get(partition)
         if partition.in_flight.open and connection is not None:
-            return connection if connection.alive else None
+            return connection if connection.open else None
         found = self._connections.connection(partition)
         if found is not None:
             self._using[partition] = found
         return found
 
-    def _send(self, sendings: list[tuple[PartitionQueue, PendingBatch, LeaderConnection]]) -> None:
+    def _send(self, sendings: list[tuple[PartitionQueue, PendingBatch, BrokerConnection]]) -> None:
         """Write one request for each connection, or more where one would be too large."""
-        waiting: dict[LeaderConnection, list[_Sending]] = {}
-        sizes: dict[LeaderConnection, int] = {}
+        waiting: dict[BrokerConnection, list[_Sending]] = {}
+        sizes: dict[BrokerConnection, int] = {}
         for partition, batch, connection in sendings:
             size = sizes.get(connection, 0) + len(batch.data)
             if connection in waiting and size > self._settings.max_request_size:
@@ -136,47 +141,61 @@ class Sender:
         for connection, each in waiting.items():
             self._request(connection, each)
 
-    def _request(self, connection: LeaderConnection, sendings: list[_Sending]) -> None:
-        parts = [PartitionBatch(each.topic, each.partition, batch.data) for each, batch in sendings]
-        try:
-            response = connection.send(ProduceRequestV8(parts, self._timeout_ms))
-        except IncompatibleBrokerVersion as error:
-            # This request was not written; the outcome of those sent before is unknown.
-            for partition, batch in sendings:
-                if batch.sends == 1:
-                    partition.fail_refused(batch, ProducerError(str(error)))
-            self._host.end(OutcomeUnknownError(str(error)), ProducerError(str(error)))
+    def _request(self, connection: BrokerConnection, sendings: list[_Sending]) -> None:
+        lowest, highest = connection.versions.get(API_PRODUCE, (0, -1))
+        if not lowest <= _VERSION <= highest:
+            self._incompatible(sendings)
             return
-        except BROKEN:
-            self._lost(connection, sendings)
-            return
-        self._metrics.requests += 1
-        self._host.spawn(self._await_response(connection, sendings, response))
+        batches = [ProduceBatch(each.place, batch.data) for each, batch in sendings]
+        request = write_produce_request(
+            _VERSION, next_id(), self._timeout_ms, batches, self._settings.client_id
+        )
+        self._metrics.requests += connection.open
+        connection.send(request, partial(self._on_response, connection, sendings))
+
+    def _incompatible(self, sendings: list[_Sending]) -> None:
+        """End the session: the server does not support the requests."""
+        error = f"the server does not support Produce {_VERSION}"
+        # These batches were not written now; the outcome of those sent before is unknown.
+        for queue, batch in sendings:
+            if batch.sends == 1:
+                queue.fail_refused(batch, ProducerError(error))
+        self._host.end(OutcomeUnknownError(error), ProducerError(error))
 
     # ------------------------------------------------------------------ responses
 
-    async def _await_response(
+    def _on_response(
         self,
-        connection: LeaderConnection,
+        connection: BrokerConnection,
         sendings: list[_Sending],
-        response: "asyncio.Future[ProduceResponseV8]",
+        response: bytearray | UpstreamError,
     ) -> None:
         try:
-            parts = (await response).parts
-        except BROKEN:
+            if isinstance(response, UpstreamError):
+                self._lost(connection, sendings)
+            else:
+                self._completed(connection, sendings, response)
+        except Exception as error:  # noqa: BLE001 - a bug; the connection would only log it
+            self._host.broken(error)
+
+    def _completed(
+        self, connection: BrokerConnection, sendings: list[_Sending], response: bytearray
+    ) -> None:
+        try:
+            found = read(connection, response, partial(read_produce_response, _VERSION))
+        except UpstreamError:
             self._lost(connection, sendings)
             return
-        found = {(part.topic, part.partition): part for part in parts}
-        for partition, batch in sendings:
-            part = found.get((partition.topic, partition.partition))
-            if batch not in partition.in_flight.open:
+        for queue, batch in sendings:
+            result = found.get(queue.place)
+            if batch not in queue.in_flight.open:
                 continue  # it has failed since
-            if part is None:
-                self._retry(partition, batch, connection)
+            if result is None:
+                self._retry(queue, batch, connection)
             else:
-                self._answered(partition, batch, connection, part)
+                self._answered(queue, batch, connection, result)
 
-    def _lost(self, connection: LeaderConnection, sendings: list[_Sending]) -> None:
+    def _lost(self, connection: BrokerConnection, sendings: list[_Sending]) -> None:
         """Send batches again: their connection broke, or had no response in time."""
         connection.close()
         for partition, batch in sendings:
@@ -187,8 +206,8 @@ class Sender:
         self,
         partition: PartitionQueue,
         batch: PendingBatch,
-        connection: LeaderConnection,
-        result: BatchResult,
+        connection: BrokerConnection,
+        result: PartitionResponse,
     ) -> None:
         after_failed = bool(partition.in_flight.failed)
         action, expected, moved = meaning_of(result, batch.sealed, after_failed=after_failed)
@@ -212,7 +231,7 @@ class Sender:
         partition: PartitionQueue,
         batch: PendingBatch,
         action: ResponseAction,
-        result: BatchResult,
+        result: PartitionResponse,
     ) -> None:
         """End the session: the server will never store this batch, and none that follows it."""
         text = f"{partition}: error {result.code}: {result.message or action.value}"
@@ -229,7 +248,7 @@ class Sender:
         self,
         partition: PartitionQueue,
         batch: PendingBatch,
-        connection: LeaderConnection,
+        connection: BrokerConnection,
         *,
         rest: bool = True,
     ) -> None:

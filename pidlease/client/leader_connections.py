@@ -1,8 +1,4 @@
-"""Connections to the leaders of partitions.
-
-aiokafka's client keeps the metadata. Connections for Produce are opened here, because a batch must
-know its connection: batches of a broken connection are sent again on another.
-"""
+"""Connections to the leaders of partitions."""
 
 import asyncio
 import logging
@@ -10,62 +6,21 @@ import random
 from collections import Counter
 from typing import Final
 
-from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
-from aiokafka.errors import KafkaError
-from aiokafka.structs import TopicPartition
-
 from pidlease.client.errors import ProducerError
 from pidlease.client.partition_queue import ConnectionHost, PartitionQueue
-from pidlease.client.produce_messages import ProduceRequestV8, ProduceResponseV8
+from pidlease.client.settings import ProducerSettings
 from pidlease.core.backoff import Backoff
+from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.broker_connection import BrokerConnection
+from pidlease.kafka.client.cluster import Cluster, UpstreamTopic
+from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
+from pidlease.kafka.codec.messages import error_name
+from pidlease.kafka.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from pidlease.kafka.errors import UpstreamError
 
 _log = logging.getLogger(__name__)
 
 _JITTER: Final = 0.2
-
-#: The node id that stands for the leader of partitions without one.
-_NO_LEADER: Final = -1
-#: How long `close` waits for a metadata response.
-_LAST_ANSWER_S: Final = 1.0
-#: The errors of a connection that cannot be opened, or breaks.
-BROKEN: Final = (OSError, TimeoutError, KafkaError)
-
-
-class LeaderConnection:
-    """A connection to a node.
-
-    Parameters:
-        node: the node's id.
-        connection: open.
-    """
-
-    __slots__ = ("_connection", "node")
-
-    def __init__(self, node: int, connection: AIOKafkaConnection) -> None:
-        self.node: Final = node
-        self._connection: Final = connection
-
-    @property
-    def alive(self) -> bool:
-        """Whether requests may be written to it."""
-        return bool(self._connection.connected())
-
-    def send(self, request: ProduceRequestV8) -> "asyncio.Future[ProduceResponseV8]":
-        """Write a request now, in the order of calls.
-
-        Returns:
-            A future of the response; it raises one of BROKEN.
-
-        Raises:
-            KafkaError: the connection is closed, or the server does not support such requests.
-        """
-        response: asyncio.Future[ProduceResponseV8] = self._connection.send(request)
-        return response
-
-    def close(self) -> None:
-        """Close it; futures of responses fail."""
-        self._connection.close(reason=CloseReason.OUT_OF_SYNC)
 
 
 class LeaderConnections:
@@ -76,23 +31,13 @@ class LeaderConnections:
     """
 
     def __init__(self, host: ConnectionHost) -> None:
-        settings = host.settings
         self._host: Final[ConnectionHost] = host
-        self._settings: Final = settings
-        self.client: Final = AIOKafkaClient(
-            bootstrap_servers=settings.bootstrap_servers,
-            client_id=settings.client_id,
-            metadata_max_age_ms=settings.metadata_max_age_ms,
-            request_timeout_ms=settings.request_timeout_ms,
-            retry_backoff_ms=settings.retry_backoff_ms,
-            security_protocol=settings.security_protocol,
-            ssl_context=settings.ssl_context,
-        )
-        self._connections: dict[int, LeaderConnection] = {}
+        self._settings: Final = host.settings
+        self.cluster: Final = Cluster(_config(host.settings))
+        self._connections: dict[int, BrokerConnection] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, set[PartitionQueue]] = {}
         self._failures: Counter[int] = Counter()
-        self._bootstraps: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Load the metadata from one of the bootstrap servers.
@@ -105,23 +50,40 @@ class LeaderConnections:
         failures = 0
         while True:
             try:
-                await self._bootstrap()
-            except KafkaError as error:
+                await self.cluster.start()
+            except UpstreamError as error:
                 failures += 1
                 wait = self.backoff(failures)
                 if loop.time() + wait >= give_up:
-                    raise ProducerError(str(error)) from None
+                    raise ProducerError(f"no bootstrap server responds: {error}") from None
                 await asyncio.sleep(wait)
             else:
                 return
 
-    def connection(self, partition: PartitionQueue) -> LeaderConnection | None:
+    async def topic(self, name: str) -> UpstreamTopic:
+        """Return a topic, with its metadata loaded from now on; the server may create it.
+
+        Raises:
+            ProducerError: it did not appear within the request timeout, or may not be seen.
+        """
+        cluster, loop = self.cluster, asyncio.get_running_loop()
+        cluster.topics.add(name)
+        give_up = loop.time() + self._settings.request_timeout_ms / 1000
+        while (found := cluster.view.topics.get(name)) is None:
+            await self._load_metadata()
+            if name in cluster.view.topics:
+                continue
+            code = cluster.view.errors.get(name, UNKNOWN_TOPIC_OR_PARTITION)
+            if code == TOPIC_AUTHORIZATION_FAILED or loop.time() > give_up:
+                raise ProducerError(f"topic {name}: {error_name(code)}")
+            await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
+        return found
+
+    def connection(self, partition: PartitionQueue) -> BrokerConnection | None:
         """Return the connection to a partition's leader; None: it is woken when there is one."""
-        place = TopicPartition(partition.topic, partition.partition)
-        leader = self.client.cluster.leader_for_partition(place)
-        node = _NO_LEADER if leader is None else int(leader)
+        node = self.cluster.view.leader(partition.topic, partition.partition)
         connection = self._connections.get(node)
-        if connection is not None and connection.alive:
+        if connection is not None and connection.open:
             return connection
         self._waiting.setdefault(node, set()).add(partition)
         if node not in self._connecting:
@@ -130,37 +92,18 @@ class LeaderConnections:
 
     def refresh(self) -> None:
         """Load the metadata again, in the background."""
-        self.client.force_metadata_update()
+        self.cluster.stale()
 
     def backoff(self, failures: int) -> float:
         """Return how many seconds to wait after so many failures in a row (KIP-580)."""
-        settings = self._settings
-        backoff = Backoff(
-            settings.retry_backoff_ms / 1000, settings.retry_backoff_max_ms / 1000, _JITTER
-        )
-        return backoff.seconds(failures, random.uniform)
+        return _backoff(self._settings)._replace(jitter=_JITTER).seconds(failures, random.uniform)
 
     async def close(self) -> None:
         """Close all connections; no partition is woken any more."""
         self._waiting.clear()
         for connection in self._connections.values():
             connection.close()
-        if self._bootstraps:
-            _, late = await asyncio.wait(self._bootstraps, timeout=_LAST_ANSWER_S)
-            for task in late:
-                task.cancel()
-        await self.client.close()
-
-    async def _bootstrap(self) -> None:
-        """Load the metadata from the bootstrap servers.
-
-        aiokafka's `bootstrap` runs to its end even if the caller is cancelled: cancelled itself, it
-        would leave its connection open for ever.
-        """
-        task = asyncio.get_running_loop().create_task(self.client.bootstrap())
-        self._bootstraps.add(task)
-        task.add_done_callback(self._bootstraps.discard)
-        await asyncio.shield(task)
+        await self.cluster.close()
 
     async def _connect(self, node: int) -> None:
         try:
@@ -172,36 +115,39 @@ class LeaderConnections:
 
     async def _open_or_wait(self, node: int) -> None:
         """Open a connection, or back off."""
-        broker = self.client.cluster.broker_metadata(node) if node != _NO_LEADER else None
-        if broker is not None:
-            try:
-                connection = await self._open(broker.host, broker.port)
-            except BROKEN as error:
-                _log.info("node %s at %s:%s: %r", node, broker.host, broker.port, error)
-            else:
-                self._host.metrics.reconnects += node in self._connections
-                self._connections[node] = LeaderConnection(node, connection)
-                self._failures[node] = 0
-                return
+        try:
+            connection = await connect(self.cluster.config, self.cluster.address(node))
+        except UpstreamError as error:
+            _log.info("node %s: %s", node, error)
+        else:
+            self._host.metrics.reconnects += node in self._connections
+            self._connections[node] = connection
+            self._failures[node] = 0
+            return
         self._failures[node] += 1
         await self._load_metadata()
         await asyncio.sleep(self.backoff(self._failures[node]))
 
-    async def _open(self, host: str, port: int) -> AIOKafkaConnection:
-        settings = self._settings
-        return await create_conn(
-            host,
-            port,
-            client_id=settings.client_id,
-            request_timeout_ms=settings.request_timeout_ms,
-            ssl_context=settings.ssl_context,
-            security_protocol=settings.security_protocol,
-        )
-
     async def _load_metadata(self) -> None:
-        """Load the metadata from a node; if none responds, from the bootstrap servers."""
+        """Load the metadata from a broker; if none is known to respond, from bootstrap servers."""
         try:
-            if not await self.client.force_metadata_update():
-                await self._bootstrap()
-        except KafkaError as error:
-            _log.info("no metadata: %r", error)
+            await self.cluster.load()
+        except UpstreamError as error:
+            _log.info("no metadata: %s", error)
+
+
+def _backoff(settings: ProducerSettings) -> Backoff:
+    return Backoff(settings.retry_backoff_ms / 1000, settings.retry_backoff_max_ms / 1000)
+
+
+def _config(settings: ProducerSettings) -> UpstreamConfig:
+    seconds = settings.request_timeout_ms / 1000
+    return UpstreamConfig(
+        addresses_of(settings.bootstrap_servers),
+        tls_context=settings.ssl_context if settings.security_protocol == "SSL" else None,
+        client_id=settings.client_id,
+        connect_seconds=seconds,
+        request_seconds=seconds,
+        metadata_seconds=settings.metadata_max_age_ms / 1000,
+        refresh_backoff=_backoff(settings),
+    )

@@ -26,6 +26,7 @@ from pidlease.client.pending_batch import (
 )
 from pidlease.client.sequence_numbers import LeasedSequence, SequenceIds
 from pidlease.core.lease import NO_PID
+from pidlease.core.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
@@ -59,6 +60,9 @@ class ConnectionHost(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run a background task; an error in it ends the session."""
+
+    def broken(self, error: BaseException) -> None:
+        """End the session: an unexpected error was raised."""
 
 
 class SenderSession(Protocol):
@@ -142,6 +146,7 @@ class PartitionQueue:
     def __init__(self, topic: str, partition: int, host: Host) -> None:
         self.topic: Final = topic
         self.partition: Final = partition
+        self.place: Final = TopicPartition(topic, partition)
         self._host: Final = host
         self._settings: Final = host.settings
         self.numbers: LeasedSequence | None = None

@@ -5,8 +5,6 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from aiokafka.errors import KafkaError
-
 from pidlease.client.background_tasks import BackgroundTasks
 from pidlease.client.batch_sender import BatchDeadlines, Sender
 from pidlease.client.errors import (
@@ -27,6 +25,7 @@ from pidlease.client.pid_session import PidSession
 from pidlease.client.producer_memory import Memory
 from pidlease.client.record_arguments import check_topic
 from pidlease.client.settings import ProducerSettings
+from pidlease.kafka.client.cluster import NO_LEADER
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class Pipeline:
         self.unresolved = 0
         self.refusal: ProducerError | None = ProducerClosedError("the producer was not started")
         self._started = False
-        self._tasks: Final = BackgroundTasks(self._broken)
+        self._tasks: Final = BackgroundTasks(self.broken)
 
     # ------------------------------------------------------------------ life
 
@@ -89,7 +88,7 @@ class Pipeline:
         except BaseException:
             await self._close()
             raise
-        self._connections.client.cluster.add_listener(lambda _: self.partitioners.clear())
+        self._connections.cluster.on_change.append(lambda *_: self.partitioners.clear())
         self.session.start()
         self.refusal = None
 
@@ -129,14 +128,9 @@ class Pipeline:
             ProducerError: there is no such topic.
         """
         check_topic(topic)
-        client = self._connections.client
-        try:
-            # As aiokafka's producer does; it creates the topic if the server allows that.
-            await client._wait_on_metadata(topic)
-        except KafkaError as error:
-            raise ProducerError(f"topic {topic}: {error!r}") from None
-        partitions = sorted(client.cluster.partitions_for_topic(topic) or ())
-        available = sorted(client.cluster.available_partitions_for_topic(topic) or ())
+        leaders = (await self._connections.topic(topic)).leaders
+        partitions = list(range(len(leaders)))
+        available = [number for number in partitions if leaders[number] != NO_LEADER]
         partitioner = Partitioner(partitions, available, self.settings.max_batch_size)
         self.partitioners[topic] = partitioner
         return partitioner
@@ -256,7 +250,8 @@ class Pipeline:
         """Run a background task; an error in it ends the session."""
         return self._tasks.spawn(work)
 
-    def _broken(self, error: BaseException) -> None:
+    def broken(self, error: BaseException) -> None:
+        """End the session: an unexpected error was raised."""
         _log.error("a producer broke", exc_info=error)
         text = f"the producer broke: {error!r}"
         self.end(OutcomeUnknownError(text), SessionEndedError(text))

@@ -41,7 +41,7 @@ class Destination:
         self.metrics: Final = ProducerMetrics()
         self.leases: Final = LeaseClient(settings.leases)
         self.connections: Final = LeaderConnections(self)
-        self._tasks: Final = BackgroundTasks(self._note)
+        self._tasks: Final = BackgroundTasks(self.broken)
         self._channels: dict[PartitionQueue, Channel] = {}
         self._broken: BaseException | None = None
 
@@ -86,7 +86,8 @@ class Destination:
         if self._broken is not None:
             raise self._broken
 
-    def _note(self, error: BaseException) -> None:
+    def broken(self, error: BaseException) -> None:
+        """End the copier: an unexpected error was raised."""
         _log.error("a copier broke", exc_info=error)
         self._broken = error
 
@@ -203,6 +204,10 @@ class Channel:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a background task; an error in it ends the copier."""
         return self._shared.spawn(work)
+
+    def broken(self, error: BaseException) -> None:
+        """End the copier: an unexpected error was raised."""
+        self._shared.broken(error)
 
     def end(self, sent: ProducerError, unsent: ProducerError) -> None:
         """End the channel: fenced, refused, or the lease has ended."""

@@ -1,30 +1,30 @@
 """Errors of requests to a Kafka cluster.
 
 UpstreamError
-|-- UpstreamAwayError       no broker answers; it may be tried again
-|   `-- UpstreamLostError   a connection ended before the answer came: what became of it is unknown
-|-- UpstreamRefusedError    a broker answers, and does not let us in: an operator has to act
+|-- UpstreamAwayError       no broker responds; try again
+|   `-- UpstreamLostError   a connection ended before the response: the outcome is unknown
+|-- UpstreamRefusedError    a broker refuses this client: an operator has to act
 `-- UpstreamNonsenseError   an invalid response
 """
 
 
 class UpstreamError(Exception):
-    """Something between here and Kafka."""
+    """A request to Kafka failed."""
 
 
 class UpstreamAwayError(UpstreamError):
-    """No broker answers. Nothing was sent."""
+    """No broker responds. Nothing was sent."""
 
 
 class UpstreamLostError(UpstreamAwayError):
-    """The connection ended after the request went out, and before its answer came."""
+    """The connection ended after the request was sent, and before its response."""
 
 
 class UpstreamRefusedError(UpstreamError):
     """Authentication failed, a certificate is not trusted, a version or a right is missing.
 
     Attributes:
-        code: Kafka's error code, where it gave one; else 0.
+        code: Kafka's error code; 0: there is none.
     """
 
     def __init__(self, message: str, code: int = 0) -> None:
@@ -33,4 +33,4 @@ class UpstreamRefusedError(UpstreamError):
 
 
 class UpstreamNonsenseError(UpstreamError):
-    """The response is invalid, or is none to the request."""
+    """A response is invalid, or does not belong to its request."""

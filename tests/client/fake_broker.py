@@ -90,6 +90,8 @@ class FakeBroker:
         logs: what is stored.
         versions: what it says it takes.
         leader: the node, from 1, that has all partitions.
+        client_ids: that requests came with.
+        described: topics that metadata was requested of; None stands for all.
     """
 
     def __init__(self, leases: FakeLeases, topics: dict[str, int], nodes: int = 1) -> None:
@@ -106,6 +108,8 @@ class FakeBroker:
         self.connections = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self.leader = 1
+        self.client_ids: set[str] = set()
+        self.described: set[str | None] = set()
         self.release = asyncio.Event()
         self.look: dict[int, asyncio.Event] = {}
         self.open = asyncio.Event()
@@ -171,7 +175,9 @@ class FakeBroker:
             writer.transport.abort()
 
     def metadata(self, body: BytesIO) -> bytes:
-        wanted = MetadataRequest_v5.decode(body).topics or list(self.topics)
+        named = MetadataRequest_v5.decode(body).topics
+        self.described.update([None] if named is None else named)
+        wanted = list(self.topics) if named is None else named
         topics: list[Any] = [
             (0 if each in self.topics else 3, each, False,
              [(0, number, self.leader, [1], [1], []) for number in range(self.topics.get(each, 0))])
@@ -264,6 +270,7 @@ class _Connection:
         """Handle a request; False: the connection is cut."""
         key, version, correlation, client = struct.unpack_from(">hhih", frame)
         body = BytesIO(frame[10 + max(client, 0) :])
+        self._broker.client_ids.add(frame[10 : 10 + client].decode())
         if key == _VERSIONS:
             answer = ApiVersionResponse_v0(0, self._broker.versions).encode()
         elif key == _METADATA:

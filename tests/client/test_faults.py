@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
 
 from pidlease.client import (
     FencedError,
@@ -211,9 +210,9 @@ async def test_nothing_goes_to_a_new_leader_past_the_old_one(policy: Any) -> Non
             futures += [await producer.send("t", b"%d" % number) for number in range(1, 20)]
             await until(lambda: producer.metrics.requests == 2)
             broker.leader = 2
-            cluster = producer._pipeline._connections.client.cluster
+            cluster = producer._pipeline._connections.cluster
             producer._pipeline._connections.refresh()
-            await until(lambda: cluster.leader_for_partition(TopicPartition("t", 0)) == 2)
+            await until(lambda: cluster.view.leader("t", 0) == 2)
             futures += [await producer.send("t", b"%d" % number) for number in range(20, 60)]
             await asyncio.sleep(0.02)
             assert len(broker.came) == 1

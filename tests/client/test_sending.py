@@ -1,15 +1,18 @@
 """Records on an even way: batches, order, back-pressure, what is refused."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from pidlease.client import (
     LeasedProducer,
+    OutcomeUnknownError,
     ProducerClosedError,
     ProducerError,
     Sent,
+    SessionEndedError,
     partition_for_key,
 )
 from pidlease.client.partition_queue import RECORD_OVERHEAD
@@ -293,3 +296,60 @@ async def _settled(before: set["asyncio.Task[Any]"]) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError(f"left behind: {left}")
+
+
+# ---------------------------------------------------------------------- requests
+
+
+async def test_every_request_has_the_client_id() -> None:
+    async with world() as all_, all_.producer(client_id="caf\u00e9") as producer:
+        await producer.send_and_wait("t", b"")
+        assert all_.broker.client_ids == {"caf\u00e9"}
+
+
+async def test_metadata_is_requested_of_used_topics_only() -> None:
+    async with world(t=1, u=1, v=1) as all_, all_.producer(metadata_max_age_ms=5) as producer:
+        await producer.send_and_wait("t", b"")
+        await producer.send_and_wait("v", b"")
+        await asyncio.sleep(0.05)
+        assert all_.broker.described == {"t", "v"}
+
+
+async def test_a_new_topic_waits_for_no_back_off() -> None:
+    topics = {f"t{number}": 1 for number in range(20)}
+    slow = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
+    async with world(**topics) as all_, all_.producer(**slow) as producer, asyncio.timeout(20):
+        for topic in topics:
+            await producer.send_and_wait(topic, b"")
+
+
+async def test_new_partitions_are_seen_when_the_metadata_is_old() -> None:
+    async with world(t=1) as all_, all_.producer(metadata_max_age_ms=5) as producer:
+        await producer.send_and_wait("t", b"")
+        all_.broker.topics["t"] = 2
+        while len(await producer.partitions_for("t")) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert (await producer.send_and_wait("t", b"", partition=1)).partition == 1
+
+
+async def test_a_late_response_is_noticed_in_time() -> None:
+    async with world() as all_, all_.producer(request_timeout_ms=50) as producer:
+        all_.broker.fault = {1: Fault("late", seconds=-1)}.get
+        started = time.monotonic()
+        await producer.send_and_wait("t", b"")
+        assert time.monotonic() - started < 0.9
+        assert producer.metrics.retries == 1
+
+
+async def test_a_defect_in_the_handling_of_a_response_ends_the_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyError("mine")
+
+    async with world() as all_, all_.producer() as producer:
+        monkeypatch.setattr("pidlease.client.batch_sender.meaning_of", broken)
+        with pytest.raises(OutcomeUnknownError, match=r"the producer broke: KeyError\('mine'\)"):
+            await producer.send_and_wait("t", b"")
+        with pytest.raises(SessionEndedError, match="the producer broke"):
+            await producer.send("t", b"")

@@ -48,7 +48,7 @@ _MEMORY_KB_MAX: Final = 600_000
 
 _NOT_WAITED_FOR = "a response to no request"
 _NONSENSE = "a response of Kafka is invalid"
-_NO_ANSWER = "no answer in time"
+_NO_ANSWER = "no response in time"
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ _ANY: Final[dict[str, Case]] = {
     "truncated": Case(spoiling.truncated, (_NONSENSE,)),
     "longer": Case(spoiling.longer, (_NONSENSE,), soak=True),
     "length of 2 GB": Case(spoiling.huge, (_NO_ANSWER,)),
-    "negative length": Case(spoiling.negative, ("an answer of -",), soak=True),
-    "noise": Case(spoiling.noise, ("an answer of -", _NO_ANSWER, _NOT_WAITED_FOR)),
+    "negative length": Case(spoiling.negative, ("a response of -",), soak=True),
+    "noise": Case(spoiling.noise, ("a response of -", _NO_ANSWER, _NOT_WAITED_FOR)),
     # It may be read as an error of some number.
     "noise behind the id": Case(
         spoiling.noise_behind_the_id, (_NONSENSE, "it is asked again"), soak=True

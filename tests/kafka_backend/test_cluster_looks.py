@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from pidlease.kafka.client import cluster as module
+from pidlease.core.backoff import Backoff
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.errors import UpstreamAwayError
@@ -22,13 +22,13 @@ class Looked:
     """A cluster whose looks are counted, and fail as often as the test says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_REST_SECONDS", 0.01)
-        self.cluster = Cluster(UpstreamConfig((), metadata_seconds=_HOUR))
+        config = UpstreamConfig((), metadata_seconds=_HOUR, refresh_backoff=Backoff(0.01, 2.0))
+        self.cluster = Cluster(config)
         self.looks = self.failures = 0
         self.looked = asyncio.Event()
-        monkeypatch.setattr(self.cluster, "_look", self._look)
+        monkeypatch.setattr(self.cluster, "_load", self._load)
 
-    async def _look(self) -> None:
+    async def _load(self) -> None:
         await asyncio.sleep(0)
         if self.failures:
             self.failures -= 1
@@ -43,7 +43,7 @@ async def test_a_look_that_somebody_waits_for_is_made(monkeypatch: pytest.Monkey
     try:
         for number in (2, 3):
             async with asyncio.timeout(_SECONDS):
-                await looked.cluster.look()
+                await looked.cluster.refresh()
             assert looked.looks == number
     finally:
         await looked.cluster.close()

@@ -135,7 +135,7 @@ async def test_a_broker_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
     async with linked(silent, seconds=0.1) as link:
         changed = asyncio.Event()
         link.on_change = changed.set
-        with pytest.raises(UpstreamLostError, match="no answer in time"):
+        with pytest.raises(UpstreamLostError, match="no response in time"):
             await link.ask(request(1))
         await changed.wait()
         assert not link.open
@@ -168,7 +168,7 @@ async def test_a_request_may_take_longer_than_others(monkeypatch: pytest.MonkeyP
 
     async with linked(late, seconds=0.01) as link:
         asked = link.begin(request(1), seconds=60)
-        look, looks = link._look, 0
+        look, looks = link._watch_responses, 0
 
         def counted() -> None:
             nonlocal looks
@@ -177,7 +177,7 @@ async def test_a_request_may_take_longer_than_others(monkeypatch: pytest.MonkeyP
             if looks == 5:
                 looked.set()
 
-        monkeypatch.setattr(link, "_look", counted)
+        monkeypatch.setattr(link, "_watch_responses", counted)
         async with asyncio.timeout(30):
             assert await asked == b"\0\0\0\x01"
 
@@ -289,5 +289,5 @@ async def test_who_answers_something_else_is_no_kafka() -> None:
         writer.write(frame(asked[4:8] + b"\0\0\0\0\0\x09short"))
 
     async with broker(wrong) as port:
-        with pytest.raises(UpstreamNonsenseError, match="versions cannot be read"):
+        with pytest.raises(UpstreamNonsenseError, match="versions are invalid"):
             await connect(config(port), (LOOPBACK, port))

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.settings import UpstreamConfig
 from tests.kafka_backend.spoiling import Answer, Spoiler, Wire, without_anything, without_topics
 from tests.kafka_backend.test_clients import new_topic
@@ -38,7 +38,7 @@ async def test_a_topic_is_gone_when_no_other_broker_knows_it_either(
     with Spoiler(int(kafka.bootstrap.rpartition(":")[2]), Random(0)) as spoiler:
         port = int(spoiler.bootstrap.rpartition(":")[2])
         nobody = (LOOPBACK, free_ports(1)[0])
-        cluster = Cluster(UpstreamConfig(((LOOPBACK, port), nobody)))
+        cluster = AllTopicsCluster(UpstreamConfig(((LOOPBACK, port), nobody)))
         try:
             await cluster.start()
             led = cluster.view.topics[topic]
@@ -52,14 +52,14 @@ async def test_a_topic_is_gone_when_no_other_broker_knows_it_either(
 
             spoiler.always[METADATA] = hide
             for _ in range(3):
-                await cluster.look()
+                await cluster.refresh()
                 assert cluster.view.topics[topic] == led
                 assert cluster.view.brokers == brokers
             assert hidden
             admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
             await asyncio.to_thread(admin.delete_topics([topic])[topic].result, WAIT_S)
             while topic in cluster.view.topics:
-                await cluster.look()
+                await cluster.refresh()
         finally:
             await cluster.close()
 

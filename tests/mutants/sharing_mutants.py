@@ -9,7 +9,7 @@ _BLOCKS: Final = "pidlease/engine/leases/pid_blocks.py"
 _LOOKUP: Final = "pidlease/engine/appenders/block_lookup.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
 _WRITER_IDS: Final = "pidlease/coordination/zookeeper/zookeeper_writer_ids.py"
-_CLUSTER: Final = "pidlease/kafka/client/cluster.py"
+_CLUSTER: Final = "pidlease/kafka/client/all_topics_cluster.py"
 _LAGGING: Final = "tests/unit/coordination/test_zookeeper_sync.py"
 _LOOKS: Final = "tests/unit/engine/test_block_lookup.py"
 _WRITERS: Final = "tests/unit/log/test_kafka_writers.py"
@@ -104,7 +104,7 @@ SHARING: Final = (
         "what Kafka does not tell does not exist",
         _CLUSTER,
         "        if name in absent or illegal_name(name):\n",
-        "        if name in absent or name not in told or illegal_name(name):\n",
+        "        if name in absent or name not in answered or illegal_name(name):\n",
         (_QUESTIONS,),
     ),
     Mutant(
@@ -120,11 +120,11 @@ SHARING: Final = (
         "        started = time.monotonic()\n"
         "        async with self._viewing:\n"
         "            connection = await self.any_connection()\n"
-        "            found, absent",
+        "            found = await self._view_of(connection, names)",
         "        started = time.monotonic()\n"
         "        async with asyncio.Lock():\n"
         "            connection = await self.any_connection()\n"
-        "            found, absent",
+        "            found = await self._view_of(connection, names)",
         (_QUESTIONS,),
     ),
 )

@@ -104,7 +104,7 @@ UPSTREAM: Final = (
     Mutant(
         "a broker that goes down may want TLS",
         "pidlease/kafka/client/bootstrap.py",
-        "        if connection.address in config.answered:\n",
+        "        if connection.address in config.responded:\n",
         "        if connection.address in ():\n",
         ("tests/kafka_backend/test_link.py",),
     ),
@@ -293,8 +293,8 @@ UPSTREAM: Final = (
     Mutant(
         "the newest request decides what is late",
         _LINK,
-        "time.monotonic() > self._waiting[0].latest",
-        "time.monotonic() > self._waiting[-1].latest",
+        "time.monotonic() > self._in_flight[0].latest",
+        "time.monotonic() > self._in_flight[-1].latest",
         (_LINKED,),
     ),
     Mutant(
@@ -384,15 +384,15 @@ UPSTREAM: Final = (
     Mutant(
         "who waits for a look at the cluster is told before it",
         _CLUSTER,
-        "lambda: self._looks > before",
-        "lambda: self._looks >= before",
+        "lambda: self._refreshes > before",
+        "lambda: self._refreshes >= before",
         (_LOOKED,),
     ),
     Mutant(
         "a look at the cluster that failed is not made again",
         _CLUSTER,
-        "                self._stale.set()\n                rest",
-        "                rest",
+        "                self._stale.set()\n                unchanged",
+        "                unchanged",
         (_LOOKED,),
     ),
     Mutant(

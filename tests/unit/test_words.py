@@ -55,7 +55,6 @@ _ALLOWED: dict[str, set[str]] = {
     "pidlease/verify/verify_report.py": {"HOLE", "hole"},
     "deploy/grafana/boards/fencing.py": {"door"},  # a label of metrics
     "deploy/grafana/boards/leases.py": {"door"},
-    "pidlease/client/produce_messages.py": {"tell"},  # a method of BytesIO
     "pidlease/engine/lease_service.py": _HOLE,
     "pidlease/engine/leases/leases.py": _HOLE,
     "pidlease/engine/named_leases.py": _HOLE,

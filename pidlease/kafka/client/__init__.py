@@ -1,1 +1,1 @@
-"""The client layer beneath the log in front of Kafka: connections, the cluster, requests."""
+"""The Kafka client: connections, metadata and requests, of servers and of applications."""

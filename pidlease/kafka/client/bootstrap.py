@@ -1,4 +1,4 @@
-"""From an address to a connection that can be used: TCP, TLS, versions, SASL."""
+"""Connects to a broker: TCP, TLS, ApiVersions, SASL."""
 
 import asyncio
 import ssl
@@ -19,22 +19,22 @@ from pidlease.kafka.errors import (
     UpstreamRefusedError,
 )
 
-#: Correlation id, error, and how many APIs follow; of each its key and versions.
+#: Correlation id, error code, number of APIs; then the key and versions of each.
 _VERSIONS: Final = struct.Struct(">ihi")
 _VERSION: Final = struct.Struct(">hhh")
-#: Brokers of which it is kept that they have answered.
-_ANSWERED_MAX: Final = 10_000
+#: The most addresses to remember that have responded.
+_RESPONDED_MAX: Final = 10_000
 
 
 async def connect(config: UpstreamConfig, address: Address) -> BrokerConnection:
     """Connect to a broker.
 
     Raises:
-        UpstreamAwayError: it does not answer.
-        UpstreamRefusedError: it does not let us in, or we do not trust it.
-        UpstreamNonsenseError: it is no Kafka.
+        UpstreamAwayError: it does not respond.
+        UpstreamRefusedError: authentication failed, or its certificate is not trusted.
+        UpstreamNonsenseError: its response is not Kafka's.
     """
-    connection = BrokerConnection(address, config.request_seconds)
+    connection = BrokerConnection(address, config.request_seconds, config.client_id)
     try:
         async with asyncio.timeout(config.connect_seconds):
             await _open(connection, config)
@@ -70,64 +70,60 @@ async def _versions(
     connection: BrokerConnection, config: UpstreamConfig
 ) -> dict[int, tuple[int, int]]:
     try:
-        frame = await connection.ask(Request(API_API_VERSIONS, 0).encode())
+        frame = await connection.ask(Request(API_API_VERSIONS, 0, config.client_id).encode())
     except UpstreamLostError as error:
-        if connection.address in config.answered:
-            # It is going down, or just coming up. What was asked had no effect.
+        if connection.address in config.responded:
+            # It stops, or has just started. The request had no effect.
             raise UpstreamAwayError(str(error)) from error
         raise UpstreamRefusedError(
-            f"{connection} ends the connection at the first request: does it want TLS, or SASL?"
+            f"{connection} closes the connection at the first request: does it want TLS, or SASL?"
         ) from error
     try:
         _, code, count = _VERSIONS.unpack_from(frame)
         found = [_VERSION.unpack_from(frame, _VERSIONS.size + 6 * each) for each in range(count)]
     except struct.error as error:
-        raise UpstreamNonsenseError(
-            f"{connection}: its versions cannot be read: {error}"
-        ) from error
+        raise UpstreamNonsenseError(f"{connection}: its versions are invalid: {error}") from error
     if code:
-        raise UpstreamNonsenseError(
-            f"{connection}: asked for its versions, it answers error {code}"
-        )
-    if len(config.answered) >= _ANSWERED_MAX:
-        config.answered.clear()  # addresses that move
-    config.answered.add(connection.address)
+        raise UpstreamNonsenseError(f"{connection}: ApiVersions returns error {code}")
+    if len(config.responded) >= _RESPONDED_MAX:
+        config.responded.clear()  # the addresses of brokers may change
+    config.responded.add(connection.address)
     return {key: (lowest, highest) for key, lowest, highest in found}
 
 
 async def _authenticate(connection: BrokerConnection, config: UpstreamConfig) -> None:
-    """SASL, in Kafka's frames (KIP-43, KIP-152)."""
-    handshake = Request(API_SASL_HANDSHAKE, 1)
-    answer = handshake.decode(await connection.ask(handshake.encode(mechanism=config.mechanism)))
-    if answer.error_code.value:
+    """Authenticate by SASL, in Kafka's frames (KIP-43, KIP-152)."""
+    handshake = Request(API_SASL_HANDSHAKE, 1, config.client_id)
+    response = handshake.decode(await connection.ask(handshake.encode(mechanism=config.mechanism)))
+    if response.error_code.value:
         raise UpstreamRefusedError(
             f"{connection} does not know SASL mechanism {config.mechanism}, but"
-            f" {', '.join(answer.mechanisms) or 'none'}"
+            f" {', '.join(response.mechanisms) or 'none'}"
         )
-    steps = _steps(config)
+    authenticator = _authenticator(config)
     payload: bytes | None = None
     try:
-        while (step := await steps.step(payload)) is not None:
-            payload = await _step(connection, config, step[0])
+        while (step := await authenticator.step(payload)) is not None:
+            payload = await _exchange(connection, config, step[0])
     except UpstreamLostError as error:
         raise UpstreamRefusedError(f"{connection} refuses user {config.username!r}") from error
     except UpstreamError:
         raise
-    except Exception as error:  # what the library makes of an answer that is none
+    except Exception as error:  # the library's errors for an invalid response
         raise UpstreamRefusedError(f"{connection}: {config.mechanism} failed: {error!r}") from error
 
 
-async def _step(connection: BrokerConnection, config: UpstreamConfig, token: bytes) -> bytes:
-    request = Request(API_SASL_AUTHENTICATE, 0)
-    answer = request.decode(await connection.ask(request.encode(auth_bytes=token)))
-    if answer.error_code.value:
+async def _exchange(connection: BrokerConnection, config: UpstreamConfig, token: bytes) -> bytes:
+    request = Request(API_SASL_AUTHENTICATE, 0, config.client_id)
+    response = request.decode(await connection.ask(request.encode(auth_bytes=token)))
+    if response.error_code.value:
         raise UpstreamRefusedError(
-            f"{connection} refuses user {config.username!r}: {answer.error_message}"
+            f"{connection} refuses user {config.username!r}: {response.error_message}"
         )
-    return bytes(answer.auth_bytes)
+    return bytes(response.auth_bytes)
 
 
-def _steps(config: UpstreamConfig) -> SaslPlainAuthenticator | ScramAuthenticator:
+def _authenticator(config: UpstreamConfig) -> SaslPlainAuthenticator | ScramAuthenticator:
     loop = asyncio.get_running_loop()
     if config.mechanism == "PLAIN":
         return SaslPlainAuthenticator(

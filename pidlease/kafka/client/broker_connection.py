@@ -1,8 +1,8 @@
-"""One connection to a broker: requests out, answers in, in the same order.
+"""One connection to a broker: completes requests in the order in which they were sent.
 
-Kafka works on one request of a connection at a time, and answers in order; so an answer belongs to
-the oldest request that has none. The correlation id has to agree; it is whatever
-the request's sender put there: a client's request goes on as it came.
+Kafka handles one request of a connection at a time and responds in order, so a response belongs to
+the oldest request in flight. Its correlation id must match. The sender of a request chooses the
+id: the proxy forwards a client's request with the client's id.
 """
 
 import asyncio
@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
 
-import structlog
 from typing_extensions import override
 
 from pidlease.core.buffer import Buffer
-from pidlease.kafka.api import SENT_VERSIONS
+from pidlease.kafka.api import CLIENT_ID, SENT_VERSIONS
 from pidlease.kafka.client.settings import Address
 from pidlease.kafka.errors import (
     UpstreamError,
@@ -23,33 +22,34 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
+from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
 
 _LENGTH_BYTES: Final = 4
-#: The correlation id, in a request and in an answer.
+#: The correlation id, in a request and in a response.
 _ID: Final = slice(4, 8)
-_ANSWER_ID: Final = slice(0, 4)
+_RESPONSE_ID: Final = slice(0, 4)
 _FRAME_BYTES_MIN: Final = 4
-#: A large answer gets memory as it comes: so much ahead, or as much again.
+#: A large response gets memory as it arrives: this much at first, then twice as much each time.
 _AHEAD_BYTES: Final = 1 << 20
-#: An answer is larger only where a single batch is: Kafka gives at least one.
+#: A response is large only if it has a large batch: Kafka returns at least one.
 _FRAME_BYTES_MAX: Final = 2**31 - 1
 _BUFFER_BYTES: Final = 64 << 10
-#: The most bytes that are held back, to go out with the requests that follow.
+#: The most bytes to hold back, so that one write sends several requests.
 _HELD_BYTES_MAX: Final = 64 << 10
-#: How often it is looked whether an answer is late.
+#: How often to look for a late response, unless responses may take even less time.
 _WATCH_SECONDS: Final = 1.0
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 #: Gets the response, from the correlation id on, or the reason why there is none.
-Answered = Callable[[bytearray | UpstreamError], None]
+OnResponse = Callable[[bytearray | UpstreamError], None]
 
 
-class _Waiting(NamedTuple):
+class _InFlight(NamedTuple):
     correlation_id: bytes
     latest: float
-    answered: Answered
+    on_response: OnResponse
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
@@ -57,20 +57,22 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     Parameters:
         address: of the broker.
-        seconds: an answer comes within this time, unless it is asked for otherwise.
+        seconds: how long a response may take, unless the request has its own limit.
+        client_id: the name of this client in the broker's logs.
     """
 
-    def __init__(self, address: Address, seconds: float) -> None:
+    def __init__(self, address: Address, seconds: float, client_id: str = CLIENT_ID) -> None:
         self.address: Final = address
-        #: What the broker serves: API -> (lowest, highest version).
+        self.client_id: Final = client_id
+        #: The versions that the broker serves: API -> (lowest, highest).
         self.versions: dict[int, tuple[int, int]] = {}
-        #: Whether the broker takes no more for now.
+        #: Whether the socket accepts no more bytes for now.
         self.paused = False
-        #: Called when it takes more again, and when the connection has ended.
+        #: Called when the socket accepts bytes again, and when the connection has ended.
         self.on_change: Callable[[], None] | None = None
         self._seconds = seconds
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[_Waiting] = deque()
+        self._in_flight: deque[_InFlight] = deque()
         self._held: list[Buffer] = []
         self._held_bytes = 0
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -84,33 +86,33 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def open(self) -> bool:
-        """Whether anything can be sent."""
+        """Whether requests can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def in_flight(self) -> int:
-        """Requests that have no answer yet."""
-        return len(self._waiting)
+        """The number of requests without a response."""
+        return len(self._in_flight)
 
-    def send(self, parts: Sequence[Buffer], answered: Answered, seconds: float = 0.0) -> None:
-        """Send a request; see `hold` for the parameters."""
-        self.hold(parts, answered, seconds)
+    def send(self, parts: Sequence[Buffer], on_response: OnResponse, seconds: float = 0.0) -> None:
+        """Send a request now; parameters as in `hold`."""
+        self.hold(parts, on_response, seconds)
         self.flush()
 
-    def hold(self, parts: Sequence[Buffer], answered: Answered, seconds: float = 0.0) -> None:
-        """Queue a request until `flush`: it goes out together with those that follow.
+    def hold(self, parts: Sequence[Buffer], on_response: OnResponse, seconds: float = 0.0) -> None:
+        """Queue a request until `flush`, which sends it together with the following ones.
 
         Parameters:
-            parts: all of it but its length; the first holds the whole correlation id.
-            answered: gets the response, from the correlation id on; or why there is none. What was
-                sent may have had its effect then.
-            seconds: so long the answer may take at most; 0: as long as others.
+            parts: the request without its length; the first part holds the whole correlation id.
+            on_response: gets the response, from the correlation id on, or the reason why there is
+                none; then the request may have had its effect.
+            seconds: how long the response may take; 0: as long as the connection allows.
         """
         if self._transport is None or self._transport.is_closing():
-            answered(UpstreamLostError(f"{self}: not connected"))
+            on_response(UpstreamLostError(f"{self}: not connected"))
             return
         latest = time.monotonic() + (seconds or self._seconds)
-        self._waiting.append(_Waiting(bytes(parts[0][_ID]), latest, answered))
+        self._in_flight.append(_InFlight(bytes(parts[0][_ID]), latest, on_response))
         size = sum(map(len, parts))
         self._held.append(size.to_bytes(_LENGTH_BYTES, "big"))
         self._held += parts
@@ -119,13 +121,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Send what was held back, at one go: each costs as much as all together."""
+        """Send the queued requests in one write: a write costs the same for one or many."""
         held, self._held, self._held_bytes = self._held, [], 0
         if held and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(held)
 
     async def ask(self, request: Buffer, seconds: float = 0.0) -> bytearray:
-        """Send a request, and wait for the answer.
+        """Send a request, and wait for the response.
 
         Raises:
             UpstreamError: there is none.
@@ -133,23 +135,23 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return await self.begin(request, seconds)
 
     def begin(self, request: Buffer, seconds: float = 0.0) -> asyncio.Future[bytearray]:
-        """Send a request now; the answer, or an UpstreamError, comes as the future's."""
+        """Send a request now, and return a future of the response; it may raise UpstreamError."""
         future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
 
-        def answered(answer: bytearray | UpstreamError) -> None:
+        def on_response(response: bytearray | UpstreamError) -> None:
             if future.cancelled():
                 return
-            if isinstance(answer, UpstreamError):
-                future.set_exception(answer)
+            if isinstance(response, UpstreamError):
+                future.set_exception(response)
                 future.exception()  # the caller may have been cancelled
             else:
-                future.set_result(answer)
+                future.set_result(response)
 
-        self.send([request], answered, seconds)
+        self.send([request], on_response, seconds)
         return future
 
     def close(self, error: UpstreamError | None = None) -> None:
-        """End the connection at once; requests in flight fail."""
+        """End the connection at once; requests in flight fail with `error`."""
         self._error = self._error or error
         if self._transport is not None:
             self._transport.abort()
@@ -157,13 +159,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def __str__(self) -> str:
         return f"Kafka at {self.address[0]}:{self.address[1]}"
 
-    # ------------------------------------------------------------------ asyncio's side
+    # ------------------------------------------------------------------ called by asyncio
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are asyncio's in all but name.
+        # uvloop's transports have asyncio's interface, but not its base class.
         self._transport = cast(asyncio.Transport, transport)
-        self._watch = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
+        self._watch_responses()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -173,8 +175,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._watch.cancel()
         why = f": {exc}" if exc is not None else ""
         error = self._error or UpstreamLostError(f"{self}: the connection ended{why}")
-        while self._waiting:
-            self._complete(self._waiting.popleft().answered, error)
+        while self._in_flight:
+            self._complete(self._in_flight.popleft().on_response, error)
         self._changed()
 
     @override
@@ -192,7 +194,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if frame is None:
             return memoryview(self._buffer)[self._filled :]
         if self._filled == len(frame):
-            # Not all at once: what is no answer may say that it is of gigabytes.
+            # Not all at once: an invalid response may claim to have gigabytes.
             frame += bytes(min(self._frame_size, 2 * len(frame)) - len(frame))
         return memoryview(frame)[self._filled :]
 
@@ -203,7 +205,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._take_frames()
         elif self._filled == self._frame_size:
             frame, self._frame, self._filled = self._frame, None, 0
-            self._answer(frame)
+            self._complete_oldest(frame)
 
     @override
     def eof_received(self) -> bool:
@@ -215,14 +217,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
             body = at + _LENGTH_BYTES
             size = int.from_bytes(self._buffer[at:body], "big", signed=True)
             if not _FRAME_BYTES_MIN <= size <= _FRAME_BYTES_MAX:
-                self.close(UpstreamNonsenseError(f"{self}: an answer of {size} bytes"))
+                self.close(UpstreamNonsenseError(f"{self}: a response of {size} bytes"))
                 return
             if self._filled - body < size:
                 if size > len(self._buffer) - _LENGTH_BYTES:
                     self._begin_large(body, size)
                     return
                 break
-            if not self._answer(self._buffer[body : body + size]):
+            if not self._complete_oldest(self._buffer[body : body + size]):
                 return
             at = body + size
         self._buffer[: self._filled - at] = self._buffer[at : self._filled]
@@ -234,40 +236,42 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._frame[: self._filled - body] = self._buffer[body : self._filled]
         self._filled -= body
 
-    def _answer(self, frame: bytearray) -> bool:
-        """Complete the oldest request; False: it does not fit, and the connection has ended."""
-        if not self._waiting or self._waiting[0].correlation_id != frame[_ANSWER_ID]:
+    def _complete_oldest(self, frame: bytearray) -> bool:
+        """Complete the oldest request; False: this is not its response; the connection ends."""
+        if not self._in_flight or self._in_flight[0].correlation_id != frame[_RESPONSE_ID]:
             error = UpstreamNonsenseError(f"{self}: a response to no request")
-            if not self._waiting:  # no request fails by it, so nothing else reports it
+            if not self._in_flight:  # no request fails, so no other line reports it
                 LINES.write(_log, "error", "a response of Kafka is invalid", str(self),
                             broker=str(self), error=str(error))  # fmt: skip
             self.close(error)
             return False
-        self._complete(self._waiting.popleft().answered, frame)
+        self._complete(self._in_flight.popleft().on_response, frame)
         return self._error is None
 
-    def _complete(self, answered: Answered, answer: bytearray | UpstreamError) -> None:
+    def _complete(self, on_response: OnResponse, response: bytearray | UpstreamError) -> None:
         try:
-            answered(answer)
-        except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others
-            _log.exception("a response of Kafka could not be handed on")
+            on_response(response)
+        except Exception:  # noqa: BLE001 - a bug of one receiver must not stop the others
+            _log.exception("a response of Kafka could not be handled")
 
     def _changed(self) -> None:
         if self.on_change is not None:
             self.on_change()
 
-    def _look(self) -> None:
-        """Give up on a broker that does not answer: a connection can be dead without a word."""
-        self._watch = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
-        if self._waiting and time.monotonic() > self._waiting[0].latest:
-            # Whoever waits may try again and have it: here alone it is known for certain.
-            LINES.write(_log, "warning", "a connection to Kafka is given up: no answer in time",
+    def _watch_responses(self) -> None:
+        """Close the connection if a response is late: a broker may be gone without closing it."""
+        if self._in_flight and time.monotonic() > self._in_flight[0].latest:
+            # The senders may retry successfully, so only this line reports the late response.
+            LINES.write(_log, "warning", "a connection to Kafka is closed: no response in time",
                         str(self), broker=str(self))  # fmt: skip
-            self.close(UpstreamLostError(f"{self}: no answer in time"))
+            self.close(UpstreamLostError(f"{self}: no response in time"))
+            return
+        seconds = min(_WATCH_SECONDS, self._seconds)
+        self._watch = asyncio.get_running_loop().call_later(seconds, self._watch_responses)
 
 
 def version_for(connection: BrokerConnection, api_key: int) -> int:
-    """The highest version that both sides know (see `SENT_VERSIONS`).
+    """Return the highest version of an API that the broker serves and that is in SENT_VERSIONS.
 
     Raises:
         UpstreamRefusedError: there is none.
@@ -277,7 +281,7 @@ def version_for(connection: BrokerConnection, api_key: int) -> int:
     version = min(highest, own_highest)
     if version < max(lowest, own_lowest):
         raise UpstreamRefusedError(
-            f"{connection} serves versions {lowest} to {highest} of API {api_key}, of which"
-            f" {own_lowest} to {own_highest} are understood here"
+            f"{connection} serves versions {lowest} to {highest} of API {api_key}; {own_lowest} to"
+            f" {own_highest} are supported here"
         )
     return version

@@ -1,57 +1,32 @@
-"""The view of the cluster: its brokers, its topics, and the leaders of its partitions."""
+"""The metadata of a cluster: its brokers, its topics, and the leaders of their partitions."""
 
 import asyncio
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-import structlog
-
-from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_METADATA
 from pidlease.kafka.client.bootstrap import connect
-from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
-from pidlease.kafka.client.exchange import ask, ask_slowly, read
+from pidlease.kafka.client.broker_connection import BrokerConnection
+from pidlease.kafka.client.exchange import ask, ask_slowly, read, request_for
 from pidlease.kafka.client.settings import Address, UpstreamConfig
-from pidlease.kafka.client.topic_configs import Kept, compacted, kept_ms
-from pidlease.kafka.codec.messages import Request
-from pidlease.kafka.error_codes import TOPIC_ABSENT
-from pidlease.kafka.errors import (
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamNonsenseError,
-    UpstreamRefusedError,
-)
+from pidlease.kafka.error_codes import TOPIC_ABSENT, UNKNOWN_TOPIC_OR_PARTITION
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamNonsenseError
+from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.topics.topic_store import illegal_name
 
-#: Between two refreshes of the view that were asked for, in seconds.
-_REST_SECONDS: Final = 0.1
-_REST_SECONDS_MAX: Final = 2.0
-#: How long other brokers may take to confirm that a topic is gone, in seconds.
-_CONFIRMING_SECONDS: Final = 2.0
-#: Between two questions for topics that are not known here, in seconds: each serves all callers.
-_QUESTION_REST_SECONDS: Final = 0.05
-#: How long a caller waits for the answer, in seconds; then it is unknown.
-_QUESTION_SECONDS: Final = 3.0
-#: Topics that one request adds to a question; what it asks for beyond goes into the next ones.
-_QUESTION_TOPICS_MAX: Final = 1000
-#: Topics in one question, of all requests; a request for more is refused for now.
-_QUESTION_SIZE_MAX: Final = 10_000
-#: Brokers that are asked besides the first, which may lag.
-_QUESTION_OTHERS_MAX: Final = 2
-#: A topic of more partitions there cannot be; what claims to have one is not given the memory.
+#: No topic has so many partitions: a response that claims more gets no memory.
 _PARTITIONS_MAX: Final = 1 << 20
 _PORTS_MAX: Final = 1 << 16
-#: No broker leads the partition for now.
+#: The leader of a partition that has none now.
 NO_LEADER: Final = -1
-#: What topics without an id get one from.
+#: The namespace of the ids of topics without one: ids come from the names.
 _NAMESPACE: Final = uuid.UUID("8f1b6d2e-53a4-4a0e-9c1d-70a5b2f3c6d1")
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +38,7 @@ class UpstreamTopic:
         topic_id: distinguishes it from a later one of the name, as hex; Kafka's own from 2.8 on.
         internal: one of Kafka's own.
         leaders: the broker that leads each partition, by number; -1: none for now.
-        compacted: whether Kafka removes its records by their keys; None: it does not say.
+        compacted: whether Kafka removes its records by their keys; None: unknown.
     """
 
     name: str
@@ -79,15 +54,17 @@ class View:
 
     Attributes:
         cluster_id: its id.
-        controller: the broker that is asked for changes; -1: any.
+        controller: the broker that makes changes; -1: any.
         brokers: their addresses, by id.
         topics: by name.
+        errors: Kafka's error codes of requested topics without partitions.
     """
 
     cluster_id: str = ""
     controller: int = -1
     brokers: Mapping[int, Address] = field(default_factory=dict)
     topics: Mapping[str, UpstreamTopic] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def has(self, topic: str, partition: int) -> bool:
         """Whether there is such a partition."""
@@ -95,80 +72,78 @@ class View:
         return found is not None and 0 <= partition < len(found.leaders)
 
     def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition; -1: none, or there is no such partition."""
-        found = self.topics.get(topic)  # not by `has`: this is asked for each batch
+        """Return the broker that leads a partition; -1: none, or there is no such partition."""
+        found = self.topics.get(topic)  # not by `has`: this runs for each batch
         if found is None or not 0 <= partition < len(found.leaders):
             return NO_LEADER
         return found.leaders[partition]
 
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """What Kafka is to be asked next.
-
-    Attributes:
-        names: of topics.
-        absent: those of them that it does not have, or why that cannot be known.
-    """
-
-    names: set[str]
-    absent: asyncio.Future[Set[str] | UpstreamError]
+    def absent(self, topics: Iterable[str]) -> Set[str]:
+        """Return those of the requested topics that do not exist, or may not be seen."""
+        return {
+            name
+            for name in topics
+            if name not in self.topics
+            and self.errors.get(name, UNKNOWN_TOPIC_OR_PARTITION) in TOPIC_ABSENT
+        }
 
 
 class Cluster:
-    """The cluster, looked at from time to time and whenever something does not fit.
+    """Connections to brokers, and the metadata of the topics that are used.
+
+    The metadata is refreshed from time to time, and soon after something does not match it.
 
     Parameters:
-        config: how it is reached.
+        config: the settings of the connections.
+
+    Attributes:
+        topics: the topics to request. Kafka may create them (auto.create.topics.enable).
+        view: the metadata.
+        on_change: called, on the event loop, after a change: the view before, and the new one.
     """
 
     def __init__(self, config: UpstreamConfig) -> None:
         self.config: Final = config
+        self.topics: Final[set[str]] = set()
         self.view = View()
-        #: Called, on the event loop, when something has changed: the view before, and the new one.
         self.on_change: Final[list[Callable[[View, View], None]]] = []
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._stale = asyncio.Event()
-        self._looked = asyncio.Condition()
-        self._looks = 0
-        self._task: asyncio.Task[None] | None = None
-        #: Whoever changes the view holds it: what was asked before does not replace a later answer.
+        self._refreshed = asyncio.Condition()
+        self._refreshes = 0
+        self._refreshing: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        #: Held while the view is requested and replaced: no older response replaces a newer one.
         self._viewing: Final = asyncio.Lock()
-        #: A question that has not begun; None: no caller waits for one.
-        self._question: _Question | None = None
-        self._questions: asyncio.Task[None] | None = None
-        #: Whether topics are compacted, by their ids; and when all are asked for again.
-        self._cleanup: dict[str, bool | None] = {}
-        self._cleanup_due = 0.0
 
     async def start(self) -> None:
-        """Look at the cluster once, and then from time to time.
+        """Load the metadata, and refresh it from now on.
 
         Raises:
-            UpstreamError: no broker answers.
+            UpstreamError: no broker responds.
         """
-        await self._look()
-        if self._task is None:
-            self._task = asyncio.create_task(self._keep_looking())
+        await self._load()
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh_often())
 
     async def close(self) -> None:
-        """End all of it."""
-        for task in (self._task, self._questions):
-            if task is not None:
+        """Stop refreshing, and close all connections."""
+        for task in (self._refreshing, self._loading):
+            if task is not None and not task.done():
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
         for connection in self._connections.values():
             connection.close()
 
-    # ------------------------------------------------------------------ links
+    # ------------------------------------------------------------------ connections
 
     async def any_connection(self) -> BrokerConnection:
-        """A connection to some broker, for short requests of our own.
+        """Return a connection to some broker, for short requests.
 
         Raises:
-            UpstreamError: none answers; of several reasons the last.
+            UpstreamError: none responds; the last broker's reason.
         """
         error: UpstreamError = UpstreamAwayError("no broker of Kafka is known")
         for address in self._addresses():
@@ -179,18 +154,18 @@ class Cluster:
         raise error
 
     async def connection_to(self, broker: int) -> BrokerConnection:
-        """A connection to a broker, for short requests of our own.
+        """Return a connection to a broker, for short requests.
 
         Raises:
-            UpstreamError: it does not answer, or is not known.
+            UpstreamError: it does not respond, or is unknown.
         """
         return await self._connection(self.address(broker))
 
     def address(self, broker: int) -> Address:
-        """Where a broker is.
+        """Return a broker's address.
 
         Raises:
-            UpstreamAwayError: there is none of that id.
+            UpstreamAwayError: there is no broker with this id.
         """
         found = self.view.brokers.get(broker)
         if found is None:
@@ -199,7 +174,7 @@ class Cluster:
         return found
 
     def _addresses(self) -> list[Address]:
-        """Where brokers are known to be, those first to which there is a connection."""
+        """Return the brokers' addresses, those with an open connection first."""
         known = [*self.view.brokers.values(), *self.config.bootstrap]
         return list(dict.fromkeys(sorted(known, key=lambda each: not self._is_open(each))))
 
@@ -214,49 +189,45 @@ class Cluster:
             return self._connections[address]
 
     async def ask(self, api_key: int, broker: int | None = None, **values: object) -> Any:  # noqa: ANN401 - one of kio's classes
-        """Ask a broker something short.
+        """Send a short request to a broker, and return the response.
 
         Parameters:
-            api_key: what.
+            api_key: the API.
             broker: its id; None: any broker.
             values: the request's fields.
 
         Raises:
-            UpstreamError: there is no answer.
+            UpstreamError: there is no response.
         """
         connection = await (self.any_connection() if broker is None else self.connection_to(broker))
-        request = Request(api_key, version_for(connection, api_key))
+        request = request_for(connection, api_key)
         return await ask(connection, request, request.encode(**values))
 
-    async def ask_for_topic(self, name: str) -> None:
-        """Ask for a topic, which makes Kafka make it if it is set to (auto.create.topics.enable).
-
-        Raises:
-            UpstreamError: there is no answer.
-        """
-        connection = await self.any_connection()
-        request, body = _metadata(connection, [name], create=True)
-        await ask(connection, request, body)
-
-    async def kept_ms(self) -> Kept:
-        """Return how long the brokers remember idle producers."""
-        return await kept_ms(self.view.brokers, self.connection_to)
-
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ metadata
 
     def stale(self) -> None:
-        """Something did not fit what is known of the cluster: look again soon."""
+        """Refresh the metadata soon: something did not match it."""
         self._stale.set()
 
-    async def look(self) -> None:
-        """Return when the cluster has been looked at again, if it can be reached at all."""
-        async with self._looked:
-            before = self._looks
+    async def refresh(self) -> None:
+        """Return after the next refresh that begins, even if it fails."""
+        async with self._refreshed:
+            before = self._refreshes
             self.stale()
-            await self._looked.wait_for(lambda: self._looks > before)
+            await self._refreshed.wait_for(lambda: self._refreshes > before)
 
-    async def _keep_looking(self) -> None:
-        rest = _REST_SECONDS
+    async def load(self) -> None:
+        """Load the metadata now; concurrent callers share one request.
+
+        Raises:
+            UpstreamError: no broker responds.
+        """
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._load())
+        await asyncio.shield(self._loading)
+
+    async def _refresh_often(self) -> None:
+        unchanged = 1
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.config.metadata_seconds):
@@ -264,262 +235,94 @@ class Cluster:
             self._stale.clear()
             before = self.view
             try:
-                await self._look()
-                # Where nothing has changed a closer look does not help.
-                same = self.view == before
-                rest = min(rest * 1.5, _REST_SECONDS_MAX) if same else _REST_SECONDS
+                await self._load()
+                # While nothing changes, more refreshes do not help.
+                unchanged = unchanged + 1 if self.view == before else 1
             except UpstreamError as error:
-                LINES.write(_log, "warning", "Kafka cannot be asked what it looks like",
+                LINES.write(_log, "warning", "Kafka does not return its metadata",
                             kind_of(error), error=str(error))  # fmt: skip
                 self._stale.set()
-                rest = min(rest * 2, _REST_SECONDS_MAX)
+                unchanged += 1
             except Exception as error:  # noqa: BLE001 - a bug of a listener; refresh again later
-                LINES.write(_log, "error", "what has changed in Kafka could not be followed",
+                LINES.write(_log, "error", "a change in Kafka's metadata could not be handled",
                             kind_of(error), error, error=repr(error))  # fmt: skip
-            async with self._looked:
-                self._looks += 1
-                self._looked.notify_all()
-            await asyncio.sleep(rest)
+            async with self._refreshed:
+                self._refreshes += 1
+                self._refreshed.notify_all()
+            await asyncio.sleep(self.config.refresh_backoff.seconds(unchanged))
 
-    async def _look(self) -> None:
+    async def _load(self) -> None:
         started = time.monotonic()
         async with self._viewing:
-            connection = await self.any_connection()
-            found = await self._seen_by(connection)
-            if missing := self.view.topics.keys() - found.topics.keys():
-                found = await self._confirmed(connection, found, missing)
-            self._show(await self._with_cleanup(found), started)
+            self._show(await self._find(await self.any_connection()), started)
+
+    async def _find(self, connection: BrokerConnection) -> View:
+        """Request the view from a broker.
+
+        Raises:
+            UpstreamError: it does not respond.
+        """
+        return await self._view_of(connection, frozenset(self.topics), create=True)
 
     def _show(self, found: View, started: float) -> None:
-        """From now on the cluster looks so."""
+        """Replace the view.
+
+        Parameters:
+            started: when it was requested, in seconds of the monotonic clock.
+        """
         before, self.view = self.view, found
         for address in self._connections.keys() - self.view.brokers.values():
             if address not in self.config.bootstrap:
                 self._connections.pop(address).close()
         if self.view != before:
-            _log.debug("Kafka looks another way", brokers=len(self.view.brokers),
+            _log.debug("Kafka's metadata has changed", brokers=len(self.view.brokers),
                        topics=len(self.view.topics),
                        seconds=round(time.monotonic() - started, 3))  # fmt: skip
             for changed in self.on_change:
                 changed(before, self.view)
 
-    async def _seen_by(self, connection: BrokerConnection, topics: Set[str] | None = None) -> View:
-        """What the cluster looks like to a broker.
+    async def _view_of(
+        self, connection: BrokerConnection, topics: Collection[str] | None, *, create: bool = False
+    ) -> View:
+        """Request metadata.
 
         Parameters:
-            connection: to it.
-            topics: that are asked for; None: all.
+            connection: to the broker.
+            topics: their names; None: all.
+            create: whether Kafka may create them.
 
         Raises:
-            UpstreamError: it does not answer.
+            UpstreamError: the broker does not respond, or has no metadata yet.
         """
-        return (await self._asked(connection, topics))[0]
-
-    async def _asked(
-        self, connection: BrokerConnection, topics: Set[str] | None
-    ) -> tuple[View, Set[str]]:
-        """The same, with those of the topics that are asked for that there are not."""
-        request, body = _metadata(connection, topics, create=False)
-        answer = await ask_slowly(connection, request, body)
-        found = read(connection, answer, _view)
-        if self.view.cluster_id not in ("", found.cluster_id):
-            # The state of producers, and batches in flight, belong to the former cluster.
-            connection.close()
-            raise UpstreamRefusedError(
-                f"{connection} is of another cluster: {found.cluster_id},"
-                f" not {self.view.cluster_id}"
-            )
+        request = request_for(connection, API_METADATA)
+        wanted = None if topics is None else tuple(
+            request.part("MetadataRequestTopic", name=name, topic_id=None) for name in topics
+        )  # fmt: skip
+        body = request.encode(
+            topics=wanted, allow_auto_topic_creation=create,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )  # fmt: skip
+        found = read(connection, await ask_slowly(connection, request, body), _view)
         if not found.brokers:
-            # It has just started, and has no metadata yet (under ZooKeeper).
+            # It has just started (under ZooKeeper).
             connection.close()
             raise UpstreamAwayError(f"{connection} does not know of any broker yet")
-        there = {
-            str(each.name) for each in answer.topics if each.error_code.value not in TOPIC_ABSENT
-        }
-        return found, (topics or set()) - there
-
-    async def _confirmed(self, first: BrokerConnection, found: View, missing: Set[str]) -> View:
-        """What the cluster looks like, with topics that one broker does not know of any more.
-
-        It may lag. So others are asked, if there are any, and the topics that they still have stay,
-        until none of them does.
-        """
-        still: dict[str, UpstreamTopic] = {}
-        others = [each for each in self._addresses() if each != first.address]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CONFIRMING_SECONDS):
-                for address in others:
-                    try:
-                        other = await self._seen_by(
-                            await self._connection(address), missing - still.keys()
-                        )
-                    except UpstreamError as error:
-                        LINES.write(_log, "info", "a broker does not return its topics",
-                                    address, error=str(error))  # fmt: skip
-                        continue
-                    still |= other.topics
-                    if len(still) == len(missing):
-                        break
-        if not still:
-            return found
-        self.stale()  # they are to agree
-        return replace(found, topics={**still, **found.topics})
-
-    # ------------------------------------------------------------------ topics that are not known
-
-    async def missing(self, places: Collection[TopicPartition]) -> Set[TopicPartition]:
-        """Which partitions Kafka does not have, for certain, asked after this is called.
-
-        What it has is in the view when this returns. Without an answer in time, nothing is
-        certain. One question runs at a time, and serves all callers.
-        """
-        legal = list({place.topic for place in places if not illegal_name(place.topic)})
-        absent: set[str] = set()
-        answered: set[str] = set()
-        for start in range(0, len(legal), _QUESTION_TOPICS_MAX):
-            some = legal[start : start + _QUESTION_TOPICS_MAX]
-            try:
-                absent |= await self._find(some)
-            except UpstreamError as error:
-                _log.warning("whether Kafka has topics is not known", topics=some[:10],
-                             error=str(error))  # fmt: skip
-            else:
-                answered.update(some)
-        return {each for each in places if self._is_missing(each, absent, answered)}
-
-    def _is_missing(self, place: TopicPartition, absent: Set[str], answered: Set[str]) -> bool:
-        name, number = place
-        if name in absent or illegal_name(name):
-            return True
-        known = self.view.topics.get(name)
-        return name in answered and known is not None and not 0 <= number < len(known.leaders)
-
-    async def _find(self, names: Collection[str]) -> Set[str]:
-        """Have the next question ask for topics.
-
-        Returns:
-            Those, and perhaps others, that Kafka does not have.
-
-        Raises:
-            UpstreamError: there is no answer in time.
-        """
-        if self._question is None:
-            self._question = _Question(set(), asyncio.get_running_loop().create_future())
-        question = self._question
-        if len(question.names) + len(names) > _QUESTION_SIZE_MAX:
-            raise UpstreamAwayError("too many topics are asked for at once")
-        question.names.update(names)
-        if self._questions is None:
-            self._questions = asyncio.create_task(self._ask_questions())
-        try:
-            async with asyncio.timeout(_QUESTION_SECONDS):
-                absent = await asyncio.shield(question.absent)
-        except TimeoutError:
-            text = f"Kafka does not return its topics within {_QUESTION_SECONDS} s"
-            raise UpstreamAwayError(text) from None
-        if isinstance(absent, UpstreamError):
-            raise UpstreamAwayError(str(absent)) from absent
-        return absent
-
-    async def _ask_questions(self) -> None:
-        """Ask while callers wait, without delaying other requests."""
-        try:
-            while self._question is not None:
-                question, self._question = self._question, None
-                absent: Set[str] | UpstreamError
-                try:
-                    absent = await self._ask_question(question.names)
-                except UpstreamError as error:
-                    absent = error
-                except Exception as error:  # noqa: BLE001 - callers must not wait for ever because of a bug
-                    _log.exception("Kafka could not be asked for topics")
-                    absent = UpstreamAwayError(f"{type(error).__name__}: {error}")
-                question.absent.set_result(absent)
-                await asyncio.sleep(_QUESTION_REST_SECONDS)
-        finally:
-            self._questions = None
-
-    async def _ask_question(self, names: Set[str]) -> Set[str]:
-        """Ask for topics, and see those that there are.
-
-        One broker may lag: others are asked for the topics that it does not have.
-
-        Raises:
-            UpstreamError: no broker answers.
-        """
-        started = time.monotonic()
-        async with self._viewing:
-            connection = await self.any_connection()
-            found, absent = await self._asked(connection, names)
-            topics = dict(found.topics)
-            others = [each for each in self._addresses() if each != connection.address]
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_CONFIRMING_SECONDS):
-                    for address in others[:_QUESTION_OTHERS_MAX] if absent else ():
-                        try:
-                            other, still = await self._asked(
-                                await self._connection(address), absent
-                            )
-                        except UpstreamError as error:
-                            _log.info("a broker does not return its topics",
-                                      error=str(error))  # fmt: skip
-                            continue
-                        topics |= other.topics
-                        absent = absent & still
-            if topics:
-                seen = await self._with_cleanup(replace(self.view, topics=topics))
-                all_topics = {**self.view.topics, **seen.topics}
-                self._show(replace(self.view, topics=all_topics), started)
-        return absent
-
-    async def _with_cleanup(self, found: View) -> View:
-        """What the cluster looks like, with which topics are compacted.
-
-        All are asked for from time to time, and new ones at once.
-
-        Raises:
-            UpstreamError: no broker answers.
-        """
-        now = time.monotonic()
-        if now >= self._cleanup_due:
-            self._cleanup.clear()
-            self._cleanup_due = now + self.config.metadata_seconds
-        missing = {each.topic_id: name for name, each in found.topics.items()
-                   if each.topic_id not in self._cleanup}  # fmt: skip
-        if missing:
-            cleanup = await compacted(await self.any_connection(), missing.values())
-            self._cleanup |= {id_: cleanup.get(name) for id_, name in missing.items()}
-        topics = {
-            name: replace(each, compacted=self._cleanup[each.topic_id])
-            for name, each in found.topics.items()
-        }
-        return replace(found, topics=topics)
+        return found
 
 
-def _metadata(
-    connection: BrokerConnection, topics: Iterable[str] | None, *, create: bool
-) -> tuple[Request, bytes]:
-    """A request for Metadata; of all topics, where none are named."""
-    request = Request(API_METADATA, version_for(connection, API_METADATA))
-    wanted = None if topics is None else tuple(
-        request.part("MetadataRequestTopic", name=name, topic_id=None) for name in topics
-    )  # fmt: skip
-    return request, request.encode(
-        topics=wanted, allow_auto_topic_creation=create,
-        include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
-    )  # fmt: skip
-
-
-def _view(answer: Any) -> View:  # noqa: ANN401 - one of kio's classes
-    """The cluster by an answer to Metadata.
+def _view(response: Any) -> View:  # noqa: ANN401 - one of kio's classes
+    """Convert a response to Metadata.
 
     Raises:
-        UpstreamNonsenseError: there is no such cluster.
+        UpstreamNonsenseError: no cluster is like that.
     """
-    topics = {}
-    for topic in answer.topics:
+    topics, errors = {}, {}
+    for topic in response.topics:
         if topic.error_code.value and not topic.partitions:
-            continue  # it is being made or deleted, or we may not see it
+            # It is being created or deleted, or may not be seen.
+            errors[str(topic.name)] = int(topic.error_code.value)
+            continue
         numbers = {int(each.partition_index) for each in topic.partitions}
         if any(not 0 <= each < _PARTITIONS_MAX for each in numbers):
             raise UpstreamNonsenseError(
@@ -532,13 +335,8 @@ def _view(answer: Any) -> View:  # noqa: ANN401 - one of kio's classes
         topics[str(topic.name)] = UpstreamTopic(
             str(topic.name), topic_id.hex, bool(topic.is_internal), tuple(leaders)
         )
-    brokers = {int(each.node_id): (str(each.host), int(each.port)) for each in answer.brokers}
+    brokers = {int(each.node_id): (str(each.host), int(each.port)) for each in response.brokers}
     for node_id, (host, port) in brokers.items():
         if not host or not 0 < port < _PORTS_MAX:
             raise UpstreamNonsenseError(f"broker {node_id} is at {host}:{port}")
-    return View(
-        answer.cluster_id or "",
-        int(answer.controller_id),
-        brokers,
-        topics,
-    )
+    return View(response.cluster_id or "", int(response.controller_id), brokers, topics, errors)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.kafka.api import API_FIND_COORDINATOR
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
+from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
 
 GROUP: Final = 0
@@ -16,14 +16,14 @@ TRANSACTION: Final = 1
 #: Coordinators that are remembered.
 _KNOWN_MAX: Final = 100_000
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class NoCoordinatorError(UpstreamAwayError):
-    """Kafka names no coordinator.
+    """Kafka returns no coordinator.
 
     Attributes:
-        code: why.
+        code: Kafka's error code.
     """
 
     def __init__(self, key: str, code: ErrorCode) -> None:
@@ -35,7 +35,7 @@ class Coordinators:
     """Finds the coordinators of groups and transactional ids, and remembers them.
 
     Parameters:
-        cluster: finds them.
+        cluster: the connections to brokers.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -43,29 +43,29 @@ class Coordinators:
         self._known: dict[tuple[int, str], int] = {}
 
     async def of(self, kind: int, key: str) -> int:
-        """The broker that coordinates; asked for once, and again when a client asks for it.
+        """Return the broker that coordinates: the remembered one, if there is one.
 
         Parameters:
             kind: GROUP or TRANSACTION.
             key: the group, or the transactional id.
 
         Raises:
-            UpstreamError: it cannot be found out now.
+            UpstreamError: there is none now, or no broker responds.
         """
         broker = self._known.get((kind, key))
         if broker is None:
-            answer = await self.find(kind, key)
-            if answer.error_code.value:
-                raise NoCoordinatorError(key, answer.error_code)
-            broker = int(answer.node_id)
+            response = await self.find(kind, key)
+            if response.error_code.value:
+                raise NoCoordinatorError(key, response.error_code)
+            broker = int(response.node_id)
         return broker
 
     def forget(self) -> None:
-        """One of them did not answer: all are asked for again."""
+        """Forget all coordinators: one of them did not respond."""
         self._known.clear()
 
     async def is_reachable(self, broker: int) -> bool:
-        """Whether a broker takes connections. One that died may be named for seconds more."""
+        """Return whether a broker accepts connections. Kafka may return a dead one."""
         try:
             await self._cluster.connection_to(broker)
         except UpstreamError as error:
@@ -75,10 +75,10 @@ class Coordinators:
         return True
 
     async def split(self, kind: int, keys: Sequence[str]) -> dict[int, list[str]]:
-        """Which broker coordinates which of them.
+        """Group keys by their coordinators.
 
         Raises:
-            UpstreamError: it cannot be found out now.
+            UpstreamError: there is none now, or no broker responds.
         """
         found: dict[int, list[str]] = {}
         for key in keys:
@@ -86,17 +86,17 @@ class Coordinators:
         return found
 
     async def find(self, kind: int, key: str) -> Any:  # noqa: ANN401 - one of kio's classes
-        """Ask for one; the answer, whatever it is.
+        """Request a coordinator, and return the response, even if it has an error code.
 
         Raises:
-            UpstreamError: there is none.
+            UpstreamError: no broker responds.
         """
-        answer = await self._cluster.ask(API_FIND_COORDINATOR, key=key, key_type=kind)
+        response = await self._cluster.ask(API_FIND_COORDINATOR, key=key, key_type=kind)
         self._known.pop((kind, key), None)
-        if not answer.error_code.value:
-            if answer.node_id not in self._cluster.view.brokers:
-                await self._cluster.look()
+        if not response.error_code.value:
+            if response.node_id not in self._cluster.view.brokers:
+                await self._cluster.refresh()
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            self._known[kind, key] = int(answer.node_id)
-        return answer
+            self._known[kind, key] = int(response.node_id)
+        return response

@@ -1,26 +1,34 @@
-"""pidlease's own requests. An invalid response ends the connection that it came on.
+"""Requests of our own and their responses. An invalid response closes its connection.
 
-Whatever follows an invalid response cannot be believed, either.
+Nothing that follows an invalid response on a connection can be trusted.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import structlog
-
 from pidlease.core.buffer import Buffer
-from pidlease.kafka.client.broker_connection import BrokerConnection
+from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.errors import UpstreamNonsenseError
+from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
 
 Answer = TypeVar("Answer")
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
+
+
+def request_for(connection: BrokerConnection, api_key: int) -> Request:
+    """Return the builder of requests of an API, in the highest version of both sides.
+
+    Raises:
+        UpstreamRefusedError: there is no such version.
+    """
+    return Request(api_key, version_for(connection, api_key), connection.client_id)
 
 
 async def ask(connection: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's classes
-    """Send a request, and read the response.
+    """Send a request, and return the response.
 
     Raises:
         UpstreamError: there is no response, or it is invalid.
@@ -29,15 +37,24 @@ async def ask(connection: BrokerConnection, request: Request, body: Buffer) -> A
 
 
 async def ask_for(
-    connection: BrokerConnection, body: Buffer, reader: Callable[[bytearray], Answer]
+    connection: BrokerConnection,
+    body: Buffer,
+    reader: Callable[[bytearray], Answer],
+    seconds: float = 0.0,
 ) -> Answer:
-    """Send a request, and read the response with `reader`.
+    """Send a request, and decode the response with `reader`.
+
+    Parameters:
+        connection: to the broker.
+        body: the encoded request.
+        reader: decodes the response.
+        seconds: how long the response may take; 0: as long as the connection allows.
 
     Raises:
         UpstreamError: there is no response, or it is invalid.
     """
     try:
-        frame = await connection.ask(body)
+        frame = await connection.ask(body, seconds)
     except UpstreamNonsenseError as error:
         _end(connection, error)
         raise
@@ -45,7 +62,7 @@ async def ask_for(
 
 
 async def ask_slowly(connection: BrokerConnection, request: Request, body: Buffer) -> Any:  # noqa: ANN401 - one of kio's
-    """Send a request, and read a response that may be long, giving way to others meanwhile.
+    """Send a request, and decode a response that may be long, in time slices.
 
     Raises:
         UpstreamError: there is no response, or it is invalid.
@@ -61,7 +78,7 @@ async def ask_slowly(connection: BrokerConnection, request: Request, body: Buffe
 def read(
     connection: BrokerConnection, frame: bytearray, reader: Callable[[bytearray], Answer]
 ) -> Answer:
-    """Read a response.
+    """Decode a response.
 
     Parameters:
         connection: its connection.

@@ -1,4 +1,4 @@
-"""A Kafka cluster, as far as the logs in it are concerned."""
+"""The Kafka client of a server: fetches, offsets and Produce for all partition logs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -6,16 +6,15 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH, API_LIST_OFFSETS
+from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.coordinators import Coordinators
-from pidlease.kafka.client.exchange import ask, ask_for
+from pidlease.kafka.client.exchange import ask, ask_for, request_for
 from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.transactions import Fencing
@@ -25,35 +24,35 @@ from pidlease.kafka.codec.fetch import (
     read_fetch_response,
     write_fetch_request,
 )
-from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamNonsenseError,
 )
+from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
-#: Connections to one broker that partitions are read on.
+#: The most connections to one broker for fetches.
 _READING_MAX: Final = 4
-#: Partitions in one request for their ends.
+#: Partitions in one request for offsets.
 _PARTITIONS_AT_ONCE: Final = 1000
 
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class Upstream:
     """One client of a Kafka cluster, shared by all partition logs.
 
     Parameters:
-        config: how it is reached.
+        config: the settings of the connections.
     """
 
     def __init__(self, config: UpstreamConfig) -> None:
-        self.cluster: Final = Cluster(config)
+        self.cluster: Final = AllTopicsCluster(config)
         self.coordinators: Final = Coordinators(self.cluster)
         self.fencing: Final = Fencing(self.cluster, self.coordinators)
         self._channels: Final = ProduceChannels(self.cluster)
@@ -63,22 +62,22 @@ class Upstream:
         self._gaps: dict[TopicPartition, tuple[int, int]] = {}
 
     async def start(self) -> None:
-        """Look at the cluster.
+        """Load the cluster's metadata.
 
         Raises:
-            UpstreamError: no broker answers.
+            UpstreamError: no broker responds.
         """
         await self.cluster.start()
 
     async def close(self) -> None:
-        """End all connections; pending reads fail."""
+        """Close all connections; pending fetches fail."""
         self._closed = True
         self._channels.close()
         for readers in self._reading.values():
             readers.close()
         await self.cluster.close()
 
-    # ------------------------------------------------------------------ for logs
+    # ------------------------------------------------------------------ of one partition
 
     def send(
         self,
@@ -90,7 +89,7 @@ class Upstream:
         self._channels.send(producer, batch, done)
 
     def stale(self) -> None:
-        """Refresh the metadata soon: a leader has changed."""
+        """Refresh the metadata soon: a leader may have changed."""
         self.cluster.stale()
 
     async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
@@ -109,11 +108,11 @@ class Upstream:
     def _fetched(
         self, version: int, place: TopicPartition, offset: int, frame: bytearray
     ) -> FetchedRecords:
-        """An answer to a Fetch; it holds what there is, unless that was compacted away.
+        """Decode a response to Fetch; only compaction may have removed records from it.
 
         Raises:
-            UpstreamNonsenseError: it is none, or leaves out what must be there.
-            UpstreamAwayError: Kafka has us wait.
+            UpstreamNonsenseError: it is invalid, or lacks records that must be there.
+            UpstreamAwayError: Kafka throttles this client.
         """
         found = read_fetch_response(version, place, frame)
         if found.code:
@@ -129,16 +128,16 @@ class Upstream:
         if not missing or topic is None or topic.compacted is not False:
             self._gaps.pop(place, None)
         elif begin is None or self._gaps.get(place) != (offset, begin):
-            # It may have been compacted once: then the same is said again.
+            # The topic may have been compacted once: then the second response is the same.
             self._gaps[place] = (offset, -1 if begin is None else begin)
-            said = "nothing" if begin is None else f"records from {begin} on"
+            returned = "nothing" if begin is None else f"records from {begin} on"
             raise UpstreamNonsenseError(
-                f"{said} for {place} at {offset}, which goes up to {found.end_offset}"
+                f"{returned} for {place} at {offset}, which ends at {found.end_offset}"
             )
         return found
 
     async def range_of(self, place: TopicPartition) -> tuple[int, int]:
-        """Return the first offset of a partition, and its end."""
+        """Return a partition's first offset and its log end offset."""
         found = await self.ranges([place])
         if place not in found:
             self.stale()
@@ -154,12 +153,12 @@ class Upstream:
         row = rows[place]
         return None if row.offset < 0 else TimedOffset(int(row.offset), int(row.timestamp))
 
-    # ------------------------------------------------------------------ for all of them
+    # ------------------------------------------------------------------ of many partitions
 
     async def ranges(
         self, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """First offsets and ends of partitions; leaders that do not answer now are left out."""
+        """Return first and end offsets, without the partitions of leaders that do not respond."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for place in places:
             leader = self.cluster.view.leader(*place)
@@ -191,7 +190,7 @@ class Upstream:
         self, leader: int, places: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, Any]:
         connection = await self.cluster.connection_to(leader)
-        request = Request(API_LIST_OFFSETS, version_for(connection, API_LIST_OFFSETS))
+        request = request_for(connection, API_LIST_OFFSETS)
         topics: dict[str, list[Any]] = {}
         for place in places:
             row = request.part(
@@ -203,7 +202,7 @@ class Upstream:
             request.part("ListOffsetsTopic", name=name, partitions=tuple(rows))
             for name, rows in topics.items()
         )
-        # Up to what all replicas have, also of transactions that are not committed.
+        # Ends are high watermarks: uncommitted transactions count.
         body = request.encode(replica_id=-1, isolation_level=0, topics=asked)
         answer = await ask(connection, request, body)
         found = {}
@@ -224,7 +223,7 @@ class Upstream:
 
 
 class _Readers:
-    """Connections to one broker, each for one reader at a time."""
+    """Connections to one broker, each for one fetch at a time."""
 
     def __init__(self, cluster: Cluster, broker: int) -> None:
         self._cluster = cluster
@@ -234,7 +233,7 @@ class _Readers:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[BrokerConnection]:
-        """One of them, for a moment."""
+        """Borrow a connection."""
         async with self._room:
             connection = self._free.pop() if self._free else None
             if connection is None or not connection.open:
@@ -244,13 +243,13 @@ class _Readers:
             try:
                 yield connection
             except asyncio.CancelledError:
-                connection.close()  # an answer is still to come
+                connection.close()  # a response is still to come
                 raise
             finally:
                 if connection.open and not connection.in_flight:
                     self._free.append(connection)
 
     def close(self) -> None:
-        """End them."""
+        """Close all connections that are not in use."""
         for connection in self._free:
             connection.close()

@@ -1,9 +1,9 @@
 """Sends batches to the leaders of their partitions.
 
-Kafka works on one request of a connection at a time, until all replicas have it. So producers do
-not share a connection where there are enough of them; but what one producer sends stays on one
-connection for as long as anything of it is in flight: its order there is its order in the log.
-Batches that wait together go up in one request, one for each partition.
+Kafka handles one request of a connection at a time, until all replicas have it. So producers share
+a connection only if there are too few. A producer keeps its connection while it has batches in
+flight: their order on the connection is their order in the log. Pending batches of different
+partitions share a request.
 """
 
 import asyncio
@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
-
-import structlog
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_PRODUCE
@@ -34,18 +32,19 @@ from pidlease.kafka.errors import (
     UpstreamLostError,
     UpstreamNonsenseError,
 )
+from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES, kind_of
 
-#: Connections to one broker.
+#: The most connections to one broker.
 CHANNELS_MAX: Final = 64
-#: Requests on a connection that have no answer yet. Kafka works on one; the next are there by then.
+#: The most requests in flight on a connection: Kafka handles one, and has the next ones already.
 _REQUESTS_MAX: Final = 5
-#: What one request holds at most, beyond its first batch.
+#: The most bytes of a request with more than one batch.
 _REQUEST_BYTES_MAX: Final = 4 << 20
-#: The leader gives up on the other replicas this part of the time before we give up on the leader.
+#: The leader may wait for the other replicas for this part of the response time.
 _REPLICAS_PART: Final = 0.8
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 #: Gets the outcome of a batch: unknown after UpstreamLostError and UpstreamNonsenseError; not sent
 #: after any other error.
@@ -69,11 +68,11 @@ class _Route:
 
 
 class ProduceChannels:
-    """All connections on which batches go up.
+    """The connections for Produce.
 
     Parameters:
         cluster: the leaders.
-        channels_max: connections to one broker.
+        channels_max: the most connections to one broker.
     """
 
     def __init__(self, cluster: Cluster, channels_max: int = CHANNELS_MAX) -> None:
@@ -83,11 +82,11 @@ class ProduceChannels:
         self._routes: dict[tuple[int, TopicPartition], _Route] = {}
 
     def send(self, producer: int, batch: ProduceBatch, on_response: OnResponse) -> None:
-        """Send a batch to the leader of its partition, after those that the producer sent before.
+        """Send a batch to the leader of its partition, after the producer's earlier ones.
 
         Parameters:
             producer: its batches stay in order.
-            batch: not to be changed until the response.
+            batch: must not change until the response.
             on_response: gets the outcome, on the event loop.
         """
         key = (producer, batch.place)
@@ -116,18 +115,18 @@ class ProduceChannels:
 
     def _failed(self, route: _Route, result: PartitionResponse | UpstreamError) -> None:
         if not route.key[0]:
-            # Without a producer there is no order to keep: the next goes to the new leader.
+            # Without a producer there is no order: the next batch goes to the new leader.
             self._end(route)
         if not isinstance(result, PartitionResponse) or result.code in STALE_LEADER:
             self._cluster.stale()
 
     def _end(self, route: _Route) -> None:
-        """What comes next goes another way."""
+        """Choose another channel for the producer's next batch."""
         if self._routes.get(route.key) is route:
             del self._routes[route.key]
 
     def _choose(self, broker: int, producer: int) -> "_Channel":
-        """Where the producer has something in flight; else a free connection; else the emptiest."""
+        """Return the producer's channel, or a free one, or that with the fewest producers."""
         channels = self._channels.setdefault(broker, [])
         for channel in channels:
             if producer in channel.producers:
@@ -139,14 +138,14 @@ class ProduceChannels:
         return emptiest
 
     def close(self) -> None:
-        """End all connections; batches in flight fail."""
+        """Close all connections; batches in flight fail."""
         for channels in self._channels.values():
             for channel in channels:
                 channel.close()
 
 
 class _Channel:
-    """One connection to a broker, opened when there is something to send."""
+    """One connection to a broker, opened for the first batch."""
 
     def __init__(self, cluster: Cluster, broker: int) -> None:
         self._cluster: Final = cluster
@@ -163,23 +162,23 @@ class _Channel:
         self.producers: dict[int, int] = {}
 
     def take(self, send: _Send) -> None:
-        """Send it, soon: what else arrives together goes into the same request."""
+        """Send a batch soon, together with those that arrive in the same turn of the loop."""
         self._queue.append(send)
         if not self._scheduled:
             self._schedule()
 
     def enter(self, producer: int) -> None:
-        """A producer begins to send to a partition."""
+        """Note that a producer has batches in flight to one partition more."""
         self.producers[producer] = self.producers.get(producer, 0) + 1
 
     def leave(self, producer: int) -> None:
-        """All that a producer has sent to a partition has been answered."""
+        """Note that a producer's batches to one partition have their responses."""
         self.producers[producer] -= 1
         if not self.producers[producer]:
             del self.producers[producer]
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -220,7 +219,7 @@ class _Channel:
             self._connection = connection
         except UpstreamError as error:
             self._give_up(error)
-        except Exception as error:  # noqa: BLE001 - the batches that wait fail by it
+        except Exception as error:  # noqa: BLE001 - the pending batches fail with it
             LINES.write(_log, "error", "no connection to Kafka", (self._broker, kind_of(error)),
                         error, broker=self._broker, error=repr(error))  # fmt: skip
             self._give_up(UpstreamAwayError(f"no connection to broker {self._broker}: {error!r}"))
@@ -229,13 +228,13 @@ class _Channel:
         self._schedule()
 
     def _give_up(self, error: UpstreamError) -> None:
-        """Nothing of what waits was sent."""
-        waiting, self._queue = self._queue, deque()
-        for send in waiting:
+        """Fail the pending batches: none was sent."""
+        pending, self._queue = self._queue, deque()
+        for send in pending:
             _report(send, error)
 
     def _next(self) -> list[_Send]:
-        """What the next request takes: until a partition comes again, or another transaction."""
+        """Take the batches of the next request: one of each partition, of one transaction."""
         queue = self._queue
         first = queue.popleft()
         sends = [first]
@@ -262,53 +261,51 @@ class _Channel:
         if len(sends) == 1 and batch.transactional_id is None:
             connection.hold(
                 write_single_request(version, number, self._timeout_ms, batch),
-                partial(self._answered_alone, connection, version, sends),
+                partial(self._completed_alone, connection, version, sends),
             )
             return
         parts = write_produce_request(
             version, number, self._timeout_ms, [each.batch for each in sends]
         )
-        connection.hold(parts, partial(self._answered, connection, version, sends))
+        connection.hold(parts, partial(self._completed, connection, version, sends))
 
-    def _answered_alone(
+    def _completed_alone(
         self,
         connection: BrokerConnection,
         version: int,
         sends: list[_Send],
-        answer: bytearray | UpstreamError,
+        response: bytearray | UpstreamError,
     ) -> None:
         row = None
-        if isinstance(answer, bytearray):
-            row = read_single_response(version, answer, sends[0].batch.place)
+        if isinstance(response, bytearray):
+            row = read_single_response(version, response, sends[0].batch.place)
         if row is None:
-            self._answered(connection, version, sends, answer)
+            self._completed(connection, version, sends, response)
             return
         _report(sends[0], row)
         if self._queue:
             self._schedule()
 
-    def _answered(
+    def _completed(
         self,
         connection: BrokerConnection,
         version: int,
         sends: list[_Send],
-        answer: bytearray | UpstreamError,
+        response: bytearray | UpstreamError,
     ) -> None:
         rows: dict[TopicPartition, PartitionResponse] = {}
         error: UpstreamError
-        if isinstance(answer, UpstreamError):
-            # Whatever it was: the request is gone, and may have had its effect.
-            error = UpstreamLostError(str(answer))
+        if isinstance(response, UpstreamError):
+            # Whatever the reason: the request was sent, and may have had its effect.
+            error = UpstreamLostError(str(response))
         else:
-            error = UpstreamNonsenseError(
-                f"{connection}: a batch is missing in an answer to Produce"
-            )
+            error = UpstreamNonsenseError(f"{connection}: a response to Produce lacks a batch")
             try:
-                rows = read_produce_response(version, answer)
-            except UpstreamNonsenseError as nonsense:
-                error = nonsense
+                rows = read_produce_response(version, response)
+            except UpstreamNonsenseError as invalid:
+                error = invalid
             if rows.keys() != {send.batch.place for send in sends}:
-                rows = {}  # what fits is not to be believed, either
+                rows = {}  # the other rows cannot be trusted, either
                 LINES.write(_log, "error", "a response of Kafka is invalid", str(connection),
                             broker=str(connection), error=str(error))  # fmt: skip
                 connection.close(error)
@@ -323,5 +320,5 @@ def _report(send: _Send, result: PartitionResponse | UpstreamError) -> None:
         send.on_response(result)
     except Exception:  # noqa: BLE001 - a bug
         _log.exception(
-            "the outcome of a batch could not be handed on", partition=str(send.batch.place)
+            "the outcome of a batch could not be handled", partition=str(send.batch.place)
         )

@@ -1,11 +1,16 @@
-"""How Kafka is reached."""
+"""The settings of a connection to Kafka."""
 
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from aiokafka.conn import collect_hosts
+
+from pidlease.core.backoff import Backoff
+from pidlease.kafka.api import CLIENT_ID
 from pidlease.kafka.errors import UpstreamRefusedError
 
 Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -15,22 +20,25 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class UpstreamConfig:
-    """How Kafka is reached.
+    """The settings of all connections to one cluster.
 
     Attributes:
-        bootstrap: brokers to ask first.
-        tls: whether connections are encrypted,
-        ca: trusting these certificates (default: the system's),
-        certificate: with this one of our own,
-        key: and its key.
+        bootstrap: the brokers to ask first.
+        tls: whether to encrypt connections.
+        ca: the trusted certificates; None: the system's.
+        certificate: the client's own certificate.
+        key: the key of `certificate`.
+        tls_context: a ready context, instead of `tls`, `ca`, `certificate` and `key`.
         mechanism: of SASL; empty: none.
-        username: for it,
-        password: and this.
-        connect_seconds: a connection, with all that belongs to it, takes so long at most.
-        request_seconds: an answer comes within this time, or the connection is given up.
-        metadata_seconds: how often it is asked what the cluster looks like.
-        answered: brokers that have answered a first request. Where one ends a later connection, it
-            is not because of TLS or SASL.
+        username: for SASL.
+        password: for SASL.
+        client_id: the name of this client in the brokers' logs.
+        connect_seconds: how long connecting may take, with TLS, versions and SASL.
+        request_seconds: how long a response may take; then the connection is closed.
+        metadata_seconds: how often to refresh the metadata.
+        refresh_backoff: the pause after a refresh, longer while the metadata stays the same.
+        responded: the brokers that have ever responded. If one of them closes a new connection,
+            the reason is not that it expects TLS or SASL.
     """
 
     bootstrap: tuple[Address, ...]
@@ -38,23 +46,26 @@ class UpstreamConfig:
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
+    tls_context: ssl.SSLContext | None = None
     mechanism: Mechanism = ""
     username: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
+    client_id: str = CLIENT_ID
     connect_seconds: float = 10.0
     request_seconds: float = 30.0
     metadata_seconds: float = 30.0
-    answered: set[Address] = field(default_factory=set, repr=False, compare=False)
+    refresh_backoff: Backoff = Backoff(0.1, 2.0)  # noqa: RUF009 - immutable
+    responded: set[Address] = field(default_factory=set, repr=False, compare=False)
 
     @cached_property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """How TLS is spoken; None: it is not.
+        """The TLS context; None: connections are not encrypted.
 
         Raises:
             UpstreamRefusedError: a file cannot be used.
         """
-        if not self.tls:
-            return None
+        if self.tls_context is not None or not self.tls:
+            return self.tls_context
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate is not None:
@@ -65,3 +76,8 @@ class UpstreamConfig:
                 f" {self.certificate}, key {self.key}): {error}"
             ) from error
         return context
+
+
+def addresses_of(servers: str | Sequence[str]) -> tuple[Address, ...]:
+    """Return the addresses of HOST:PORT, or of several, in random order."""
+    return tuple((host, port) for host, port, _ in collect_hosts(servers))

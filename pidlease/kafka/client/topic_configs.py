@@ -1,54 +1,52 @@
-"""What Kafka says of its own settings (DescribeConfigs), as far as it matters here."""
+"""Settings of topics and brokers in Kafka (DescribeConfigs)."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-import structlog
-
 from pidlease.kafka.api import API_DESCRIBE_CONFIGS
-from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
-from pidlease.kafka.client.exchange import ask
-from pidlease.kafka.codec.messages import Request
+from pidlease.kafka.client.broker_connection import BrokerConnection
+from pidlease.kafka.client.exchange import ask, request_for
 from pidlease.kafka.errors import UpstreamError
+from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
 
-#: Types of what has settings (org.apache.kafka.common.config.ConfigResource).
-_TOPIC: Final = 2
-_BROKER: Final = 4
+#: Kinds of resources that have settings (org.apache.kafka.common.config.ConfigResource).
+TOPIC: Final = 2
+BROKER: Final = 4
 _PRODUCERS: Final = "producer.id.expiration.ms"
 _TRANSACTIONAL_IDS: Final = "transactional.id.expiration.ms"
 _CLEANUP: Final = "cleanup.policy"
-#: Topics that are asked for at once.
-_AT_ONCE: Final = 500
+#: Topics in one request.
+_TOPICS_MAX: Final = 500
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
-class Kept(NamedTuple):
+class IdExpirations(NamedTuple):
     """How long Kafka remembers unused ids, in ms; 0: unknown.
 
     Attributes:
-        producers_ms: producers that have not written,
-        transactional_ids_ms: and transactional ids without a transaction.
+        producers_ms: producer ids that do not write.
+        transactional_ids_ms: transactional ids without a transaction.
     """
 
     producers_ms: int
     transactional_ids_ms: int
 
 
-async def kept_ms(
+async def id_expirations(
     brokers: Iterable[int], connection_to: Callable[[int], Awaitable[BrokerConnection]]
-) -> Kept:
-    """How long Kafka remembers: the shortest that a broker is set to.
+) -> IdExpirations:
+    """Return the shortest expirations that any broker has.
 
     Parameters:
-        brokers: those that are asked.
-        connection_to: a connection to one.
+        brokers: the brokers to ask.
+        connection_to: returns a connection to one of them.
 
     Raises:
         UpstreamError: a response is invalid.
     """
-    found: list[Kept] = []
+    found: list[IdExpirations] = []
     for broker in brokers:
         try:
             connection = await connection_to(broker)
@@ -56,34 +54,34 @@ async def kept_ms(
             LINES.write(_log, "warning", "a broker does not return its settings", broker,
                         broker=broker, error=str(error))  # fmt: skip
             continue
-        found_settings = await _ask(
-            connection, _BROKER, [str(broker)], (_PRODUCERS, _TRANSACTIONAL_IDS)
+        found_settings = await describe_configs(
+            connection, BROKER, [str(broker)], (_PRODUCERS, _TRANSACTIONAL_IDS)
         )
         settings = found_settings.get(str(broker), {})
-        found.append(
-            Kept(*(int(settings.get(key) or 0) for key in (_PRODUCERS, _TRANSACTIONAL_IDS)))
-        )
-    return Kept(
+        found.append(IdExpirations(
+            *(int(settings.get(key) or 0) for key in (_PRODUCERS, _TRANSACTIONAL_IDS))
+        ))  # fmt: skip
+    return IdExpirations(
         min((each.producers_ms for each in found), default=0),
         min((each.transactional_ids_ms for each in found), default=0),
     )
 
 
 async def compacted(connection: BrokerConnection, topics: Iterable[str]) -> dict[str, bool]:
-    """Of which topics Kafka removes records by their keys.
+    """Return for topics whether Kafka removes their records by their keys.
 
     Parameters:
-        connection: to the broker that is asked.
-        topics: their names; those of which it does not say it are left out.
+        connection: to the broker to ask.
+        topics: their names; those without a known cleanup policy are left out.
 
     Raises:
-        UpstreamError: it does not answer.
+        UpstreamError: it does not respond.
     """
     names = list(topics)
     found: dict[str, bool] = {}
-    for start in range(0, len(names), _AT_ONCE):
-        found_settings = await _ask(
-            connection, _TOPIC, names[start : start + _AT_ONCE], (_CLEANUP,)
+    for start in range(0, len(names), _TOPICS_MAX):
+        found_settings = await describe_configs(
+            connection, TOPIC, names[start : start + _TOPICS_MAX], (_CLEANUP,)
         )
         for name, settings in found_settings.items():
             if settings.get(_CLEANUP) is not None:
@@ -91,19 +89,30 @@ async def compacted(connection: BrokerConnection, topics: Iterable[str]) -> dict
     return found
 
 
-async def _ask(
+async def describe_configs(
     connection: BrokerConnection, kind: int, names: Sequence[str], keys: tuple[str, ...]
 ) -> dict[str, dict[str, str | None]]:
-    request = Request(API_DESCRIBE_CONFIGS, version_for(connection, API_DESCRIBE_CONFIGS))
+    """Return settings by resource and key; a resource with an error is left out.
+
+    Parameters:
+        connection: to the broker to ask.
+        kind: TOPIC or BROKER.
+        names: of the resources.
+        keys: of the settings.
+
+    Raises:
+        UpstreamError: it does not respond.
+    """
+    request = request_for(connection, API_DESCRIBE_CONFIGS)
     resources = tuple(
         request.part("DescribeConfigsResource", resource_type=kind, resource_name=name,
                      configuration_keys=keys)
         for name in names
     )  # fmt: skip
     body = request.encode(resources=resources, include_synonyms=False, include_documentation=False)
-    answer: Any = await ask(connection, request, body)
+    response: Any = await ask(connection, request, body)
     return {
         str(result.resource_name): {str(each.name): each.value for each in result.configs}
-        for result in answer.results
+        for result in response.results
         if not result.error_code.value
     }

@@ -1,10 +1,10 @@
-"""The fence of a partition's writer: Kafka's own, by a transaction of nothing that is aborted.
+"""Fences a partition's earlier writers by Kafka's producer epoch and an empty aborted transaction.
 
-InitProducerId raises the epoch that belongs to a transactional id. The partition's leader hears of
-it by the abort marker, which consumers do not see; from then on it refuses what comes under an
-older epoch. So what stands in the log before the marker is all that the older one ever wrote there.
-(KIP-98; tried on Kafka 4.1.1 by the versions below: newer ones have the server verify, and raise
-epochs by itself, which plain batches of the same producer would not survive: KIP-890.)
+InitProducerId raises the epoch of a transactional id. The abort marker takes the new epoch to the
+partition's leader, which rejects older epochs from then on; consumers do not see the marker. So all
+that an earlier writer ever stored precedes the marker. (KIP-98; tried on Kafka 4.1.1 with the
+versions in SENT_VERSIONS. By newer versions the broker raises epochs itself, and then fences plain
+batches of the same producer: KIP-890.)
 """
 
 import asyncio
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.backoff import Backoff
@@ -24,11 +23,9 @@ from pidlease.kafka.api import (
     API_END_TXN,
     API_INIT_PRODUCER_ID,
 )
-from pidlease.kafka.client.broker_connection import version_for
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.coordinators import TRANSACTION, Coordinators, NoCoordinatorError
-from pidlease.kafka.client.exchange import ask
-from pidlease.kafka.codec.messages import Request
+from pidlease.kafka.client.exchange import ask, request_for
 from pidlease.kafka.error_codes import COORDINATOR_MOVED, TRANSACTION_BUSY
 from pidlease.kafka.errors import (
     UpstreamAwayError,
@@ -37,27 +34,28 @@ from pidlease.kafka.errors import (
     UpstreamRefusedError,
 )
 from pidlease.kafka.records.writer_batch import Writer
+from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
 
-#: Kafka's own producer ids are below; those that are leased here begin with it.
+#: Kafka's own producer ids are below this number, those that pidlease leases are not.
 _PIDS_OF_KAFKA: Final = 1 << 48
-#: In front of the transactional ids of all writers; no client may use one.
+#: The prefix of the transactional ids of all writers; no client may use it.
 WRITERS_PREFIX: Final = "pidlease/"
 
-#: The transaction is ended at once; where that fails, Kafka does it after this time.
+#: The transaction ends at once; if that fails, Kafka aborts it after this time.
 _TRANSACTION: Final = datetime.timedelta(seconds=15)
-#: How long it is tried at most, in seconds; a shorter time for an answer holds here, too.
+#: How long to retry, in seconds; not longer than a response may take.
 _SECONDS: Final = 20.0
 _BACKOFF: Final = Backoff(0.02, 1.0)
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class Fencing:
     """Fences earlier writers of a partition by Kafka's own producer epoch.
 
     Parameters:
-        cluster: has the coordinators.
+        cluster: the connections to brokers.
         coordinators: of transactional ids.
     """
 
@@ -66,10 +64,10 @@ class Fencing:
         self._coordinators: Final = coordinators
 
     async def raise_epoch(self, place: TopicPartition) -> Writer:
-        """Become the partition's writer, as far as Kafka's coordinator is concerned.
+        """Become the partition's writer at Kafka's coordinator.
 
         Raises:
-            UpstreamError: it could not be done, or it is not known.
+            UpstreamError: it failed, or the outcome is unknown.
         """
         answer = await self._ask(
             place, API_INIT_PRODUCER_ID, lambda response: response.error_code,
@@ -77,17 +75,17 @@ class Fencing:
         )  # fmt: skip
         writer = Writer(int(answer.producer_id), int(answer.producer_epoch))
         if not (0 <= writer.pid < _PIDS_OF_KAFKA and writer.epoch >= 0):
-            error = f"no producer can be {writer}, as which Kafka makes us the writer of {place}"
+            error = f"Kafka returns {writer} as the writer of {place}: no valid producer"
             LINES.write(_log, "error", "a response of Kafka is invalid", str(place),
                         error=error)  # fmt: skip
             raise UpstreamNonsenseError(error)
         return writer
 
     async def mark(self, place: TopicPartition, writer: Writer) -> None:
-        """Have the writer's marker put into the partition, soon after this returns.
+        """Have Kafka append the writer's marker to the partition, soon after this returns.
 
         Raises:
-            UpstreamError: it could not be done, or it is not known.
+            UpstreamError: it failed, or the outcome is unknown.
         """
         of = {"transactional_id": self._id(place), "producer_id": writer.pid,
               "producer_epoch": writer.epoch}  # fmt: skip
@@ -100,10 +98,10 @@ class Fencing:
         )
 
     async def current(self, place: TopicPartition) -> Writer | None:
-        """Look up a partition's writer; None: the coordinator does not return it (before 3.0).
+        """Return a partition's writer; None: the coordinator cannot return it (before Kafka 3.0).
 
         Raises:
-            UpstreamError: it cannot be asked now.
+            UpstreamError: it does not respond.
         """
         transactional_id = self._id(place)
         connection = await self._cluster.connection_to(
@@ -127,10 +125,10 @@ class Fencing:
         self, place: TopicPartition, api_key: int, code_of: Callable[[Any], ErrorCode],
         **values: object,
     ) -> Any:  # fmt: skip # noqa: ANN401 - one of kio's classes
-        """Ask the coordinator, until it is neither busy nor another one.
+        """Send a request to the coordinator, until it is neither busy nor another one.
 
         Raises:
-            UpstreamError: it could not be done in time, or is refused.
+            UpstreamError: there was no success in time, or the request is refused.
         """
         writer = f"the writer of {place} ({self._id(place)})"
         latest = time.monotonic() + min(_SECONDS, self._cluster.config.request_seconds)
@@ -147,7 +145,7 @@ class Fencing:
             else:
                 if not code.value:
                     return answer
-                reason = f"Kafka answers {code.name.upper()} ({code.value})"
+                reason = f"Kafka returns {code.name.upper()} ({code.value})"
                 if code in COORDINATOR_MOVED:
                     self._coordinators.forget()
                 elif code not in TRANSACTION_BUSY:
@@ -165,7 +163,7 @@ class Fencing:
                 raise UpstreamRefusedError(str(error), error.code.value) from error
             raise
         connection = await self._cluster.connection_to(broker)
-        request = Request(api_key, version_for(connection, api_key))
+        request = request_for(connection, api_key)
         if api_key == API_ADD_PARTITIONS_TO_TXN:
             topic = request.part(
                 "AddPartitionsToTxnTopic", name=place.topic, partitions=(place.partition,)
@@ -181,11 +179,11 @@ def _of_partition(answer: Any) -> ErrorCode:  # noqa: ANN401 - one of kio's clas
 
 
 def _only(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - one of kio's classes
-    """The one row of an answer to what was asked for one thing.
+    """Return the only row of a response.
 
     Raises:
         UpstreamNonsenseError: there are none, or more.
     """
     if len(rows) != 1:
-        raise UpstreamNonsenseError(f"{len(rows)} rows in an answer that should have one")
+        raise UpstreamNonsenseError(f"a response with {len(rows)} rows instead of one")
     return rows[0]

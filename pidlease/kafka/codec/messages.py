@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
 from kio.schema.index import PayloadEntityType, api_key_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
@@ -48,6 +49,14 @@ def api_name(api_key: int) -> str:
     """Return Kafka's name of an API; its key if it has none."""
     name = api_key_map.get(api_key)
     return str(api_key) if name is None else "".join(map(str.capitalize, name.split("_")))
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code, with its number."""
+    try:
+        return f"{ErrorCode(code).name.upper()} ({code})"
+    except ValueError:
+        return f"error {code}"
 
 
 def is_flexible(api_key: int, version: int) -> bool:
@@ -182,11 +191,13 @@ class Request:
     Parameters:
         api_key: the API.
         version: its version.
+        client_id: the name of this client in the brokers' logs.
     """
 
-    def __init__(self, api_key: int, version: int) -> None:
+    def __init__(self, api_key: int, version: int, client_id: str = CLIENT_ID) -> None:
         self.api_key: Final = api_key
         self.version: Final = version
+        self._client_id: Final = client_id.encode()
         self._module = _module(api_key, version, EntityType.request)
         self._kind = _message(api_key, version, EntityType.request)
         self._response = _message(api_key, version, EntityType.response)
@@ -202,15 +213,14 @@ class Request:
     def encode_entity(self, entity: Any) -> bytes:
         """Encode a request given as kio's entity, with its header and a new correlation id."""
         stream = io.BytesIO()
-        client_id = CLIENT_ID.encode()
         for number, size in (
             (self.api_key, 2),
             (self.version, 2),
             (next_id(), 4),
-            (len(client_id), 2),
+            (len(self._client_id), 2),
         ):
             stream.write(number.to_bytes(size, "big"))
-        stream.write(client_id)
+        stream.write(self._client_id)
         if self._kind.__flexible__:
             stream.write(b"\0")
         entity_writer(self._kind)(stream, entity)

@@ -64,8 +64,8 @@ _OFFSETS: Final = struct.Struct(">qqq")
 _MARK: Final = 0x0102030405060708
 
 # To Kafka.
-#: API, version, correlation id, client id.
-_HEADER: Final = struct.Struct(f">hhih{len(CLIENT_ID)}s")
+#: API, version, correlation id.
+_HEADER: Final = struct.Struct(">hhi")
 _CLIENT_ID: Final = CLIENT_ID.encode()
 #: Acks, timeout, topics.
 _SETTINGS: Final = struct.Struct(">hii")
@@ -342,7 +342,11 @@ class ProduceBatch(NamedTuple):
 
 
 def write_produce_request(
-    version: int, correlation_id: int, timeout_ms: int, batches: Sequence[ProduceBatch]
+    version: int,
+    correlation_id: int,
+    timeout_ms: int,
+    batches: Sequence[ProduceBatch],
+    client_id: str = CLIENT_ID,
 ) -> list[Buffer]:
     """Write a request to Kafka with acks=all, in parts: batches are not copied.
 
@@ -351,12 +355,14 @@ def write_produce_request(
         correlation_id: comes back with the response.
         timeout_ms: how long the leader may wait for the other replicas.
         batches: of different partitions, and all of the same transactional id.
+        client_id: the name of this client in the brokers' logs.
     """
     topics: dict[str, list[ProduceBatch]] = {}
     for batch in batches:
         topics.setdefault(batch.place.topic, []).append(batch)
     heads = [
-        _HEADER.pack(API_PRODUCE, version, correlation_id, len(CLIENT_ID), _CLIENT_ID),
+        _HEADER.pack(API_PRODUCE, version, correlation_id),
+        write_string(client_id, flexible=False),
         write_string(batches[0].transactional_id, flexible=False),
         _SETTINGS.pack(_ALL, timeout_ms, len(topics)),
     ]

@@ -69,7 +69,7 @@ class KafkaStore(LogStore):
         view = self._upstream.cluster.view
         try:
             self._ranges = dict(self._wait(self._upstream.ranges(_partitions(view))))
-            kept = self._wait(self._upstream.cluster.kept_ms())
+            kept = self._wait(self._upstream.cluster.id_expirations())
             self._writers.load()
         except (UpstreamError, WriterIdsError) as error:
             raise DataFolderError(f"the log in Kafka cannot be read: {error}") from error

@@ -14,7 +14,7 @@ import structlog
 
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.client.topic_configs import Kept
+from pidlease.kafka.client.topic_configs import IdExpirations
 from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.error_codes import NO_RIGHT
 from pidlease.kafka.errors import UpstreamError, UpstreamRefusedError
@@ -89,7 +89,7 @@ class KafkaWriters:
         self._ids.update(known)
         self._took_over_ms = self._clock_ms()
 
-    def kafka_keeps(self, kept: Kept) -> None:
+    def kafka_keeps(self, kept: IdExpirations) -> None:
         """Set when to renew writers, by how long Kafka remembers their ids."""
         shortest = min(kept)
         self.kept_ms = min(shortest // 2, _WRITER_MS_MAX) if shortest else _WRITER_MS_UNKNOWN

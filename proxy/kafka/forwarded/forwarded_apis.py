@@ -40,7 +40,7 @@ from pidlease.kafka.api import (
     API_SYNC_GROUP,
     API_TXN_OFFSET_COMMIT,
 )
-from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.transactions import WRITERS_PREFIX
@@ -129,13 +129,13 @@ class ForwardedApis:
         self.versions: Mapping[int, tuple[int, int]] = forwarded_versions(versions)
         self._engine = engine
         self._upstream = upstream
-        self._cluster: Final[Cluster] = upstream.cluster
+        self._cluster: Final[AllTopicsCluster] = upstream.cluster
         self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
         # Without Kafka's leader epochs: the epochs in this server's other responses differ.
         self._metadata = MetadataApi(
-            engine, config.cluster, self._create, leader_epoch=-1, look=self._cluster.look
+            engine, config.cluster, self._create, leader_epoch=-1, look=self._cluster.refresh
         )
         self._absent: dict[str, float] = {}
         self._changing = TopicChanges(self._cluster, engine)
@@ -303,7 +303,7 @@ class ForwardedApis:
         if name in self._engine.awaited or now < self._absent.get(name, 0):
             return
         with suppress(UpstreamError):
-            await self._cluster.ask_for_topic(name)
+            await self._cluster.create_topic(name)
             seen = lambda: name in self._engine.topics  # noqa: E731
             await self._changing.wait_until(seen, _CREATE_SECONDS)
         if name not in self._engine.topics:

@@ -21,8 +21,9 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH
+from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.broker_connection import BrokerConnection
-from pidlease.kafka.client.cluster import NO_LEADER, Cluster, View
+from pidlease.kafka.client.cluster import NO_LEADER, View
 from pidlease.kafka.client.exchange import read
 from pidlease.kafka.codec.fetch import (
     EncodedPartition,
@@ -143,7 +144,7 @@ class LeaderFetches:
         fetch_bytes_max: the largest response; its first batch may be larger.
     """
 
-    def __init__(self, cluster: Cluster, fetch_bytes_max: int) -> None:
+    def __init__(self, cluster: AllTopicsCluster, fetch_bytes_max: int) -> None:
         self._cluster = cluster
         self._fetch_bytes_max = fetch_bytes_max
         #: The event to set when one of the partitions has a new leader.

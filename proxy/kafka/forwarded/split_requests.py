@@ -19,7 +19,8 @@ from pidlease.kafka.api import (
     API_LIST_OFFSETS,
     API_LIST_TRANSACTIONS,
 )
-from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
+from pidlease.kafka.client.cluster import NO_LEADER
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.kafka.client.exchange import read
 from pidlease.kafka.codec.messages import Request, Response, read_request_slowly
@@ -57,7 +58,7 @@ _PARTITIONS: Final[dict[int, tuple[str, str, dict[str, Any]]]] = {
 class SplitRequests:
     """Splits requests by broker, and joins the responses."""
 
-    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+    def __init__(self, cluster: AllTopicsCluster, coordinators: Coordinators) -> None:
         self._cluster = cluster
         self._coordinators = coordinators
 
@@ -183,7 +184,7 @@ class SplitRequests:
 
 
 async def missing_partitions(
-    cluster: Cluster, requested: Iterable[TopicPartition]
+    cluster: AllTopicsCluster, requested: Iterable[TopicPartition]
 ) -> Set[TopicPartition]:
     """Return the partitions that certainly do not exist: ask Kafka for those not seen yet."""
     unseen = [each for each in requested if not cluster.view.has(*each)]

@@ -69,5 +69,5 @@ class TopicChanges:
         """Refresh the cluster's metadata until the condition holds or the time is up."""
         deadline = time.monotonic() + seconds
         while not happened() and time.monotonic() < deadline:
-            await self._cluster.look()
+            await self._cluster.refresh()
             await asyncio.sleep(_POLL_SECONDS)

@@ -1,7 +1,7 @@
 """Topics that are not known here: Kafka is asked before it is said that there are none."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Set
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
@@ -9,12 +9,15 @@ from typing import cast
 import pytest
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.client import cluster as module
+from pidlease.kafka.client import all_topics_cluster as module
+from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.broker_connection import BrokerConnection
-from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
+from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.client.settings import Address, UpstreamConfig
 from pidlease.kafka.errors import UpstreamAwayError
 
+#: LEADER_NOT_AVAILABLE.
+_BEING_MADE = 5
 #: Two brokers; the second one may lag behind, or be ahead.
 FIRST, SECOND = ("127.0.0.1", 1), ("127.0.0.1", 2)
 
@@ -23,7 +26,7 @@ def topic(name: str, partitions: int = 1) -> UpstreamTopic:
     return UpstreamTopic(name, f"id of {name}", internal=False, leaders=(0,) * partitions)
 
 
-class ScriptedCluster(Cluster):
+class ScriptedCluster(AllTopicsCluster):
     """Its brokers answer when the test lets them."""
 
     def __init__(self, *brokers: Address) -> None:
@@ -45,18 +48,18 @@ class ScriptedCluster(Cluster):
     async def _connection(self, address: Address) -> BrokerConnection:
         return cast("BrokerConnection", SimpleNamespace(address=address))
 
-    async def _asked(
-        self, link: BrokerConnection, topics: Set[str] | None
-    ) -> tuple[View, Set[str]]:
+    async def _view_of(
+        self, connection: BrokerConnection, topics: Collection[str] | None, *, create: bool = False
+    ) -> View:
         assert topics is not None
         assert not self._under_way, "one question at a time"
         self._under_way += 1
-        self.asked.append((link.address, set(topics)))
-        known = dict(self.there[link.address])
+        self.asked.append((connection.address, set(topics)))
+        known = dict(self.there[connection.address])
         await self.gate.wait()
         self._under_way -= 1
         found = {name: known[name] for name in topics if name in known}
-        return View("cluster", 0, {}, found), topics - found.keys() - self.being_made
+        return View("cluster", 0, {}, found, dict.fromkeys(self.being_made, _BEING_MADE))
 
     async def _with_cleanup(self, found: View) -> View:
         return found
@@ -131,7 +134,7 @@ async def test_that_there_is_no_topic_is_not_said_again_without_asking() -> None
 async def test_questions_of_a_client_in_a_loop_rest_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_QUESTION_REST_SECONDS", 3600)
+    monkeypatch.setattr(module, "_QUESTION_PAUSE_SECONDS", 3600)
     monkeypatch.setattr(module, "_QUESTION_SECONDS", 0.05)
     async with scripted() as cluster:
         assert await cluster.missing(places("t")) == set(places("t"))

@@ -4,13 +4,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pidlease.client.pending_batch import SequenceRange
-from pidlease.client.produce_messages import (
-    BatchResult,
-    ResponseAction,
-    ResponseMeaning,
-    meaning_of,
-)
+from pidlease.client.response_meaning import ResponseAction, ResponseMeaning, meaning_of
 from pidlease.kafka import error_codes as table
+from pidlease.kafka.codec.produce import PartitionResponse
 
 #: Written by hand, not by the table.
 _SETS = {
@@ -54,5 +50,5 @@ def test_the_client_refreshes_metadata_where_java_s_does(
     code: int, meaning: ResponseMeaning
 ) -> None:
     """UnknownTopicIdException is an InvalidMetadataException there; a codec's error is final."""
-    answer = BatchResult("t", 0, code, -1, "")
+    answer = PartitionResponse(code)
     assert meaning_of(answer, SequenceRange(1, 0, 0, 9, 0), after_failed=False) == meaning
