@@ -33,6 +33,16 @@ _log = logging.getLogger(__name__)
 _LEASE_TIMEOUT_S: Final = 30.0
 
 
+class _Turns:
+    """The callers that wait for a topic's metadata; a lock wakes them in the order of calls."""
+
+    __slots__ = ("callers", "lock")
+
+    def __init__(self) -> None:
+        self.callers = 0
+        self.lock: Final = asyncio.Lock()
+
+
 class Pipeline:
     """Everything below the producers' interfaces; it is the `Host` of its parts.
 
@@ -58,6 +68,9 @@ class Pipeline:
         self.memory: Final = Memory(settings.buffer_memory)
         self.partitions: Final[dict[tuple[str, int], PartitionQueue]] = {}
         self.partitioners: Final[dict[str, Partitioner]] = {}
+        #: Topics whose metadata callers wait for. As long as one waits, others wait after it: their
+        #: records would overtake.
+        self.loading: Final[dict[str, _Turns]] = {}
         #: As many futures as fit into the buffer: if all of them fail at once, the application can
         #: still see each.
         self.unseen_max: Final = settings.buffer_memory // RECORD_OVERHEAD + 1
@@ -128,7 +141,15 @@ class Pipeline:
             ProducerError: there is no such topic.
         """
         check_topic(topic)
-        leaders = (await self._connections.topic(topic)).leaders
+        turns = self.loading.setdefault(topic, _Turns())
+        turns.callers += 1
+        try:
+            async with turns.lock:
+                leaders = (await self._connections.topic(topic)).leaders
+        finally:
+            turns.callers -= 1
+            if not turns.callers:
+                del self.loading[topic]
         partitions = list(range(len(leaders)))
         available = [number for number in partitions if leaders[number] != NO_LEADER]
         partitioner = Partitioner(partitions, available, self.settings.max_batch_size)
@@ -142,17 +163,23 @@ class Pipeline:
             ValueError: there is no such partition.
             ProducerError: there is no such topic.
         """
+        return self.queue(topic, number, await self.topic(topic))
+
+    def queue(self, topic: str, number: int, partitioner: Partitioner) -> PartitionQueue:
+        """Return a partition's queue; it is made on first use.
+
+        Raises:
+            ValueError: there is no such partition.
+            ProducerError: records are not accepted any more.
+        """
         known = self.partitions.get((topic, number))
         if known is not None:
             return known
-        partitions = (await self.topic(topic)).partitions
-        if number not in partitions:
-            raise no_partition(topic, number, partitions)
+        if number not in partitioner.partitions:
+            raise no_partition(topic, number, partitioner.partitions)
         self.check()
-        place = topic, number
-        if place not in self.partitions:
-            self.partitions[place] = PartitionQueue(topic, number, self)
-        return self.partitions[place]
+        queue = self.partitions[topic, number] = PartitionQueue(topic, number, self)
+        return queue
 
     async def room(self) -> None:
         """Wait for room in the buffer.
