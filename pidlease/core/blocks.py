@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pidlease.core.judge import Age
-from pidlease.core.pid import number_of
+from pidlease.core.pid import BLOCK_SIZE, number_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,6 +28,11 @@ class PidBlock:
     def end(self) -> int:
         """The number after the last one."""
         return self.first + self.count
+
+
+def block_start(number: int) -> int:
+    """Return the first number of the block that begins at a number or after it."""
+    return (number - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
 
 
 class BlockAges:

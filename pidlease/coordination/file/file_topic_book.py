@@ -10,7 +10,7 @@ from typing import Final
 from typing_extensions import override
 
 from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
-from pidlease.storage.checked_file import CheckedFile
+from pidlease.storage.checked_lines import CheckedFile
 from pidlease.storage.files import Files
 
 #: Stands for a topic's id.

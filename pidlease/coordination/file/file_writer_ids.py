@@ -11,7 +11,7 @@ from typing import Final
 from typing_extensions import override
 
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
-from pidlease.storage.checked_file import CheckedFile
+from pidlease.storage.checked_lines import CheckedFile
 from pidlease.storage.files import Files
 
 

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
+    KazooException,
     NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
@@ -254,6 +256,23 @@ class ZooKeeper:
         if found is None:
             raise NoNodeError(path)
         return found[0]
+
+    def identity(self) -> str:
+        """Return the id of the tree below the chroot; create it if there is none. Blocks.
+
+        A data directory must not use another tree: its sequence would lease the same PIDs again.
+
+        Raises:
+            ZooKeeperError: the id cannot be read.
+        """
+        path = self.path("id")
+        try:
+            self.ensure(path, uuid.uuid4().hex.encode())
+            return str(uuid.UUID(self.data(path).decode()))
+        except KazooException as error:
+            raise ZooKeeperError(f"{path}: {type(error).__name__} {error}".strip()) from error
+        except ValueError as error:
+            raise ZooKeeperError(f"{path} holds no id of pidlease: {error}") from error
 
     def ensure(self, path: str, data: bytes = b"") -> None:
         """Create a node, and those above it, if they are missing. Blocks.

@@ -36,7 +36,7 @@ from pidlease.coordination.zookeeper.sequence_nodes import (
     encode_merged,
 )
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
-from pidlease.core.blocks import PidBlock
+from pidlease.core.blocks import PidBlock, block_start
 from pidlease.core.pid import BLOCK_SIZE
 from pidlease.observability.repeated_lines import LINES, kind_of
 
@@ -143,7 +143,7 @@ class ZooKeeperSequence(PidSequence):
         found = self._unresolved(tail)
         if found is not None:
             return found
-        first = max(tail.end, _round_up(at_least))
+        first = max(tail.end, block_start(at_least))
         token = uuid.uuid4().hex[:12]
         entry = Entry(PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner), token)
         # From here on the block may be recorded, whatever the response.
@@ -285,11 +285,6 @@ class ZooKeeperSequence(PidSequence):
         if real:
             raise real[0]
         return not failed
-
-
-def _round_up(n: int) -> int:
-    """Return the first number of the block that begins at n or after it."""
-    return (n - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
 
 
 def _text(error: Exception) -> str:

@@ -189,29 +189,6 @@ def write_commit(header: RequestHeader, topics: Sequence[CodedTopic]) -> bytes:
     return b"".join(parts)
 
 
-def write_fetch(
-    header: RequestHeader, groups: Sequence[tuple[str, Sequence[FetchedTopic]]], error: ErrorCode
-) -> bytes:
-    """Encode the response to an OffsetFetch, in one piece.
-
-    Parameters:
-        header: of the request.
-        groups: with their topics; only one before version 8.
-        error: of every group.
-    """
-    version = header.version
-    parts = [write_fetch_head(header, len(groups))]
-    for group_id, topics in groups:
-        parts.append(write_group_head(version, group_id, len(topics)))
-        for name, partitions in topics:
-            rows = list(partitions)
-            parts.append(write_topic_head(version, name, len(rows)))
-            parts.append(write_rows(version, rows, error))
-            parts.append(write_tags(version))
-        parts.append(write_group_tail(version, error))
-    return b"".join([*parts, write_tags(version)])
-
-
 def write_tags(version: int) -> bytes:
     """Encode the end of a response to OffsetFetch, and of a topic in it."""
     return b"\0" if version >= _FETCH_FLEXIBLE_FROM else b""

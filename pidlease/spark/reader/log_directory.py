@@ -1,6 +1,5 @@
 """A data directory, read only, whether or not a server is at work in it."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -9,7 +8,7 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.log.segments import sparse_index
 from pidlease.log.segments.batch_search import Broken, walk
-from pidlease.log.segments.data_directory import FORMAT_VERSION
+from pidlease.log.segments.data_directory import read_identity
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import read_log_start
 from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan_headers
@@ -25,7 +24,7 @@ from pidlease.spark.errors import ReadError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.reader.log_parts import LogDamage, Part, SegmentPart, StoredBatch
 from pidlease.storage.errors import DamagedLogError, DataFolderError
-from pidlease.storage.files import OpenFile, RealFiles, read_file
+from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.storage.topics.topic_store import TopicStore
 from pidlease.verify.read_only_files import ReadOnlyFiles
 
@@ -67,14 +66,9 @@ class LogDirectory:
         if not FILES.exists(meta):
             raise ReadError(f"{self.path} is no data directory: it has no meta.json")
         try:
-            version = int(json.loads(read_file(FILES, meta))["format"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ReadError(f"{meta} is damaged ({error}); take it from a backup") from None
-        if version > FORMAT_VERSION:
-            raise ReadError(
-                f"{self.path} has format {version}, written by a newer version; this one reads up"
-                f" to {FORMAT_VERSION}: install the newer one"
-            )
+            read_identity(FILES, self._folder)
+        except DataFolderError as error:
+            raise ReadError(str(error)) from None
 
     def topics(self) -> dict[str, int]:
         """Return all topics, with their number of partitions.

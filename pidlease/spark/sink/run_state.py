@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.storage.checked_file import CheckedFile
+from pidlease.storage.checked_lines import CheckedFile
 from pidlease.storage.files import RealFiles, make_durable_folder, remove_tree
 
 _FORMAT: Final = 1
