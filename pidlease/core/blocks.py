@@ -36,7 +36,7 @@ def block_start(number: int) -> int:
 
 
 class BlockAges:
-    """The recorded blocks, in order of their numbers. Answers how old a PID's block is.
+    """The recorded blocks, in order of their numbers; returns the age of a PID's block.
 
     Numbers in no recorded block were never leased: the sequence has not reached them, or skipped
     their block. Blocks older than a lease may be merged, since only `Age.OLD` matters for them.

@@ -85,7 +85,7 @@ def _check_identity(context: CheckContext, path: Path) -> None:
     """Check that it is a data directory of a known format."""
     files, meta = context.files, path / "meta.json"
     if not files.is_folder(path):
-        raise UnusableDirectoryError(f"{path} is not there, or no directory")
+        raise UnusableDirectoryError(f"{path} does not exist, or is no directory")
     if not files.exists(meta):
         if not files.is_folder(path / "logs"):
             raise UnusableDirectoryError(f"{path} is no data directory: {meta.name} is not there")

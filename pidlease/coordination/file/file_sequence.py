@@ -62,7 +62,7 @@ class FileSequence(PidSequence):
 
     @property
     def end(self) -> int:
-        """The first number that was never handed out."""
+        """The number after all blocks taken so far."""
         return self._next
 
     @override

@@ -13,7 +13,7 @@ from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSet
 from pidlease.storage.checked_lines import CheckedFile
 from pidlease.storage.files import Files
 
-#: Stands for a topic's id.
+#: Used instead of a topic's id for the settings of all topics.
 _SHARED: Final = ""
 
 

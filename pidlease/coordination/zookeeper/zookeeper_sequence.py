@@ -1,11 +1,11 @@
-"""The PID sequence in ZooKeeper: many servers, one sequence, each block on record before its use.
+"""The PID sequence in ZooKeeper, for many servers; each block is recorded before its use.
 
     pids/blocks/0000000001   fifty blocks: first, count, taken_ms, owner, token
-    pids/blocks/0000000002   the last node grows, by writes that name the version they were read at
-    pids/merged              where the older blocks end, and when the newest of them was taken
+    pids/blocks/0000000002   the last node grows; each write gives the version that was read
+    pids/merged              the end of the older blocks, and when the newest of them was taken
 
-Only the last node changes, and only until it is full; then the next node is created. So of two
-servers that want the same numbers, one is refused and reads the node again.
+Only the last node changes, and only until it is full; then the next node is created. So if two
+servers try to take the same numbers, one write fails, and its server reads the node again.
 """
 
 import threading
@@ -80,7 +80,7 @@ class ZooKeeperSequence(PidSequence):
         owner: the server's name, recorded with each block.
         clock_ms: the time, in ms since 1970.
         keep_ms: blocks older than this may be merged; at least the lease length.
-        begin: the first number to hand out: where another sequence ended.
+        begin: the first number to take: where another sequence ended.
     """
 
     shared = True

@@ -168,7 +168,7 @@ class TopicSync:
         await self._pool.run(partial(catch_up, partition, now_ms))
 
     def _is_another(self, topic: Topic) -> bool:
-        """Whether a removed topic had this name, and was a different topic."""
+        """Return whether a removed topic had this name, and was a different topic."""
         gone = self._gone_ids.get(topic.name)
         return gone is not None and not (gone == topic.topic_id and topic.has_own_id)
 

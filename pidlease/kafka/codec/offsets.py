@@ -117,7 +117,7 @@ def read_fetch(header: RequestHeader, frame: bytearray) -> list[FetchGroup]:
     else:
         groups = [FetchGroup(_text(reader), _fetch_topics(reader, version))]
     if version >= 7:
-        # Whether to wait for stable offsets (of transactions): there are no others.
+        # Whether to wait until offsets are stable (of transactions): that is always done.
         reader.take(1)
     reader.tags()
     reader.end()

@@ -7,7 +7,7 @@ from pidlease.log.segments.segment import ActiveSegment, SegmentFiles
 
 
 def is_past(config: LogConfig, max_timestamp: int, now_ms: int) -> bool:
-    """Whether records up to a timestamp (ms since 1970) are past the topic's retention.
+    """Return whether records up to a timestamp (ms since 1970) are past the topic's retention.
 
     Records without a timestamp never are.
     """

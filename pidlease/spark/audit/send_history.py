@@ -90,7 +90,7 @@ class LogCompleteness(NamedTuple):
     """Which parts of a partition's log are missing.
 
     Attributes:
-        whole: whether the log begins at offset 0.
+        whole: whether the log still begins at offset 0.
         damaged: offsets at which records are damaged or missing, in order.
     """
 
