@@ -46,7 +46,6 @@ class LeaseService:
     """Grants the leases of one request; those under one name share one grant.
 
     Parameters:
-        engine: the engine.
         batch: all leases that the request wants.
     """
 

@@ -64,7 +64,6 @@ def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFram
     follow under the same checkpoint.
 
     Parameters:
-        frame: the query.
         options: as in `exactly_once`; `checkpointLocation` is for the sink's own files only.
 
     Returns:

@@ -52,11 +52,7 @@ class QueryProgress:
 
 
 class SinkListener(StreamingQueryListener):
-    """Collects the progress of one query.
-
-    Parameters:
-        options: the sink's options.
-    """
+    """Collects the progress of one query."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         settings = read_settings(options)
@@ -147,7 +143,6 @@ def watch(spark: SparkSession, options: Mapping[str, str], port: int | None = No
 
     Parameters:
         spark: the query's session.
-        options: the sink's options.
         port: for Prometheus, on the loopback address; None: no metrics are served.
 
     Raises:

@@ -34,7 +34,6 @@ def copy(
     """Start a copy.
 
     Parameters:
-        spark: the session.
         source: options of the source, named as those of Spark's Kafka source:
             `kafka.bootstrap.servers`, `subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...
         destination: options of the sink: `kafka.bootstrap.servers`, `leases`,

@@ -59,7 +59,6 @@ class CheckedFile:
     """A small file of checked lines; each change rewrites it. Its methods block.
 
     Parameters:
-        files: the file system.
         path: the file; the first change creates it.
     """
 

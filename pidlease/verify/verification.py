@@ -50,8 +50,6 @@ def verify(files: Files, path: Path, began: Progress, advance: Progress) -> Repo
     The memory needed grows with the number of producers, not with the log.
 
     Parameters:
-        files: the file system.
-        path: the data directory.
         began: called with the total bytes of the logs.
         advance: called repeatedly with the number of further bytes read.
 

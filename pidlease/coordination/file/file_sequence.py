@@ -34,8 +34,6 @@ class FileSequence(PidSequence):
     """Blocks of 100 PIDs from a file.
 
     Parameters:
-        files: the file system.
-        path: the file.
         owner: the server's name, recorded with each block.
         clock_ms: the time, in ms since 1970.
         keep_ms: blocks older than this may be merged; at least the lease length.

@@ -21,7 +21,6 @@ class FileTopicBook(TopicBook):
     """The topics' settings in a file.
 
     Parameters:
-        files: the file system.
         path: the file; the first change creates it.
     """
 

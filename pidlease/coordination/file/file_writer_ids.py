@@ -19,7 +19,6 @@ class FileWriterIds(WriterIds):
     """The writers' producer ids in a file.
 
     Parameters:
-        files: the file system.
         path: the file; the first id creates it.
     """
 

@@ -27,7 +27,6 @@ class ZooKeeperOwnership:
     """One server's claim to a Kafka cluster. The methods block, and are called in threads.
 
     Parameters:
-        zookeeper: the connection.
         cluster: the Kafka cluster's id.
         server: this server's name, for the operator.
         folder: identifies the data directory. Only one process uses that at a time, so an existing

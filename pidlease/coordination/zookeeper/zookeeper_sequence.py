@@ -76,7 +76,6 @@ class ZooKeeperSequence(PidSequence):
     """Blocks of 100 PIDs from ZooKeeper.
 
     Parameters:
-        zookeeper: the connection.
         owner: the server's name, recorded with each block.
         clock_ms: the time, in ms since 1970.
         keep_ms: blocks older than this may be merged; at least the lease length.

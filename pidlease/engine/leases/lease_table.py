@@ -126,7 +126,6 @@ class LeaseTable:
 
         Parameters:
             pids: PIDs with state on the partition.
-            partition: the partition.
             now_ms: counts as the time of their first message.
 
         Yields:

@@ -183,7 +183,6 @@ class Leases:
         """Keep a lease recorded in a name's binding, unless it is kept since its grant.
 
         Parameters:
-            pid: the PID.
             granted_ms: when it was granted, in ms since 1970: less than a lease length ago, so that
                 none of its state can have expired.
         """

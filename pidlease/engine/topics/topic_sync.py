@@ -28,7 +28,6 @@ class TopicSync:
     Parameters:
         table: the topics that this server knows.
         leases: forgets the producers of removed partitions.
-        pool: the threads for blocking work.
     """
 
     def __init__(self, table: TopicTable, leases: Leases, pool: IoPool) -> None:

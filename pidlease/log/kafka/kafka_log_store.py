@@ -37,7 +37,6 @@ class KafkaStore(LogStore):
         upstream: the cluster, after its first metadata response.
         writers: the partitions' writers.
         book: the topics' settings, which Kafka does not store.
-        pool: the threads for blocking work.
     """
 
     made_by_others: bool = True

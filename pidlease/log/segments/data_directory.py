@@ -50,10 +50,7 @@ class DataDirectory(LogStore):
     """A data directory, locked.
 
     Parameters:
-        files: the file system.
-        path: the directory.
         defaults: the settings of topics without own settings.
-        pool: the threads for blocking work.
         open_logs_max: partitions that may hold files open, up to four each.
 
     Raises:

@@ -26,7 +26,6 @@ def removable(
     Parameters:
         sealed: all segments but the last, oldest first.
         active: the last segment.
-        config: the topic's settings.
         limits: two offsets. Nothing at or after the first is removed: a snapshot may need it.
             Everything before the second was deleted by DeleteRecords.
         now_ms: the time, in ms since 1970.

@@ -43,7 +43,6 @@ class Summary:
         log: the name of the log.
         topics: sums by topic and policy.
         violations: in the order of the log.
-        damages: places that are damaged or missing.
         records: records over time, by policy.
         wrong: violations over time, by kind.
     """

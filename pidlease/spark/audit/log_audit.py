@@ -48,7 +48,6 @@ class Totals:
         violators: producers that have broken a rule.
         violations: by kind.
         notices: by kind.
-        damages: places that are damaged or missing.
     """
 
     partitions: int

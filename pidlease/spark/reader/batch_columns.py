@@ -261,7 +261,6 @@ def binaries(data: bytes, field: Field) -> pa.Array:
     second element.
 
     Parameters:
-        data: the bytes.
         field: where the values are, rising.
 
     Raises:

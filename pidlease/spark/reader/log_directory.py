@@ -42,7 +42,6 @@ class LogDirectory:
     """A data directory, opened for reading; a server may use it at the same time.
 
     Parameters:
-        path: the directory.
         durable: leave out batches that are not durable yet. Otherwise all intact batches are read;
             those that were not acknowledged may be lost by a crash of the server.
 

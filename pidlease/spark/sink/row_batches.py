@@ -47,7 +47,6 @@ class RowNumbering:
     """Assigns sequence numbers to a task's rows.
 
     Parameters:
-        columns: the roles of the query's columns.
         rows_max: how many rows one source record may become.
         renamed: destination topics by source topic.
         ranges: the offsets of the micro-batch, as in `MicroBatch`.
@@ -167,7 +166,6 @@ class RecordEncoder:
     """Encodes rows as record batches.
 
     Parameters:
-        columns: the roles of the query's columns.
         codec: the compression; None: none.
         batch_bytes: size of a batch before compression; a larger row gets its own batch.
     """

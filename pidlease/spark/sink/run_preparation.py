@@ -41,8 +41,6 @@ class RunPreparation:
     """Prepares runs at the destination.
 
     Parameters:
-        settings: the sink's.
-        cluster: the destination, connected.
         leases: a client of the destination's HTTP port.
     """
 
@@ -266,12 +264,7 @@ def _resumed(
 
 
 class _DestinationLogs:
-    """Compares the destination's logs with a state.
-
-    Parameters:
-        settings: the sink's.
-        cluster: the destination, connected.
-    """
+    """Compares the destination's logs with a state."""
 
     def __init__(self, settings: SinkSettings, cluster: ClusterConnection) -> None:
         self._settings: Final = settings

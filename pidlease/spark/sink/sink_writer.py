@@ -37,14 +37,7 @@ _NO_RUN = (
 
 
 class _TaskWriter:
-    """Writes a task's rows; Spark sends it to the tasks.
-
-    Parameters:
-        settings: the sink's settings.
-        columns: the roles of the query's columns.
-        state: the run's state.
-        batch: the micro-batch.
-    """
+    """Writes a task's rows; Spark sends it to the tasks."""
 
     def __init__(
         self, settings: SinkSettings, columns: QueryColumns, state: RunState, batch: MicroBatch

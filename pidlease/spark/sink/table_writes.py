@@ -27,8 +27,6 @@ def survey_table(
     This proves that no two tasks share a source partition, whatever the query does.
 
     Parameters:
-        frame: the query.
-        columns: the roles of its columns.
         before: the state of the last run; None: there was none.
         rows_max: how many rows one source record may become.
 

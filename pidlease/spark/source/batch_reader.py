@@ -42,7 +42,6 @@ class LogReader(DataSourceReader):
     """Reads a log once.
 
     Parameters:
-        options: of the source.
         schema: the result of `schema_of`.
 
     Raises:

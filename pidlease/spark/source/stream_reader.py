@@ -49,7 +49,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log as it grows.
 
     Parameters:
-        options: of the source.
         schema: the result of `schema_of`.
 
     Raises:

@@ -30,7 +30,6 @@ class OffsetJournal:
     """The journal's file.
 
     Parameters:
-        files: the file system.
         path: the file, alone in its folder.
         durable: fsync each append.
     """
