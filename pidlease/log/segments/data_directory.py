@@ -277,7 +277,9 @@ def read_identity(files: Files, path: Path) -> tuple[int, str]:
     meta = path / "meta.json"
     try:
         content = json.loads(read_file(files, meta))
-        version, cluster_id = int(content["format"]), str(content["cluster_id"])
+        version = int(content["format"])
+        # A newer format may not have the other field.
+        cluster_id = str(content["cluster_id"]) if version <= FORMAT_VERSION else ""
     except (ValueError, KeyError, TypeError) as error:
         raise DataFolderError(f"{meta} is damaged ({error}); take it from a backup") from error
     if version > FORMAT_VERSION:
