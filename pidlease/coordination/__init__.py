@@ -1,1 +1,1 @@
-"""What servers share: the PID sequence and the bindings of names, in files or in ZooKeeper."""
+"""State that servers share, in files or in ZooKeeper: PID sequence, name bindings, writers' ids."""

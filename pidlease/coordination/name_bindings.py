@@ -17,7 +17,6 @@ class Binding(NamedTuple):
     """What a name is bound to.
 
     Attributes:
-        pid: the PID.
         generation: the last granted generation; `RELEASED`: no producer may write under the name.
         former: the PID before it, if its lease had not ended at the grant; -1: none.
         granted_ms: when the PID was leased, in ms since 1970. A server that has no other record of
@@ -60,7 +59,6 @@ class NameBindings(Protocol):
         """Change or remove a binding, durably before this returns.
 
         Parameters:
-            name: the name.
             expected: the current binding; None: the name is free.
             new: the new binding; None: unbind the name.
 

@@ -31,7 +31,7 @@ class Coordination(NamedTuple):
 
 
 class PidSequence(Protocol):
-    """The one global sequence of PIDs' numbers, handed out in blocks.
+    """The one global sequence of PIDs' numbers, taken in blocks.
 
     Both methods block and run in a thread.
 

@@ -14,7 +14,6 @@ class SharedCall(Generic[Result]):
     One call runs at a time. A caller never gets the result of a call that began before it came.
 
     Parameters:
-        call: the function.
         rest_seconds: the least time between two calls, to gather callers meanwhile.
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pidlease.core.judge import Age
-from pidlease.core.pid import number_of
+from pidlease.core.pid import BLOCK_SIZE, number_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,8 +30,13 @@ class PidBlock:
         return self.first + self.count
 
 
+def block_start(number: int) -> int:
+    """Return the first number of the block that begins at a number or after it."""
+    return (number - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
+
+
 class BlockAges:
-    """The recorded blocks, in order of their numbers. Answers how old a PID's block is.
+    """The recorded blocks, in order of their numbers; returns the age of a PID's block.
 
     Numbers in no recorded block were never leased: the sequence has not reached them, or skipped
     their block. Blocks older than a lease may be merged, since only `Age.OLD` matters for them.

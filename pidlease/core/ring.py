@@ -43,7 +43,7 @@ class LeaseRing:
         return self._used
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The entries as (pid, due_ms), oldest first."""
+        """Yield the entries as (pid, due_ms), oldest first."""
         slots = len(self._pids)
         for i in range(self._used):
             at = (self._head + i) % slots

@@ -40,7 +40,6 @@ class AppendService:
         """Append a batch. The append continues when the caller stops waiting.
 
         Parameters:
-            partition: the partition.
             data: a record batch v2; its first record holds the identity, if there is one.
             identity: the producer's identity; None: a plain append.
             repeatable: the same request always makes the same bytes. If not, a duplicate is not

@@ -39,7 +39,6 @@ class EventLog:
         """Log a warning, unless there were many of its kind just now.
 
         Parameters:
-            event: the kind.
             values: logged with it. The first warning after some were left out has their number.
         """
         now = time.monotonic()

@@ -46,7 +46,6 @@ class LeaseService:
     """Grants the leases of one request; those under one name share one grant.
 
     Parameters:
-        engine: the engine.
         batch: all leases that the request wants.
     """
 
@@ -68,7 +67,7 @@ class LeaseService:
         Raises:
             UnknownTopicError: the topic does not exist.
             UnknownPartitionError: the topic has no such partition.
-            AwaitedTopicError: the partition cannot be read yet, or whether it exists is not known.
+            AwaitedTopicError: the partition cannot be read yet, or it is unknown if it exists.
             WrongPolicyError: the PID has a policy that is not leased.
             UnknownPidError: the PID was never leased, or its lease has ended.
             NameNeededError: policy monotonic without a name, or both PID and name without renew.
@@ -78,7 +77,7 @@ class LeaseService:
             NameBusyError: the name cannot be granted now; try again.
             NamesError: bindings of names cannot be read or changed now; try again.
             NoPidError: no PID can be leased now; try again.
-            LogStoppedError: the partition is stopped, so where the PID continues is not known.
+            LogStoppedError: the partition is stopped, so the next sequence number is unknown.
         """
         began = time.monotonic()
         try:
@@ -90,7 +89,7 @@ class LeaseService:
         partition = await self._lookup.find(TopicPartition(wanted.topic, wanted.partition))
         name = self._name(wanted)
         if name or wanted.pid >= 0:
-            # Check before a generation is raised: where the PID continues could not be returned.
+            # Check before the generation is raised: the next sequence number could not be returned.
             partition.check_not_stopped()
         if wanted.pid >= 0 and not (name and wanted.renew):
             if name:
@@ -220,7 +219,7 @@ class LeaseService:
 
 
 def _terms(wanted: LeaseWanted) -> tuple[object, ...]:
-    """Return what is wanted, without the partition."""
+    """Return a request's terms, without the partition."""
     return (
         wanted.pid, wanted.generation, wanted.name, wanted.assign_name, wanted.policy, wanted.renew,
     )  # fmt: skip

@@ -59,10 +59,6 @@ class Maintenance:
 
     Parameters:
         table: all partitions, and the snapshot's rows of unloaded ones.
-        leases: the leases.
-        snapshots: stores the snapshots.
-        context: the parts that all partitions share.
-        pool: the threads for blocking work.
         config: how often the work is done.
     """
 

@@ -95,7 +95,7 @@ class NamedLeases:
         leases.on_ended.append(self._forget)
 
     async def load(self) -> None:
-        """Fence what was fenced before this start; call before the first batch is validated.
+        """Restore all fences; call before the first batch is validated.
 
         Raises:
             NamesError: the bindings cannot be read.
@@ -125,7 +125,7 @@ class NamedLeases:
         """Return the PID that the name of a PID had before; -1: none."""
         return self._leases.formers.get(pid, -1)
 
-    # ------------------------------------------------------------------ granting
+    # ------------------------------------------------------------------ grants
 
     async def grant(
         self, name: str, wanted: LeaseWanted, partitions: Sequence[Partition], lease: LeaseFresh
@@ -159,7 +159,7 @@ class NamedLeases:
             return binding
 
     async def release(self, name: str) -> None:
-        """Release a name: its producer is fenced, and the next one begins anew.
+        """Release a name: its producer is fenced, and the next one gets a fresh PID.
 
         Raises:
             UnknownNameError: the name has no PID.
@@ -211,7 +211,7 @@ class NamedLeases:
     def _goes_on(
         self, binding: Binding, wanted: LeaseWanted, partitions: Sequence[Partition]
     ) -> bool:
-        """Whether a name with an unexpired lease keeps its PID."""
+        """Return whether a name with an unexpired lease keeps its PID."""
         if binding.generation == RELEASED or (wanted.renew and not self._is_fresh(binding)):
             return False
         # If a partition lost history since the lease, this PID could not begin there; a fresh one
@@ -223,7 +223,7 @@ class NamedLeases:
         )
 
     def _is_fresh(self, binding: Binding) -> bool:
-        """Whether a PID came by a renewal in the last half of a lease."""
+        """Return whether a PID came by a renewal in the last half of a lease."""
         half_ms = self._leases.lease_ms // 2
         recent = binding.granted_ms + half_ms > self._leases.now_ms()
         return recent and binding.former in self._leases
@@ -246,12 +246,12 @@ class NamedLeases:
             # A name's generations rise across PIDs: by one for a renewal, by two for a takeover. So
             # a renewal that is requested again is recognised.
             generation = bound.generation + (2 if wanted.pid < 0 else 1)
-            # A PID that never wrote may have expired while the one before it has the numbers.
+            # The last PID may have expired without a write, while the one before has the numbers.
             former = next((p for p in (bound.pid, bound.former) if p in self._leases), -1)
         return Binding(pid, generation, former, self._leases.now_ms())
 
     def _lasts(self, binding: Binding) -> bool:
-        """Whether the lease of a name's PID has not ended; if so, keep it here.
+        """Return whether the lease of a name's PID has not ended; if so, keep it here.
 
         A server without the lease, after a crash before the next snapshot, or because another
         server granted it, takes the time of the grant from the binding.
@@ -269,7 +269,7 @@ class NamedLeases:
             return False
         return True
 
-    # ------------------------------------------------------------------ fencing
+    # ------------------------------------------------------------------ fences
 
     def _note(self, name: str, binding: Binding) -> None:
         """Fence the name's previous producers; a fence ends with the lease of its PID."""
@@ -315,7 +315,7 @@ class NamedLeases:
 
 
 def _was_granted(held: tuple[int, int], bound: Binding) -> bool:
-    """Whether a renewal was granted already, and its response was lost.
+    """Return whether a renewal was granted already, and its response was lost.
 
     A takeover since then would have raised the generation further.
     """

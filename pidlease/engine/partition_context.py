@@ -19,7 +19,6 @@ class PartitionContext:
         counts: gets outcomes.
         clock_ms: the time, in ms since 1970.
         judging: False: every batch is appended as if it had no PID.
-        names: the producer ids of policy epoch.
         appends: makes a partition's appender.
         events: logs refused batches.
     """

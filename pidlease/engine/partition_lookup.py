@@ -17,7 +17,6 @@ class PartitionLookup:
     """Finds the partitions of one request; asks the log at most once for all of them.
 
     Parameters:
-        engine: the engine.
         named: all partitions that the request names.
     """
 

@@ -18,9 +18,6 @@ class ProducerTable:
     """The states of a partition's producers, as far as the log is applied.
 
     Parameters:
-        name: the partition.
-        topic: the topic's definition.
-        names: the producer ids of policy epoch.
         next_offset: the first offset that is not applied.
     """
 

@@ -14,11 +14,7 @@ UNSEEN_MS_MAX: Final = 3_600_000
 
 
 class UnloadedPartition:
-    """An unloaded partition. Its producers' leases end like others (`LeasedPartition`).
-
-    Parameters:
-        rows: the snapshot's rows.
-    """
+    """An unloaded partition. Its producers' leases end like others (`LeasedPartition`)."""
 
     def __init__(self, rows: PartitionRows) -> None:
         self.snapshotted: Final = rows

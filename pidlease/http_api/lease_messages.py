@@ -67,13 +67,13 @@ class LeaseAnswer(Message):
 
 
 class LeaseBatchRequest(Message):
-    """Several leases at once; each is granted or refused for itself."""
+    """Several leases at once; each is granted or refused independently."""
 
     leases: list[LeaseRequest] = Field(min_length=1, max_length=LEASES_MAX)
 
 
 class LeaseBatchAnswer(Message):
-    """An answer for each lease, in the order of the request."""
+    """A lease or an error for each requested lease, in the order of the request."""
 
     leases: list[LeaseAnswer]
 

@@ -1,1 +1,1 @@
-"""One partition's log, on disk or in Kafka, with the same interface."""
+"""The partitions' logs, on disk or in Kafka, with one interface."""

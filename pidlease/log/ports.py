@@ -267,8 +267,6 @@ class LogStore(Protocol):
         """Open a partition's log; create its folder if it is missing.
 
         Parameters:
-            topic: the definition.
-            partition: the partition's number.
             recovery_offset: the log is durable and intact up to here (by a snapshot's vector).
         """
 

@@ -30,8 +30,6 @@ class Definition(NamedTuple):
     Attributes:
         kind: Prometheus's metric type.
         name: without the exposition's suffix (`_total` of a counter).
-        text: the help text.
-        labels: the labels' names.
     """
 
     kind: Kind

@@ -70,7 +70,6 @@ class RepeatedLines:
         """Write a line, or count it.
 
         Parameters:
-            log: the logger.
             level: debug, info, warning or error.
             event: what happened.
             cause: distinguishes causes of the event; few values, no counting numbers.

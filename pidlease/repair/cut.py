@@ -49,7 +49,6 @@ def cut(files: Files, found: Survey, damaged: DamagedPartition, now_ms: int) -> 
     """Cut a partition, and return the folder with the bytes cut off. Hold the directory's lock.
 
     Parameters:
-        files: the file system.
         found: a survey made after the lock was taken.
         damaged: one of its partitions.
         now_ms: the time, in ms since 1970.

@@ -16,7 +16,6 @@ class Damage(NamedTuple):
     """The first position where a log is not what was acknowledged.
 
     Attributes:
-        path: the file.
         position: where the damage begins, in bytes.
         offset: everything before it is intact; after a cut it is the log's end.
         reason: the damage in words.
@@ -44,8 +43,6 @@ def find_damage(files: Files, folder: Path, recovery_offset: int, *, clean: bool
     A torn tail is no damage: it was never acknowledged.
 
     Parameters:
-        files: the file system.
-        folder: the partition's folder.
         recovery_offset: from the newest snapshot; the log before it is durable, so not torn.
         clean: whether the last process stopped cleanly.
 

@@ -111,8 +111,6 @@ class Context:
     """The parts needed to restore the producers' states.
 
     Attributes:
-        files: the file system.
-        names: the producer ids of policy epoch.
         bound: the producers' names by their PIDs.
         snapshots: all intact snapshots, newest first.
         now_ms: the time, in ms since 1970.

@@ -13,7 +13,6 @@ def describe(found: Survey, kept: dict[str, str] | None = None) -> dict[str, Any
     """Return a survey as JSON.
 
     Parameters:
-        found: the survey.
         kept: partition name -> the folder with the bytes that were cut off.
     """
     kept = kept or {}

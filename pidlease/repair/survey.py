@@ -34,10 +34,7 @@ class DamagedPartition:
     """A damaged partition.
 
     Attributes:
-        topic: its topic's definition.
-        number: the partition's number.
         folder: its segments' folder.
-        damage: the first damage.
         losses: what a cut there would lose; None: it cannot be cut.
         groups: groups with committed offsets beyond the cut.
         reason: why it cannot be cut; empty: it can.
@@ -65,7 +62,6 @@ class Survey(NamedTuple):
         clean: whether the last process stopped cleanly.
         names: the producer ids of policy epoch in the losses.
         looked_at: how many partitions were checked.
-        damaged: the damaged ones.
     """
 
     root: Path
@@ -85,8 +81,6 @@ def survey(
     """Find damaged partitions, without changing anything. Keep servers out meanwhile.
 
     Parameters:
-        files: the file system.
-        root: the data directory.
         now_ms: the time, in ms since 1970.
         wanted: the partitions to check; empty: all.
         advance: called after each partition.

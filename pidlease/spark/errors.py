@@ -14,7 +14,7 @@ Each text says what is wrong and what to do.
 import re
 from typing import Final
 
-#: One of these errors in the text of a failed task, or of a failed driver.
+#: Matches one of these errors in the text of a failed task or driver.
 _OURS: Final = re.compile(
     r"pidlease\.spark\.(?:\w+\.)*(SparkPieceError|SinkError|SinkFencedError|NoLeaseError|OptionError"
     r"|ReadError): (.+)"
@@ -52,10 +52,10 @@ class OptionError(ValueError):
 
 
 def text_of(error: BaseException) -> str:
-    """Describe an error in one line; for a Spark error, by the error of ours in its text."""
-    found = _ours(error)
-    if found:
-        return found[-1][1].strip()
+    """Describe an error in one line; a Spark error by pidlease's error in its text."""
+    ours = _ours(error)
+    if ours:
+        return ours[-1][1].strip()
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -66,7 +66,7 @@ def is_fenced(error: BaseException) -> bool:
 
 
 def _ours(error: BaseException) -> list[tuple[str, str]]:
-    """Find errors of ours in a Spark error, by name and text."""
+    """Find pidlease's errors in the text of a Spark error; return their names and texts."""
     # If the text says only that a job has failed, the Java stack trace says why.
-    found: list[tuple[str, str]] = _OURS.findall(str(error))
-    return found or _OURS.findall(str(getattr(error, "_stackTrace", "")))
+    ours: list[tuple[str, str]] = _OURS.findall(str(error))
+    return ours or _OURS.findall(str(getattr(error, "_stackTrace", "")))

@@ -39,10 +39,10 @@ def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
         SinkError: exactly-once is not possible. Nothing is written.
     """
     if not frame.isStreaming:
-        raise SinkError("the query is no stream: exactly_once_table writes it")
+        raise SinkError("the query is not a stream: use exactly_once_table")
     settings, columns = read_settings(options), find_columns(frame.schema)
     if not settings.checkpoint:
-        raise SinkError("option checkpointLocation is missing: without it a restart knows nothing")
+        raise SinkError("option checkpointLocation is missing: a restart could not resume")
     check_plan(frame)
     # Read before the state, so that the state is not older than the checkpoint.
     batch, query = read_micro_batch(settings.checkpoint), query_id(settings.checkpoint)
@@ -57,14 +57,13 @@ def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
 
 
 def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFrameWriter:
-    """Return a writer of a query that is no stream, such as a part of a topic.
+    """Return a writer of a query that is not a stream, such as a part of a topic.
 
     The query is run an additional time, without keys and values, to find the offsets that each
     task reads. Writing it again, as a whole, adds no duplicates. Tables with later offsets may
     follow under the same checkpoint.
 
     Parameters:
-        frame: the query.
         options: as in `exactly_once`; `checkpointLocation` is for the sink's own files only.
 
     Returns:
@@ -74,7 +73,7 @@ def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFram
         SinkError: exactly-once is not possible. Nothing is written.
     """
     if frame.isStreaming:
-        raise SinkError("the query is a stream: exactly_once writes it")
+        raise SinkError("the query is a stream: use exactly_once")
     settings, columns = read_settings(options), find_columns(frame.schema)
     check_plan(frame)
 

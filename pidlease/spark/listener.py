@@ -52,11 +52,7 @@ class QueryProgress:
 
 
 class SinkListener(StreamingQueryListener):
-    """Follows one query.
-
-    Parameters:
-        options: the sink's.
-    """
+    """Collects the progress of one query."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         settings = read_settings(options)
@@ -71,8 +67,8 @@ class SinkListener(StreamingQueryListener):
         Raises:
             SinkError: the state cannot be read.
         """
-        found = self._store.before()
-        return found[0] if found else None
+        states = self._store.before()
+        return states[0] if states else None
 
     @override
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -101,9 +97,9 @@ class SinkListener(StreamingQueryListener):
             self.progress.failed += 1
             self.progress.fenced += FENCED in event.exception
 
-    def _is_ours(self, found: str) -> bool:
+    def _is_ours(self, query: str) -> bool:
         self._id = self._id or query_id(self._checkpoint)
-        return found == self._id
+        return query == self._id
 
 
 def _lags(source: Any) -> dict[TopicPartition, int]:  # noqa: ANN401 - Spark's, of any source
@@ -117,7 +113,7 @@ def _lags(source: Any) -> dict[TopicPartition, int]:  # noqa: ANN401 - Spark's, 
 
 
 class SinkCollector(Collector):
-    """Makes samples of what a listener knows, at each scrape."""
+    """Makes the metrics of a listener's query at each scrape."""
 
     def __init__(self, listener: SinkListener) -> None:
         self._listener: Final = listener
@@ -146,8 +142,7 @@ def watch(spark: SparkSession, options: Mapping[str, str], port: int | None = No
     """Start to follow a query; call it before the query starts.
 
     Parameters:
-        spark: its session.
-        options: the sink's.
+        spark: the query's session.
         port: for Prometheus, on the loopback address; None: no metrics are served.
 
     Raises:
@@ -166,11 +161,11 @@ def watch(spark: SparkSession, options: Mapping[str, str], port: int | None = No
 
 
 def summary(listener: SinkListener) -> str:
-    """Summarize in a line what a query has done since its checkpoint was begun."""
+    """Summarize in a line the rows of a query since its checkpoint was begun."""
     state = listener.state()
     sources = () if state is None else tuple(state.sources.values())
     sent, known = sum(each.sent for each in sources), sum(each.duplicates for each in sources)
     return (
         f"{sent:,} rows since the checkpoint was begun, of {len(sources)} partitions;"
-        f" {known:,} of them came again, and had been there"
+        f" {known:,} of them were duplicates"
     )

@@ -18,13 +18,13 @@ class OffsetRange(NamedTuple):
 
 def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
     """Convert offsets to what `json.dumps` writes."""
-    found: OffsetsJson = {}
+    by_topic: OffsetsJson = {}
     for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return by_topic
 
 
-def offsets_from_json(found: Mapping[str, Mapping[str, int]]) -> Offsets:
+def offsets_from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Convert offsets from what `json.loads` returns.
 
     Raises:
@@ -32,6 +32,6 @@ def offsets_from_json(found: Mapping[str, Mapping[str, int]]) -> Offsets:
     """
     return {
         TopicPartition(topic, int(partition)): int(offset)
-        for topic, offsets in found.items()
+        for topic, offsets in by_topic.items()
         for partition, offset in offsets.items()
     }

@@ -59,9 +59,9 @@ def session(
         settings["spark.jars"] = ",".join(map(str, jars))
     for key, value in {**settings, **(config or {})}.items():
         builder = builder.config(key, value)
-    found = builder.getOrCreate()
-    register(found)
-    return found
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
 
 
 def register(spark: SparkSession) -> None:

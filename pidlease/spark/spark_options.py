@@ -15,7 +15,7 @@ _TRUTH: Final = {"true": True, "false": False}
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse options that are not known; case does not matter.
+    """Check that all options are known; case does not matter.
 
     Raises:
         OptionError: one is unknown; the text has the most similar known name.
@@ -56,17 +56,17 @@ def number(
     """Return an option that is a whole number; None if it is not given.
 
     Raises:
-        OptionError: the option is no whole number, or out of range.
+        OptionError: the option is not a whole number, or out of range.
     """
     text = options.get(name)
     if text is None:
         return None
     try:
-        found = int(text)
+        value = int(text)
     except ValueError:
         raise OptionError(f"{name} is a whole number, not {text!r}") from None
-    if found < least:
-        raise OptionError(f"{name} is {least} or more, not {found}")
-    if found > most:
-        raise OptionError(f"{name} is {most} or less, not {found}")
-    return found
+    if value < least:
+        raise OptionError(f"{name} is {least} or more, not {value}")
+    if value > most:
+        raise OptionError(f"{name} is {most} or less, not {value}")
+    return value

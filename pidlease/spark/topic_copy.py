@@ -34,13 +34,12 @@ def copy(
     """Start a copy.
 
     Parameters:
-        spark: a session.
-        source: options of the source, as Spark's Kafka source has them: `kafka.bootstrap.servers`,
-            `subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...
+        source: options of the source, named as those of Spark's Kafka source:
+            `kafka.bootstrap.servers`, `subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...
         destination: options of the sink: `kafka.bootstrap.servers`, `leases`,
             `checkpointLocation`, `topic`, ...
         source_format: `kafka` for Spark's Kafka source, which needs its connector; `pidlease` for
-            ours, which reads any Kafka, and a data directory.
+            pidlease's own, which reads any Kafka and data directories.
         transform: applied to the rows.
         trigger: the argument of `DataStreamWriter.trigger`; None: micro-batches without a pause.
 
@@ -71,10 +70,10 @@ def copy(
 
 
 def _check_apart(source: Mapping[str, str], destination: Mapping[str, str]) -> None:
-    """Refuse a copy that would read its own output.
+    """Check that a copy does not read its own output.
 
     Raises:
-        SparkPieceError: it would.
+        SparkPieceError: it does.
     """
     sides = [
         {server.strip() for server in side.get(_SERVERS, "").split(",") if server.strip()}

@@ -1,14 +1,17 @@
 """Files of lines: each a JSON object, a space, and the CRC-32C of the JSON in eight hex digits.
 
 Lines are appended, and fsynced before they count. So only the end of a file can have a line that a
-crash has torn.
+crash has torn. A `CheckedFile` is rewritten atomically instead, and never has a torn line.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from crc32c import crc32c
+
+from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
 
 
 def encode_line(fields: Mapping[str, object], *, ensure_ascii: bool = True) -> bytes:
@@ -50,3 +53,49 @@ def split_torn(content: bytes) -> tuple[list[bytes], bytes]:
     if lines and not torn and b"\0" in lines[-1]:
         torn = lines.pop()
     return lines, torn
+
+
+class CheckedFile:
+    """A small file of checked lines; each change rewrites it. Its methods block.
+
+    Parameters:
+        path: the file; the first change creates it.
+    """
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files: Final = files
+        self._path: Final = path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the lines' fields; none if there is no file.
+
+        Raises:
+            OSError: the file cannot be read, or is damaged; the message has its path.
+        """
+        try:
+            if not self._files.exists(self._path):
+                return []
+            content = read_file(self._files, self._path)
+        except OSError as error:
+            raise OSError(f"{self._path}: {error}") from error
+        rows = []
+        for number, line in enumerate(content.splitlines(), 1):
+            fields = decode_line(line)
+            if fields is None:
+                raise OSError(
+                    f"{self._path}: line {number} is damaged; take the file from a backup"
+                )
+            rows.append(fields)
+        return rows
+
+    def replace(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Replace all lines, durably.
+
+        Raises:
+            OSError: they may have been replaced or not; the message has the path.
+        """
+        try:
+            make_durable_folder(self._files, self._path.parent)
+            write_aside(self._files, self._path, [b"".join(map(encode_line, rows))])
+        except OSError as error:
+            raise OSError(f"{self._path}: {error}") from error

@@ -107,8 +107,6 @@ class SnapshotStore:
     """The snapshots in a folder. All methods block.
 
     Parameters:
-        files: the file system.
-        folder: the snapshots' folder.
         keep: how many snapshots to keep; more than one, in case the newest is damaged.
         names: the producer ids of policy epoch, to write and to read.
     """

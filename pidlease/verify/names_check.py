@@ -18,7 +18,6 @@ def check_names(context: CheckContext, path: Path) -> None:
     """Check every line.
 
     Parameters:
-        context: the checks' context.
         path: the file; versions without names did not have it.
 
     Raises:

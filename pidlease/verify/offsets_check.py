@@ -11,10 +11,6 @@ from pidlease.verify.verify_report import Kind
 def check_offsets(context: CheckContext, folder: Path) -> None:
     """Check every line; bad lines are damage, or a crash tore the last write.
 
-    Parameters:
-        context: the checks' context.
-        folder: the journal's folder.
-
     Raises:
         OSError: the file cannot be read.
     """

@@ -49,7 +49,6 @@ class CheckContext:
         files: the file system, read-only.
         report: gets the findings.
         advance: called with the number of further bytes read.
-        names: the producer ids of policy epoch.
     """
 
     files: Files
@@ -62,8 +61,6 @@ class PartitionCheck:
     """Checks one partition.
 
     Parameters:
-        context: the checks' context.
-        folder: the partition's folder.
         checkpoints: the snapshots' content about it.
         recovery_offset: from the newest snapshot; the log before it cannot be torn.
     """

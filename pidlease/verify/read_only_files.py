@@ -20,7 +20,6 @@ class ReadOnlyFiles(Files):
     that does nothing, and temporary files are not listed. Every other change raises.
 
     Parameters:
-        files: the file system.
         listed: whether `list` returns a name.
     """
 
@@ -85,10 +84,6 @@ def keep_servers_out(files: Files, path: Path) -> Iterator[bool]:
     """Hold the lock of a data directory, shared, so that no server can start in it.
 
     `Files.lock` would not do: it creates the file, and writes into it.
-
-    Parameters:
-        files: the file system.
-        path: the data directory.
 
     Yields:
         Whether there is a lock file; without one (as in a copy) no server is kept out.

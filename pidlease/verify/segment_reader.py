@@ -62,7 +62,6 @@ class IndexChecks:
     """Checks both indexes of a segment while its log is read.
 
     Parameters:
-        segment: the segment.
         sealed: whether the indexes must be complete.
     """
 

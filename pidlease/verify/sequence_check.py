@@ -17,7 +17,6 @@ def check_sequence(context: CheckContext, path: Path) -> None:
 
     Parameters:
         context: the checks' context; logs and snapshots were checked before.
-        path: the file.
 
     Raises:
         OSError: the file cannot be read.

@@ -97,7 +97,7 @@ class History:
                 yield f"{self._name(pid)} is not in the snapshot, and {_show(state)} by the log"
 
     def _agrees(self, pid: int, row: ProducerState, state: ProducerState, *, lasted: bool) -> bool:
-        """Whether a snapshot's row is equal to the log's state, arrival times aside.
+        """Return whether a snapshot's row is equal to the log's state, arrival times aside.
 
         If a producer returned after its lease had ended, the row has only the batches since then.
         """
@@ -133,7 +133,7 @@ def _check_unidentified(pid: int) -> tuple[Kind, str] | None:
 
 
 def _lasted(lease: LeaseRow | None) -> bool:
-    """Whether a lease was kept since its grant, so that no state of its PID has expired.
+    """Return whether a lease was kept since its grant, so that no state of its PID has expired.
 
     That is unknown for a lease that ended and was taken up again, or that only the log had.
     """
@@ -145,7 +145,7 @@ def _ends_with(batches: tuple[Appended, ...], end: tuple[Appended, ...]) -> bool
 
 
 def _same(some: tuple[Appended, ...], others: tuple[Appended, ...]) -> bool:
-    """Whether batches are equal, as far as their CRCs are known."""
+    """Return whether batches are equal, as far as their CRCs are known."""
     return len(some) == len(others) and all(
         one[:3] == other[:3] and (one.crc == other.crc or UNKNOWN_CRC in (one.crc, other.crc))
         for one, other in zip(some, others, strict=True)

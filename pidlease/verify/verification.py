@@ -1,6 +1,5 @@
 """Verifies a whole data directory: topics, logs, snapshots, sequence, names, offsets."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -9,10 +8,10 @@ from operator import eq
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pidlease.log.segments.data_directory import FORMAT_VERSION
+from pidlease.log.segments.data_directory import NewerFormatError, read_identity
 from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.files import Files, read_file
+from pidlease.storage.files import Files
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.topic_settings import check_settings, check_shared, policy_in_force
 from pidlease.storage.topics.topic_store import (
@@ -51,8 +50,6 @@ def verify(files: Files, path: Path, began: Progress, advance: Progress) -> Repo
     The memory needed grows with the number of producers, not with the log.
 
     Parameters:
-        files: the file system.
-        path: the data directory.
         began: called with the total bytes of the logs.
         advance: called repeatedly with the number of further bytes read.
 
@@ -86,26 +83,25 @@ def _check_identity(context: CheckContext, path: Path) -> None:
     """Check that it is a data directory of a known format."""
     files, meta = context.files, path / "meta.json"
     if not files.is_folder(path):
-        raise UnusableDirectoryError(f"{path} is not there, or no directory")
+        raise UnusableDirectoryError(f"{path} does not exist, or is no directory")
     if not files.exists(meta):
         if not files.is_folder(path / "logs"):
             raise UnusableDirectoryError(f"{path} is no data directory: {meta.name} is not there")
         context.report.wrong(Kind.MISSING, meta, "the directory's identity is not there")
         return
     try:
-        content = json.loads(read_file(files, meta))
-        version, cluster_id = int(content["format"]), str(content["cluster_id"])
+        version, cluster_id = read_identity(files, path)
     except PermissionError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except NewerFormatError as error:
+        raise UnusableDirectoryError(str(error)) from None
+    except DataFolderError as error:
+        context.report.wrong(Kind.DAMAGED, meta, str(error).removeprefix(f"{meta} "), position=0)
+        return
+    except OSError as error:
         text = f"is damaged ({error}); take it from a backup"
         context.report.wrong(Kind.DAMAGED, meta, text, position=0)
         return
-    if version > FORMAT_VERSION:
-        raise UnusableDirectoryError(
-            f"{path} has format {version}, written by a newer version; this one reads up to"
-            f" {FORMAT_VERSION}: install the newer one"
-        )
     if version < 1 or not _CLUSTER_ID.fullmatch(cluster_id):
         text = f"is damaged (format {version}, cluster id {cluster_id!r})"
         context.report.wrong(Kind.DAMAGED, meta, text, position=0)

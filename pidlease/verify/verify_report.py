@@ -47,7 +47,6 @@ class Finding(NamedTuple):
         file: its path below the data directory.
         position: in bytes, or the line of a text file; -1: none.
         offset: the record's offset; -1: none.
-        message: the fault in words.
     """
 
     kind: Kind
@@ -84,7 +83,6 @@ class Report:
     """The result of a verification, filled by the checks.
 
     Attributes:
-        root: the data directory.
         clean: whether the last process stopped cleanly.
         totals: how much was verified.
         findings: the faults, at most `KEPT_MAX`.

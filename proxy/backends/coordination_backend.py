@@ -15,7 +15,6 @@ from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK, Coordination, Seq
 from pidlease.coordination.topic_book import TopicBook
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
-from pidlease.coordination.zookeeper.zookeeper_identity import identity_of
 from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
 from pidlease.coordination.zookeeper.zookeeper_ownership import ZooKeeperOwnership
 from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
@@ -71,7 +70,7 @@ class Coordinator:
         self._zookeeper.start()
         try:
             self._zookeeper.wait(self._settings.zookeeper_timeout_seconds)
-            identity = identity_of(self._zookeeper)
+            identity = self._zookeeper.identity()
         except ZooKeeperError as error:
             raise SequenceError(f"--zookeeper {config.hosts}: {error}") from error
         if known and known != identity:

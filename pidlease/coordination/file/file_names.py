@@ -37,10 +37,6 @@ _log = structlog.get_logger(__name__)
 class FileNames(NameBindings):
     """Bindings in a file.
 
-    Parameters:
-        files: the file system.
-        path: the file.
-
     Raises:
         NamesError: the file cannot be read, or its middle is damaged.
     """

@@ -16,7 +16,7 @@ import structlog
 from typing_extensions import override
 
 from pidlease.coordination.pid_sequence import PidSequence, SequenceError
-from pidlease.core.blocks import BlockAges, PidBlock
+from pidlease.core.blocks import BlockAges, PidBlock, block_start
 from pidlease.core.pid import BLOCK_SIZE
 from pidlease.storage.checked_lines import decode_line, encode_line
 from pidlease.storage.errors import reason_for_clients
@@ -34,8 +34,6 @@ class FileSequence(PidSequence):
     """Blocks of 100 PIDs from a file.
 
     Parameters:
-        files: the file system.
-        path: the file.
         owner: the server's name, recorded with each block.
         clock_ms: the time, in ms since 1970.
         keep_ms: blocks older than this may be merged; at least the lease length.
@@ -62,7 +60,7 @@ class FileSequence(PidSequence):
 
     @property
     def end(self) -> int:
-        """The first number that was never handed out."""
+        """The number after all blocks taken so far."""
         return self._next
 
     @override
@@ -73,7 +71,7 @@ class FileSequence(PidSequence):
     @override
     def take(self, at_least: int = 1) -> PidBlock:
         with self._lock:
-            first = max(self._next, _round_up(at_least))
+            first = max(self._next, block_start(at_least))
             block = PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner)
             try:
                 if len(self._blocks) >= _LINES_MAX:
@@ -131,11 +129,6 @@ class FileSequence(PidSequence):
         write_aside(self._files, self._path, [content])
         self._blocks = merged
         self._length = len(content)
-
-
-def _round_up(n: int) -> int:
-    """Return the first number of the block that begins at n or after it."""
-    return (n - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
 
 
 def _line(block: PidBlock) -> bytes:

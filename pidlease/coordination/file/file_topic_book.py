@@ -10,10 +10,10 @@ from typing import Final
 from typing_extensions import override
 
 from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
-from pidlease.storage.checked_file import CheckedFile
+from pidlease.storage.checked_lines import CheckedFile
 from pidlease.storage.files import Files
 
-#: Stands for a topic's id.
+#: Used instead of a topic's id for the settings of all topics.
 _SHARED: Final = ""
 
 
@@ -21,7 +21,6 @@ class FileTopicBook(TopicBook):
     """The topics' settings in a file.
 
     Parameters:
-        files: the file system.
         path: the file; the first change creates it.
     """
 

@@ -11,7 +11,7 @@ from typing import Final
 from typing_extensions import override
 
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
-from pidlease.storage.checked_file import CheckedFile
+from pidlease.storage.checked_lines import CheckedFile
 from pidlease.storage.files import Files
 
 
@@ -19,7 +19,6 @@ class FileWriterIds(WriterIds):
     """The writers' producer ids in a file.
 
     Parameters:
-        files: the file system.
         path: the file; the first id creates it.
     """
 

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
+    KazooException,
     NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
@@ -52,8 +54,8 @@ class ZooKeeperConfig:
 
     Attributes:
         hosts: HOST:PORT,... and optionally /CHROOT, which is created if it is missing.
-        session_seconds: ZooKeeper ends a session that was silent for so long.
-        timeout_seconds: how long one call may take.
+        session_seconds: ZooKeeper ends a session after this time without a sign of the client.
+        timeout_seconds: the longest time of one call.
         digest: USER:PASSWORD; only this user may use the nodes that are created.
         tls: whether to connect by TLS.
         ca: the certificates to trust.
@@ -95,7 +97,7 @@ class ZooKeeperConfig:
 
 
 class ZooKeeper:
-    """A connection. It may be used while it is down: then every call fails in time.
+    """A connection. It may be used while it is down: then each call fails within its timeout.
 
     A session that has ended is replaced by a new one; its ephemeral nodes are not created again
     here.
@@ -145,7 +147,7 @@ class ZooKeeper:
         """Wait for the connection. Blocks.
 
         Raises:
-            ZooKeeperError: no connection within so many seconds.
+            ZooKeeperError: no connection within this time.
         """
         if not self._connected.wait(seconds):
             raise ZooKeeperError(f"{self._config.addresses}: no connection within {seconds} s")
@@ -195,7 +197,7 @@ class ZooKeeper:
                     found.append(None)
         except self._client.handler.timeout_exception:
             seconds = self._config.timeout_seconds
-            raise ZooKeeperError(f"{self._config.addresses}: no answer in {seconds} s") from None
+            raise ZooKeeperError(f"{self._config.addresses}: no response in {seconds} s") from None
         except _CONNECTION_ERRORS as error:
             reason = f"{self._config.addresses}: {type(error).__name__} {error}"
             raise ZooKeeperError(reason.strip()) from error
@@ -254,6 +256,23 @@ class ZooKeeper:
         if found is None:
             raise NoNodeError(path)
         return found[0]
+
+    def identity(self) -> str:
+        """Return the id of the tree below the chroot; create it if there is none. Blocks.
+
+        A data directory must not use another tree: its sequence would lease the same PIDs again.
+
+        Raises:
+            ZooKeeperError: the id cannot be read.
+        """
+        path = self.path("id")
+        try:
+            self.ensure(path, uuid.uuid4().hex.encode())
+            return str(uuid.UUID(self.data(path).decode()))
+        except KazooException as error:
+            raise ZooKeeperError(f"{path}: {type(error).__name__} {error}".strip()) from error
+        except ValueError as error:
+            raise ZooKeeperError(f"{path} holds no id of pidlease: {error}") from error
 
     def ensure(self, path: str, data: bytes = b"") -> None:
         """Create a node, and those above it, if they are missing. Blocks.

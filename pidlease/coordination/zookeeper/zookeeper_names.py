@@ -23,11 +23,7 @@ from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooK
 
 
 class ZooKeeperNames(NameBindings):
-    """Bindings in ZooKeeper.
-
-    Parameters:
-        zookeeper: the connection.
-    """
+    """Bindings in ZooKeeper."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper

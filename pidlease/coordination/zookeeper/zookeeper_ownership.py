@@ -2,9 +2,9 @@
 
 /owners/<cluster>/owner   {"server": "host:pid", "folder": "..."}
 
-The node is ephemeral: it ends with the session that made it. A server that lost its session makes
-it again, unless another server had it meanwhile: each child that comes or goes raises the version
-that the folder keeps of its children (cversion).
+The node is ephemeral: it is removed at the end of its creator's session. A server that lost its
+session creates the node again, unless another server was the owner meanwhile. That shows in the
+folder's version of its children (cversion), which each creation and removal of a child raises.
 """
 
 import json
@@ -15,23 +15,22 @@ from kazoo.exceptions import KazooException, NodeExistsError
 
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
-#: The end of our session removes the node, and we make it again.
+#: Changes by this server itself: its session's end removes the node, and it creates the node again.
 _OWN_CHANGES: Final = 2
 
 
 class OwnershipError(Exception):
-    """Whether this server is the owner is not known now; try again."""
+    """It is unknown now whether this server is the owner; try again."""
 
 
 class ZooKeeperOwnership:
     """One server's claim to a Kafka cluster. The methods block, and are called in threads.
 
     Parameters:
-        zookeeper: the connection.
-        cluster: what is owned.
+        cluster: the Kafka cluster's id.
         server: this server's name, for the operator.
-        folder: identifies the data directory, which one process has at a time: an existing node
-            with it was made by a process that has ended.
+        folder: identifies the data directory. Only one process uses that at a time, so an existing
+            node with it was created by a process that has ended.
     """
 
     def __init__(self, zookeeper: ZooKeeper, cluster: str, server: str, folder: str) -> None:
@@ -50,7 +49,7 @@ class ZooKeeperOwnership:
             The owner's name; empty: this server.
 
         Raises:
-            OwnershipError: the owner is not known now.
+            OwnershipError: the owner is unknown now.
         """
         try:
             self._prepare()
@@ -71,7 +70,7 @@ class ZooKeeperOwnership:
         return ""
 
     def still(self) -> bool:
-        """Whether this server has been the owner without a break since `claim`.
+        """Return whether this server has been the owner without a break since `claim`.
 
         Raises:
             OwnershipError: the owner is not known now.

@@ -1,11 +1,11 @@
-"""The PID sequence in ZooKeeper: many servers, one sequence, each block on record before its use.
+"""The PID sequence in ZooKeeper, for many servers; each block is recorded before its use.
 
     pids/blocks/0000000001   fifty blocks: first, count, taken_ms, owner, token
-    pids/blocks/0000000002   the last node grows, by writes that name the version they were read at
-    pids/merged              where the older blocks end, and when the newest of them was taken
+    pids/blocks/0000000002   the last node grows; each write gives the version that was read
+    pids/merged              the end of the older blocks, and when the newest of them was taken
 
-Only the last node changes, and only until it is full; then the next node is created. So of two
-servers that want the same numbers, one is refused and reads the node again.
+Only the last node changes, and only until it is full; then the next node is created. So if two
+servers try to take the same numbers, one write fails, and its server reads the node again.
 """
 
 import threading
@@ -36,7 +36,7 @@ from pidlease.coordination.zookeeper.sequence_nodes import (
     encode_merged,
 )
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
-from pidlease.core.blocks import PidBlock
+from pidlease.core.blocks import PidBlock, block_start
 from pidlease.core.pid import BLOCK_SIZE
 from pidlease.observability.repeated_lines import LINES, kind_of
 
@@ -76,11 +76,10 @@ class ZooKeeperSequence(PidSequence):
     """Blocks of 100 PIDs from ZooKeeper.
 
     Parameters:
-        zookeeper: the connection.
         owner: the server's name, recorded with each block.
         clock_ms: the time, in ms since 1970.
         keep_ms: blocks older than this may be merged; at least the lease length.
-        begin: the first number to hand out: where another sequence ended.
+        begin: the first number to take: where another sequence ended.
     """
 
     shared = True
@@ -143,7 +142,7 @@ class ZooKeeperSequence(PidSequence):
         found = self._unresolved(tail)
         if found is not None:
             return found
-        first = max(tail.end, _round_up(at_least))
+        first = max(tail.end, block_start(at_least))
         token = uuid.uuid4().hex[:12]
         entry = Entry(PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner), token)
         # From here on the block may be recorded, whatever the response.
@@ -285,11 +284,6 @@ class ZooKeeperSequence(PidSequence):
         if real:
             raise real[0]
         return not failed
-
-
-def _round_up(n: int) -> int:
-    """Return the first number of the block that begins at n or after it."""
-    return (n - 2) // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE + 1
 
 
 def _text(error: Exception) -> str:

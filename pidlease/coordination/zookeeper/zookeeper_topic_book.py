@@ -20,7 +20,6 @@ class ZooKeeperTopicBook(TopicBook):
     """The topics' settings in ZooKeeper.
 
     Parameters:
-        zookeeper: the connection.
         cluster: the Kafka cluster's id.
     """
 

@@ -51,11 +51,7 @@ class _Tail:
 
 
 class ZooKeeperWriterIds(WriterIds):
-    """The writers' producer ids in ZooKeeper.
-
-    Parameters:
-        zookeeper: the connection.
-    """
+    """The writers' producer ids in ZooKeeper."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper: Final = zookeeper

@@ -10,7 +10,7 @@ from typing import Final
 
 from pidlease.log.ports import LATE_MS
 
-#: Stands for all producers: batches sent before this start may still be written.
+#: The key of all producers: batches sent before this start may still be appended.
 _ALL_PRODUCERS: Final = 0
 
 

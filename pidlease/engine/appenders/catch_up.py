@@ -69,7 +69,6 @@ class TakeoverTarget(Protocol):
         """Apply the log from one offset to another.
 
         Parameters:
-            log: the log.
             start: the first offset to read; the log's start if that is higher.
             end: the first offset not to read.
             marker: the writer with the marker to look for.

@@ -1,7 +1,7 @@
 """Takes over as a partition's writer, and reads the log up to the new writer's marker.
 
-Former writers cannot append after the marker. So a server that has applied everything before it
-knows all their batches, and may validate.
+Former writers cannot append after the marker. So a server that has applied everything before the
+marker has all their batches in its state, and may validate.
 """
 
 import asyncio

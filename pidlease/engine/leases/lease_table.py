@@ -1,7 +1,7 @@
 """The state of each leased PID, packed: there may be a million. `ring` has when they end.
 
-PIDs are handed out one after another, so the leases of a hundred neighbours are stored in the
-arrays of one block, without a key for each. A block is removed with the last of its leases.
+PIDs are leased one after another, so the leases of a hundred adjacent PIDs are stored in the arrays
+of one block, without a key for each. A block is removed with the last of its leases.
 """
 
 from array import array
@@ -24,7 +24,7 @@ class LeasedPartition(Protocol):
         """The states of its producers, by PID."""
 
     def is_in_flight(self, pid: int) -> bool:
-        """Whether batches of a PID are in flight."""
+        """Return whether batches of a PID are in flight."""
 
     def forget(self, pid: int) -> None:
         """Remove the state of a producer after its lease."""
@@ -65,7 +65,7 @@ class LeaseTable:
         return LeaseRow(pid, block.granted_ms[index], block.first_ms[index])
 
     def is_other(self, pid: int) -> bool:
-        """Whether the number of a PID belongs to a lease of another policy."""
+        """Return whether the number of a PID belongs to a lease of another policy."""
         number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         block = self._blocks.get(number)
         if block is None or block.granted_ms[index] == _NONE:
@@ -126,7 +126,6 @@ class LeaseTable:
 
         Parameters:
             pids: PIDs with state on the partition.
-            partition: the partition.
             now_ms: counts as the time of their first message.
 
         Yields:

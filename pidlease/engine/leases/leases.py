@@ -1,8 +1,8 @@
 """Leases: PIDs from blocks of the sequence, and their expiry.
 
-A lease changes nothing in the log or its fold. A leased PID that never wrote needs no state: its
-block is recorded with its time, and a young block proves that a producer without state starts at 0.
-The lease ring only bounds the number of leases.
+A lease changes neither the log nor a producer's state. A leased PID that never wrote needs no
+state: its block is recorded with its time, and a young block proves that a producer without state
+starts at 0. The lease table only bounds the number of leases.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from pidlease.engine.leases.pid_blocks import PidBlocks
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
-#: Numbers from here on are not from the sequence: they stand for producer ids.
+#: Numbers from here on are not from the sequence: they belong to stand-in PIDs.
 _NUMBERS_MAX: Final = 1 << (POLICY_SHIFT - 1)
-#: PIDs handled before other tasks get their turn.
+#: PIDs handled before other tasks can run.
 _AT_ONCE: Final = 500
 #: Why leases are refused.
 _NO_BLOCK: Final = "no block"
@@ -97,7 +97,7 @@ class Leases:
             SequenceError: no block can be taken.
         """
         leased = (number_of(pid) for pid, _ in self.ring)
-        # Larger numbers cannot come from a sequence, although the log has them.
+        # Larger numbers cannot be from a sequence, although the log has them.
         self.blocks.first(max((n for n in leased if n < _NUMBERS_MAX), default=0))
 
     @property
@@ -119,7 +119,7 @@ class Leases:
         """Lease a fresh PID.
 
         Raises:
-            NoPidError: there is none now. The caller tries again, or counts it with `refuse`.
+            NoPidError: none is available now. The caller tries again, or counts it with `refuse`.
         """
         now_ms = self._clock_ms()
         self.expire()
@@ -164,7 +164,7 @@ class Leases:
         return self.blocks.ages.age(pid, young_after_ms)
 
     def unsure(self, pid: int) -> bool:
-        """Whether another server may have leased a PID."""
+        """Return whether another server may have leased a PID."""
         return self.blocks.unsure(pid)
 
     async def look(self) -> None:
@@ -183,7 +183,6 @@ class Leases:
         """Keep a lease recorded in a name's binding, unless it is kept since its grant.
 
         Parameters:
-            pid: the PID.
             granted_ms: when it was granted, in ms since 1970: less than a lease length ago, so that
                 none of its state can have expired.
         """
@@ -253,7 +252,7 @@ class Leases:
         return until_ms if until_ms > now_ms else None
 
     def is_in_flight(self, pid: int) -> bool:
-        """Whether batches of a PID are in flight, on any partition."""
+        """Return whether batches of a PID are in flight, on any partition."""
         return any(partition.is_in_flight(pid) for partition in self._table.partitions(pid))
 
     async def leave(self, partition: LeasedPartition) -> None:

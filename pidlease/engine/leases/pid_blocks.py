@@ -1,4 +1,4 @@
-"""Blocks of PIDs: the current one, the next one, and the ages of all."""
+"""The server's current and next block of PIDs, and the ages of all blocks."""
 
 import asyncio
 import time
@@ -80,11 +80,11 @@ class PidBlocks:
             SequenceError: no block can be taken.
         """
         if largest >= self.ages.end:
-            _log.error("the log has PIDs that the sequence never handed out; skipping them",
+            _log.error("the log has PIDs that the sequence never reached; skipping them",
                        largest=largest, sequence_end=self.ages.end)  # fmt: skip
         self._use(self._sequence.take(largest + 1))
 
-    # ------------------------------------------------------------------ handing out
+    # ------------------------------------------------------------------ numbers for leases
 
     @property
     def left(self) -> int:
@@ -101,7 +101,7 @@ class PidBlocks:
         return self._left > 0
 
     def take(self) -> int:
-        """Hand out a number, after `prepare` returned True."""
+        """Return the next number, after `prepare` returned True."""
         self._left -= 1
         return next(self._numbers)
 
@@ -140,7 +140,7 @@ class PidBlocks:
             if isinstance(result, Exception):
                 self.prefetch_error = str(result)
                 self.prefetch_failures += 1
-                LINES.write(_log, "error", "no PID block; leases go on to the end of the last",
+                LINES.write(_log, "error", "no PID block; leases continue to the end of the last",
                             error=str(result), cause=str(result.__cause__ or ""))  # fmt: skip
                 return
             self.prefetch_error = ""
@@ -151,7 +151,7 @@ class PidBlocks:
     # ------------------------------------------------------------------ other servers' blocks
 
     def unsure(self, pid: int) -> bool:
-        """Whether another server may have leased a PID, because its block is not known here.
+        """Return whether another server may have leased a PID, because its block is not known here.
 
         A decision that depends on it waits for `look`.
         """
@@ -192,5 +192,5 @@ class PidBlocks:
             self._merge_at = 2 * len(self.ages) + _MERGE_LEAST
 
     def _merge(self) -> None:
-        """Join blocks that are older than a lease."""
+        """Merge blocks that are older than a lease."""
         self.ages.merge_older(self._clock_ms() - self._lease_ms)

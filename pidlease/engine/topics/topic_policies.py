@@ -26,7 +26,6 @@ class TopicPolicies:
 
     Parameters:
         store: stores the settings.
-        pool: the threads for blocking work.
     """
 
     def __init__(self, store: LogStore, pool: IoPool) -> None:

@@ -28,7 +28,6 @@ class TopicSync:
     Parameters:
         table: the topics that this server knows.
         leases: forgets the producers of removed partitions.
-        pool: the threads for blocking work.
     """
 
     def __init__(self, table: TopicTable, leases: Leases, pool: IoPool) -> None:
@@ -168,7 +167,7 @@ class TopicSync:
         await self._pool.run(partial(catch_up, partition, now_ms))
 
     def _is_another(self, topic: Topic) -> bool:
-        """Whether a removed topic had this name, and was a different topic."""
+        """Return whether a removed topic had this name, and was a different topic."""
         gone = self._gone_ids.get(topic.name)
         return gone is not None and not (gone == topic.topic_id and topic.has_own_id)
 

@@ -72,9 +72,6 @@ class TopicTable:
     """All topics of a server.
 
     Parameters:
-        store: the logs.
-        pool: the threads for blocking work.
-        context: the parts that all partitions share.
         leases: forgets the producers of removed partitions.
         partitions_max: of all topics together.
     """

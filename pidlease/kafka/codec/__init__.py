@@ -1,1 +1,1 @@
-"""Kafka's messages as bytes: for servers, and for what asks servers."""
+"""Encodes and decodes Kafka's messages, for servers and for clients."""

@@ -46,7 +46,6 @@ def read_entity(kind: type, reader: Reader) -> Any:  # noqa: ANN401 - one of kio
 
     Parameters:
         kind: kio's class of the entity.
-        reader: at the entity's beginning.
 
     Raises:
         MalformedError: the bytes are not such an entity.
@@ -66,7 +65,6 @@ async def read_entity_slowly(kind: type, reader: Reader) -> Any:  # noqa: ANN401
 
     Parameters:
         kind: kio's class of the entity.
-        reader: at the entity's beginning.
 
     Raises:
         MalformedError: the bytes are not such an entity.

@@ -107,7 +107,6 @@ def write_fetch_request(
 
     Parameters:
         version: one of SENT_VERSIONS.
-        partition: the partition.
         offset: of the first record.
         bytes_max: the most bytes of records; one batch may be larger.
         wait_ms: how long the broker may wait for a record.
@@ -138,9 +137,7 @@ def read_fetch_response(
     """Read Kafka's response to a request for one partition, from the correlation id on.
 
     Parameters:
-        version: of the request.
         partition: the requested partition.
-        frame: the response.
 
     Raises:
         UpstreamNonsenseError: the bytes are not a response of this version.
@@ -259,8 +256,6 @@ def join_partitions(
     """Encode the response to a client, from the response header on, in parts.
 
     Parameters:
-        version: of the request.
-        correlation_id: of the request.
         topics: topic name -> encoded partitions.
     """
     parts = _head(version, correlation_id, len(topics))
@@ -283,8 +278,6 @@ async def write_fetch_response(
     Records are not copied. With many partitions, other tasks run in between.
 
     Parameters:
-        version: of the request.
-        correlation_id: of the request.
         topics: topic name -> number of partitions, and the partitions.
     """
     turns = TimeSlices()

@@ -124,12 +124,7 @@ def _malformed(header: RequestHeader, error: MalformedError) -> MalformedError:
 
 
 class Response:
-    """Builds the responses of one API and version.
-
-    Parameters:
-        api_key: the API.
-        version: its version.
-    """
+    """Builds the responses of one API and version."""
 
     def __init__(self, api_key: int, version: int) -> None:
         self.version = version
@@ -158,7 +153,6 @@ class Response:
         """Encode a response that consists of a throttle time and one array, as most do.
 
         Parameters:
-            correlation_id: of the request.
             rows: the array's elements, encoded; one entry may contain several.
             count: the number of elements.
         """
@@ -189,8 +183,6 @@ class Request:
     """Builds the requests of one API and version, and reads Kafka's responses to them.
 
     Parameters:
-        api_key: the API.
-        version: its version.
         client_id: the name of this client in the brokers' logs.
     """
 

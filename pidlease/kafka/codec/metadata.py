@@ -59,9 +59,7 @@ class MetadataReader:
     """Reads a request's body, some topics at a time: there may be very many.
 
     Parameters:
-        frame: the request.
         at: the position of its body.
-        version: of the request.
     """
 
     def __init__(self, frame: bytearray, at: int, version: int) -> None:
@@ -125,10 +123,8 @@ def write_topic(layout: int, name: str, topic_id: str, rows: bytes, partitions: 
 
     Parameters:
         layout: from `topic_layout`.
-        name: the topic's name.
         topic_id: as hex.
         rows: its partitions, encoded by `PartitionRows`.
-        partitions: how many.
     """
     head = _topic_head(layout, 0, name, bytes.fromhex(topic_id))
     array = write_array(partitions, flexible=layout >= FLEXIBLE_FROM)
@@ -226,15 +222,7 @@ def _make_rows(head: bytes, tail: bytes, count: int) -> bytes:
 def write_head(
     version: int, correlation_id: int, *, cluster_id: str, host: str, port: int
 ) -> bytes:
-    """Encode everything before the topics' array, from the response header on.
-
-    Parameters:
-        version: of the request.
-        correlation_id: of the request.
-        cluster_id: the cluster's id.
-        host: the host for clients to connect to.
-        port: the host's port.
-    """
+    """Encode everything before the topics' array, from the response header on."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     parts = [INT32.pack(correlation_id), tags]

@@ -117,7 +117,7 @@ def read_fetch(header: RequestHeader, frame: bytearray) -> list[FetchGroup]:
     else:
         groups = [FetchGroup(_text(reader), _fetch_topics(reader, version))]
     if version >= 7:
-        # Whether to wait for stable offsets (of transactions): there are no others.
+        # Whether to wait until offsets are stable (of transactions): that is always done.
         reader.take(1)
     reader.tags()
     reader.end()
@@ -187,29 +187,6 @@ def write_commit(header: RequestHeader, topics: Sequence[CodedTopic]) -> bytes:
         parts.append(tags)
     parts.append(tags)
     return b"".join(parts)
-
-
-def write_fetch(
-    header: RequestHeader, groups: Sequence[tuple[str, Sequence[FetchedTopic]]], error: ErrorCode
-) -> bytes:
-    """Encode the response to an OffsetFetch, in one piece.
-
-    Parameters:
-        header: of the request.
-        groups: with their topics; only one before version 8.
-        error: of every group.
-    """
-    version = header.version
-    parts = [write_fetch_head(header, len(groups))]
-    for group_id, topics in groups:
-        parts.append(write_group_head(version, group_id, len(topics)))
-        for name, partitions in topics:
-            rows = list(partitions)
-            parts.append(write_topic_head(version, name, len(rows)))
-            parts.append(write_rows(version, rows, error))
-            parts.append(write_tags(version))
-        parts.append(write_group_tail(version, error))
-    return b"".join([*parts, write_tags(version)])
 
 
 def write_tags(version: int) -> bytes:

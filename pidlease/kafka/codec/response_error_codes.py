@@ -22,7 +22,6 @@ def code_position(api_key: int, version: int) -> int:
 
     Parameters:
         api_key: of the request; not ApiVersions, which has another response header.
-        version: of the request.
     """
     kind = load_response_schema(api_key, version)
     fields = [each.name for each in dataclasses.fields(kind)]
@@ -36,8 +35,6 @@ def code_of(api_key: int, version: int, response: bytes) -> int:
     """Return the error code at the beginning of a response; 0: none.
 
     Parameters:
-        api_key: of the request.
-        version: of the request.
         response: with its header.
     """
     position = code_position(api_key, version)

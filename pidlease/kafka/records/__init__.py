@@ -1,1 +1,1 @@
-"""Record batches: headers, identities, compression, and what writers put around them."""
+"""Record batches: headers, producers' identities, compression, and batches of writers."""

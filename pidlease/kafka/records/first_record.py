@@ -45,7 +45,6 @@ def find_identity(
     """Find the producer of a batch, in its first record.
 
     Parameters:
-        header: the batch's header.
         data: the batch, intact.
         unpacked_max: the most bytes to decompress.
 

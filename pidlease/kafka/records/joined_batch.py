@@ -78,7 +78,6 @@ def parted(logged: LoggedBatch, data: Buffer) -> Iterator[LoggedBatch]:
     """Split a batch of the log into its sends.
 
     Parameters:
-        logged: the batch.
         data: the whole batch, encoded.
 
     Raises:

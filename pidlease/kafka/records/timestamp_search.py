@@ -13,8 +13,6 @@ def first_at_or_after(
 
     Parameters:
         data: the batch, which contains such a record by its header.
-        header: the batch's header.
-        timestamp: the timestamp to search for.
         start_offset: records before it are deleted.
 
     Returns:

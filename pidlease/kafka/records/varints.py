@@ -13,9 +13,6 @@ class CutOffError(ValueError):
 class Reader:
     """Reads varints and bytes, one after the other.
 
-    Parameters:
-        data: the bytes.
-
     Attributes:
         at: the position of the next byte.
     """

@@ -61,10 +61,6 @@ class LoggedBatch(NamedTuple):
 def under_writer(header: BatchHeader, data: bytearray | memoryview) -> BatchHeader:
     """Set the embedded log's writer in a batch's header, with a new CRC, in place.
 
-    Parameters:
-        header: the batch's header.
-        data: the batch.
-
     Returns:
         The new header.
     """
@@ -77,9 +73,6 @@ def stamp(
     """Set a writer in a batch's header, with a new CRC, in place.
 
     Parameters:
-        header: the batch's header.
-        data: the batch.
-        writer: the writer.
         sequence: the first record's sequence number in the writer's numbering.
 
     Returns:

@@ -37,7 +37,6 @@ class KafkaStore(LogStore):
         upstream: the cluster, after its first metadata response.
         writers: the partitions' writers.
         book: the topics' settings, which Kafka does not store.
-        pool: the threads for blocking work.
     """
 
     made_by_others: bool = True
@@ -76,7 +75,7 @@ class KafkaStore(LogStore):
         self._producers_kept_ms = kept.producers_ms
         self._writers.kafka_keeps(kept)
         if not self._producers_kept_ms:
-            _log.warning("Kafka does not report how long it knows producers"
+            _log.warning("Kafka does not report how long it remembers producers"
                          " (producer.id.expiration.ms): their batches go one at a time; allow"
                          " DescribeConfigs on the cluster")  # fmt: skip
         return [self.topic_of(each) for each in view.topics.values() if self._is_readable(each)]

@@ -43,7 +43,6 @@ class KafkaWriters:
     Parameters:
         fencing: raises the writers' epochs in Kafka.
         ids: the recorded producer ids.
-        pool: the threads for blocking work.
         clock_ms: the time, in ms since 1970.
         owned: returns whether this server owns the cluster's partitions, or raises LogError if that
             is unknown. None: only Kafka's fencing shows it.
@@ -103,7 +102,6 @@ class KafkaWriters:
         """Become a partition's writer. The writer's marker is appended soon after.
 
         Parameters:
-            partition: the partition.
             doubt_ms: when this server last sent a batch as the writer and did not learn its
                 outcome, in ms since 1970; 0: never.
 

@@ -1,1 +1,1 @@
-"""One partition on the disk: segments in Kafka's format, indexes, and how far it is durable."""
+"""The embedded log: partitions on disk as segments in Kafka's format, with indexes."""

@@ -42,14 +42,15 @@ OPEN_LOGS_DEFAULT: Final = 256
 _log = structlog.get_logger(__name__)
 
 
+class NewerFormatError(DataFolderError):
+    """The data directory's format is newer than this version."""
+
+
 class DataDirectory(LogStore):
     """A data directory, locked.
 
     Parameters:
-        files: the file system.
-        path: the directory.
         defaults: the settings of topics without own settings.
-        pool: the threads for blocking work.
         open_logs_max: partitions that may hold files open, up to four each.
 
     Raises:
@@ -262,14 +263,28 @@ def _identity(files: Files, path: Path) -> str:
             )
         content = {"format": FORMAT_VERSION, "cluster_id": uuid.uuid4().hex[:22]}
         write_aside(files, meta, [json.dumps(content).encode()])
+    return read_identity(files, path)[1]
+
+
+def read_identity(files: Files, path: Path) -> tuple[int, str]:
+    """Read the format and the cluster id of a data directory.
+
+    Raises:
+        NewerFormatError: only a newer version can read the directory.
+        DataFolderError: meta.json is damaged.
+        OSError: meta.json is missing, or cannot be read.
+    """
+    meta = path / "meta.json"
     try:
         content = json.loads(read_file(files, meta))
-        version, cluster_id = int(content["format"]), str(content["cluster_id"])
+        version = int(content["format"])
+        # A newer format may not have the other field.
+        cluster_id = str(content["cluster_id"]) if version <= FORMAT_VERSION else ""
     except (ValueError, KeyError, TypeError) as error:
         raise DataFolderError(f"{meta} is damaged ({error}); take it from a backup") from error
     if version > FORMAT_VERSION:
-        raise DataFolderError(
+        raise NewerFormatError(
             f"{path} has format {version}, written by a newer version; this one reads up to"
             f" {FORMAT_VERSION}: install the newer one"
         )
-    return cluster_id
+    return version, cluster_id

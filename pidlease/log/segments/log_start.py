@@ -17,10 +17,6 @@ LOG_START_NAME: Final = "log-start"
 def read_log_start(files: Files, folder: Path) -> int:
     """Read the first offset that was not deleted; 0: none was deleted.
 
-    Parameters:
-        files: the file system.
-        folder: the partition's folder.
-
     Raises:
         DamagedLogError: the file is damaged, so the offset is unknown.
     """

@@ -7,7 +7,7 @@ from pidlease.log.segments.segment import ActiveSegment, SegmentFiles
 
 
 def is_past(config: LogConfig, max_timestamp: int, now_ms: int) -> bool:
-    """Whether records up to a timestamp (ms since 1970) are past the topic's retention.
+    """Return whether records up to a timestamp (ms since 1970) are past the topic's retention.
 
     Records without a timestamp never are.
     """
@@ -26,7 +26,6 @@ def removable(
     Parameters:
         sealed: all segments but the last, oldest first.
         active: the last segment.
-        config: the topic's settings.
         limits: two offsets. Nothing at or after the first is removed: a snapshot may need it.
             Everything before the second was deleted by DeleteRecords.
         now_ms: the time, in ms since 1970.

@@ -144,7 +144,7 @@ def _check(data: memoryview, position: int, expected_offset: int | None) -> Batc
 
 
 def _has_lost_sector(rest: memoryview, extent: int, position: int, expected_offset: int) -> bool:
-    """Whether a sector that contains a part of the batch never reached the disk.
+    """Return whether a sector that contains a part of the batch never reached the disk.
 
     The batch's part of such a sector is zero, up to the sector's end or the end of the file. But if
     the batch begins just before a sector's end, its first bytes are zero anyway (the high bytes of

@@ -1,4 +1,4 @@
-"""The first rows of an audit's tables, for the console and the report."""
+"""Summarizes an audit: the first rows of its tables, for the console and the report."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -43,7 +43,6 @@ class Summary:
         log: the name of the log.
         topics: sums by topic and policy.
         violations: in the order of the log.
-        damages: places that are damaged or missing.
         records: records over time, by policy.
         wrong: violations over time, by kind.
     """
@@ -114,10 +113,10 @@ def _over_time(audit: Audit) -> tuple[TimeSeries, TimeSeries]:
     def series(table: DataFrame, name: str, number: str) -> TimeSeries:
         column = F.floor((F.col("minute") - begin) / step).cast("int").alias("column")
         sums = table.where(F.col("minute").between(begin, last)).groupBy(name, column)
-        found: dict[str, list[int]] = {}
+        numbers: dict[str, list[int]] = {}
         for each in sums.agg(F.sum(number).alias("number")).collect():
-            found.setdefault(each[name], [0] * count)[each["column"]] = each["number"]
-        return TimeSeries(begin * MINUTE_MS, step * MINUTE_MS, found)
+            numbers.setdefault(each[name], [0] * count)[each["column"]] = each["number"]
+        return TimeSeries(begin * MINUTE_MS, step * MINUTE_MS, numbers)
 
     minute = F.floor(F.col("timestamp") / MINUTE_MS).cast("long").alias("minute")
     wrong = audit.violations.select("kind", minute, F.lit(1).alias("one"))

@@ -97,22 +97,22 @@ def _at_begin(name: str) -> Column:
     return F.when(F.col("begins"), F.col(name)).alias(f"begin_{name}")
 
 
-def producer_parts(found: DataFrame) -> DataFrame:
+def producer_parts(rows: DataFrame) -> DataFrame:
     """Select the rows of producers from the result of `parts`."""
-    return found.where((F.col("of_producer") == 1) & (F.col("policy") != DAMAGED))
+    return rows.where((F.col("of_producer") == 1) & (F.col("policy") != DAMAGED))
 
 
-def damages(found: DataFrame) -> DataFrame:
+def damages(rows: DataFrame) -> DataFrame:
     """Select the damaged places from the result of `parts`."""
-    return found.where((F.col("of_producer") == 1) & (F.col("policy") == DAMAGED)).select(
+    return rows.where((F.col("of_producer") == 1) & (F.col("policy") == DAMAGED)).select(
         "topic", "partition", "offset", "segment", F.col("part").alias("position"),
         F.col("producer_id").alias("damage"),
     )  # fmt: skip
 
 
-def timeline(found: DataFrame) -> DataFrame:
+def timeline(rows: DataFrame) -> DataFrame:
     """Select the rows by topic, policy and minute from the result of `parts`."""
-    of_time = found.where((F.col("of_producer") == 0) & (F.col("policy") != DAMAGED))
+    of_time = rows.where((F.col("of_producer") == 0) & (F.col("policy") != DAMAGED))
     name = policy_name(F.col("policy")).alias("policy")
     return of_time.select("topic", name, "minute", "records", "sends", "bytes")
 

@@ -25,11 +25,11 @@ from pidlease.spark.audit.send_history import (
 from pidlease.spark.audit.suspect_sends import SCHEMA, findings
 from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
-#: Up to so many partitions with suspects, only these are read again.
+#: The most partitions with suspects that are read again alone; with more, the whole log is.
 _NAMED_MAX: Final = 200
-#: Up to so many suspects are broadcast.
+#: The most suspects that are broadcast.
 _BROADCAST_MAX: Final = 200_000
-#: Damaged places that each task gets.
+#: The most positions of damage that each task gets.
 DAMAGES_MAX: Final = 10_000
 
 #: Called with the current step, for people.
@@ -48,7 +48,6 @@ class Totals:
         violators: producers that have broken a rule.
         violations: by kind.
         notices: by kind.
-        damages: places that are damaged or missing.
     """
 
     partitions: int
@@ -98,30 +97,30 @@ def audit(sends: DataFrame, report: ReportStep = lambda _: None) -> Audit:
     """
     report("reading the log")
     rows = passes.with_policy(sends)
-    found = _kept(passes.parts(rows))
-    of_producers, damages = passes.producer_parts(found), passes.damages(found)
+    parts = _computed(passes.parts(rows))
+    of_producers, damages = passes.producer_parts(parts), passes.damages(parts)
     starts = of_producers.groupBy("topic", "partition").agg(F.min("offset").alias("start"))
     logs = _completeness(starts, damages)
     report("comparing the beginnings of segments with the ends before")
-    suspects = _kept(passes.suspects(of_producers, starts))
+    suspects = _computed(passes.suspects(of_producers, starts))
     number = suspects.count()
     if number:
         report(f"validating the sends of {number:,} producers")
-    judged = _kept(_judged(rows, suspects, number, logs))
+    judged = _computed(_judged(rows, suspects, number, logs))
     kinds = _kinds(judged) if number else {}
     report("adding up")
-    producers = _kept(_producers(of_producers, judged, any_wrong=bool(number)))
+    producers = _computed(_producers(of_producers, judged, any_wrong=bool(number)))
     return Audit(
         _totals(producers, kinds, number, damages.count()),
         producers,
         judged.where(F.col("kind").isin(*VIOLATIONS)),
         judged.where(F.col("kind").isin(*NOTICES)),
         damages,
-        passes.timeline(found),
+        passes.timeline(parts),
     )
 
 
-def _kept(table: DataFrame) -> DataFrame:
+def _computed(table: DataFrame) -> DataFrame:
     """Compute a table now, and only once.
 
     `persist` does not do: if a table is joined with another one made from it, Spark does not

@@ -11,7 +11,7 @@ replay in three points:
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pidlease.core.judge import Age, Verdict, judge
@@ -90,7 +90,7 @@ class LogCompleteness(NamedTuple):
     """Which parts of a partition's log are missing.
 
     Attributes:
-        whole: whether the log begins at offset 0.
+        whole: whether the log still begins at offset 0.
         damaged: offsets at which records are damaged or missing, in order.
     """
 
@@ -116,14 +116,6 @@ def completeness_of(
         each: LogCompleteness(start == 0, sorted(damaged.get(each, ())))
         for each, start in starts.items()
     }
-
-
-def judge_all(sends: Iterable[LoggedSend], log: LogCompleteness) -> Iterator[SendFinding]:
-    """Validate a producer's sends on a partition, in the order of the log."""
-    history = SendHistory(log)
-    for sent in sends:
-        yield from history.judge(sent)
-    yield from history.end()
 
 
 class _PossibleRestart(NamedTuple):

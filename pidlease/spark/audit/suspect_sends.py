@@ -107,8 +107,8 @@ class _FindingRows:
         self.positions: dict[int, tuple[Any, ...]] = {}
         self._rows: list[tuple[Any, ...]] = []
 
-    def add(self, producer: tuple[Any, ...] | None, found: Iterable[SendFinding]) -> None:
-        for kind, sent, numbers, expected, original, differs, detail in found:
+    def add(self, producer: tuple[Any, ...] | None, new: Iterable[SendFinding]) -> None:
+        for kind, sent, numbers, expected, original, differs, detail in new:
             if producer is None:
                 raise AssertionError("a finding has a producer")
             time_ms, segment, position = self.positions[sent.offset]

@@ -120,8 +120,8 @@ class DecodedBatches:
         self._user: Headers | None = None
         if headers:
             identified = np.array([each.identified for each in batches], np.bool_)
-            found = decode_headers(self._bytes, self._columns, self._ends)
-            self._user = _user_headers(self._bytes, found, identified[self._batch])
+            all_headers = decode_headers(self._bytes, self._columns, self._ends)
+            self._user = _user_headers(self._bytes, all_headers, identified[self._batch])
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Return the records of the part as columns, in batches of a limited size."""
@@ -233,24 +233,24 @@ def _boundaries(batches: Sequence[UnpackedBatch]) -> tuple[Ints, Ints]:
     for each in batches:
         begins.append(np.array(each.begins, np.int64) + at)
         at += len(each.content)
-    found = np.concatenate(begins)
-    return found, np.append(found[1:], at)
+    joined = np.concatenate(begins)
+    return joined, np.append(joined[1:], at)
 
 
-def _user_headers(data: Bytes, found: Headers, identified: npt.NDArray[np.bool_]) -> Headers:
+def _user_headers(data: Bytes, headers: Headers, identified: npt.NDArray[np.bool_]) -> Headers:
     """Return the headers without the headers `pidlease`.
 
     Parameters:
-        found: all headers.
+        headers: all headers.
         identified: for each record, whether its headers `pidlease` are not the user's.
     """
-    (alike,) = np.nonzero((found.keys.size == len(HEADER_KEY)) & identified[found.record])
-    names = data[found.keys.at[alike][:, None] + np.arange(len(HEADER_KEY))]
+    (alike,) = np.nonzero((headers.keys.size == len(HEADER_KEY)) & identified[headers.record])
+    names = data[headers.keys.at[alike][:, None] + np.arange(len(HEADER_KEY))]
     ours = alike[(names == np.frombuffer(HEADER_KEY, np.uint8)).all(axis=1)]
-    kept = np.ones(len(found.record), np.bool_)
+    kept = np.ones(len(headers.record), np.bool_)
     kept[ours] = False
-    keys, values = found.keys, found.values
-    return Headers(found.record[kept], Field(keys.at[kept], keys.size[kept]),
+    keys, values = headers.keys, headers.values
+    return Headers(headers.record[kept], Field(keys.at[kept], keys.size[kept]),
                    Field(values.at[kept], values.size[kept]))  # fmt: skip
 
 
@@ -261,7 +261,6 @@ def binaries(data: bytes, field: Field) -> pa.Array:
     second element.
 
     Parameters:
-        data: the bytes.
         field: where the values are, rising.
 
     Raises:

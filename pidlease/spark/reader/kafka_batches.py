@@ -1,4 +1,4 @@
-"""A log on a Kafka cluster, or on the Kafka listener of a pidlease server."""
+"""Reads a log from a Kafka cluster, or from the Kafka listener of a pidlease server."""
 
 import asyncio
 import queue
@@ -68,15 +68,15 @@ class ClusterLog:
             give_up = loop.time() + self._connection[2]
             while True:
                 try:
-                    found = await cluster.client.fetch_all_metadata()
+                    metadata = await cluster.client.fetch_all_metadata()
                 except (KafkaError, OSError, TimeoutError) as error:
                     if loop.time() > give_up:
                         text = f"{cluster.name} does not list its topics: {error!r}"
                         raise CopyError(text) from None
                     await asyncio.sleep(_LOOK_S)
                 else:
-                    names = found.topics()  # without Kafka's own
-                    return {name: len(found.partitions_for_topic(name)) for name in names}
+                    names = metadata.topics()  # without Kafka's own
+                    return {name: len(metadata.partitions_for_topic(name)) for name in names}
 
         return self._run(ask)
 
@@ -88,9 +88,11 @@ class ClusterLog:
         """
 
         async def of_one(cluster: ClusterConnection, partition: TopicPartition) -> OffsetRange:
-            there = structs.TopicPartition(*partition)
-            start = await cluster.reader.offset(there, EARLIEST)
-            return OffsetRange(start, await cluster.reader.offset(there, LATEST, READ_COMMITTED))
+            kafka_partition = structs.TopicPartition(*partition)
+            start = await cluster.reader.offset(kafka_partition, EARLIEST)
+            return OffsetRange(
+                start, await cluster.reader.offset(kafka_partition, LATEST, READ_COMMITTED)
+            )
 
         async def ask(cluster: ClusterConnection) -> list[OffsetRange]:
             return await asyncio.gather(*(of_one(cluster, each) for each in partitions))
@@ -151,10 +153,10 @@ async def _connected(servers: str, security: Security, seconds: float) -> Cluste
 
 def _aiokafka(security: Security) -> dict[str, Any]:
     """Convert connection settings to aiokafka's."""
-    found: dict[str, Any] = {SECURITY[key]: text for key, text in security if SECURITY[key]}
-    if found.get("security_protocol", "").endswith("SSL"):
-        found["ssl_context"] = create_ssl_context(cafile=dict(security).get("ssl.ca.location"))
-    return found
+    options: dict[str, Any] = {SECURITY[key]: text for key, text in security if SECURITY[key]}
+    if options.get("security_protocol", "").endswith("SSL"):
+        options["ssl_context"] = create_ssl_context(cafile=dict(security).get("ssl.ca.location"))
+    return options
 
 
 def kafka_batches(part: KafkaPart) -> Iterator[StoredBatch]:
@@ -195,8 +197,8 @@ class _Ahead:
         """
         self._thread.start()
         try:
-            while (found := self._came.get()) is not None:
-                yield found
+            while (chunk := self._came.get()) is not None:
+                yield chunk
             if self._error is not None:
                 raise self._error
         finally:
@@ -243,11 +245,11 @@ class _Ahead:
         finally:
             await cluster.close()
 
-    def _put(self, found: FetchedChunk | None) -> bool:
+    def _put(self, chunk: FetchedChunk | None) -> bool:
         """Hand a chunk to the reader; return whether it still reads."""
         while not self._over.is_set():
             try:
-                self._came.put(found, timeout=_LOOK_S)
+                self._came.put(chunk, timeout=_LOOK_S)
             except queue.Full:
                 continue
             return True

@@ -1,6 +1,5 @@
-"""A data directory, read only, whether or not a server is at work in it."""
+"""Reads a data directory, even while a server uses it."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -9,7 +8,7 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.log.segments import sparse_index
 from pidlease.log.segments.batch_search import Broken, walk
-from pidlease.log.segments.data_directory import FORMAT_VERSION
+from pidlease.log.segments.data_directory import read_identity
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import read_log_start
 from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan_headers
@@ -25,7 +24,7 @@ from pidlease.spark.errors import ReadError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.reader.log_parts import LogDamage, Part, SegmentPart, StoredBatch
 from pidlease.storage.errors import DamagedLogError, DataFolderError
-from pidlease.storage.files import OpenFile, RealFiles, read_file
+from pidlease.storage.files import OpenFile, RealFiles
 from pidlease.storage.topics.topic_store import TopicStore
 from pidlease.verify.read_only_files import ReadOnlyFiles
 
@@ -40,11 +39,11 @@ def folder_of(data_dir: str | Path, topic: str, partition: int) -> Path:
 
 
 class LogDirectory:
-    """A data directory, read only; a server may be at work in it.
+    """A data directory, opened for reading; a server may use it at the same time.
 
     Parameters:
-        durable: leave out batches that are not durable yet. Otherwise all intact batches are read,
-            of which a crash of the server may take away those that were not acknowledged.
+        durable: leave out batches that are not durable yet. Otherwise all intact batches are read;
+            those that were not acknowledged may be lost by a crash of the server.
 
     Raises:
         ReadError: the path is no data directory, or cannot be read.
@@ -62,19 +61,14 @@ class LogDirectory:
     def _check_identity(self) -> None:
         meta = self._folder / "meta.json"
         if not FILES.is_folder(self._folder):
-            raise ReadError(f"{self.path} is not there, or no directory; say the data directory of"
-                            " a pidlease server")  # fmt: skip
+            raise ReadError(f"{self.path} does not exist, or is no directory; give the data"
+                            " directory of a pidlease server")  # fmt: skip
         if not FILES.exists(meta):
             raise ReadError(f"{self.path} is no data directory: it has no meta.json")
         try:
-            version = int(json.loads(read_file(FILES, meta))["format"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ReadError(f"{meta} is damaged ({error}); take it from a backup") from None
-        if version > FORMAT_VERSION:
-            raise ReadError(
-                f"{self.path} has format {version}, written by a newer version; this one reads up"
-                f" to {FORMAT_VERSION}: install the newer one"
-            )
+            read_identity(FILES, self._folder)
+        except DataFolderError as error:
+            raise ReadError(str(error)) from None
 
     def topics(self) -> dict[str, int]:
         """Return all topics, with their number of partitions.
@@ -161,11 +155,11 @@ def _whole_end(segment: SegmentFiles, log: OpenFile, mark: int, *, clean: bool) 
     size = log.size()
     position, offset = _near_end(segment, log, size)
     broken: Broken | None = None
-    for found in walk(log, position, size, offset):
-        if isinstance(found, Broken):
-            broken = found
+    for batch in walk(log, position, size, offset):
+        if isinstance(batch, Broken):
+            broken = batch
         else:
-            broken, offset = None, found.header.last_offset + 1
+            broken, offset = None, batch.header.last_offset + 1
     if broken is None:
         return max(offset, mark)
     durable = clean or offset < mark
@@ -214,17 +208,17 @@ def _batches_of(segment: SegmentFiles, start: int, end: int) -> Iterator[StoredB
     name = segment.path(LOG_SUFFIX).name
     #: Damage before the start; it may extend beyond it.
     before: LogDamage | None = None
-    for found in _walk_from(segment, name, start, end):
-        if isinstance(found, LogDamage):
-            before = found if found.offset < start else None
+    for batch in _walk_from(segment, name, start, end):
+        if isinstance(batch, LogDamage):
+            before = batch if batch.offset < start else None
             if before is None:
-                yield found
+                yield batch
             continue
-        if before is not None and found.header.base_offset > start:
+        if before is not None and batch.header.base_offset > start:
             yield before
         before = None
-        if found.header.last_offset >= start and found.header.base_offset < end:
-            yield found
+        if batch.header.last_offset >= start and batch.header.base_offset < end:
+            yield batch
     if before is not None:
         yield before
 
@@ -236,15 +230,15 @@ def _walk_from(
     expected, broken = start, False
     with segment.reading(LOG_SUFFIX) as log:
         size = log.size()
-        for found in walk(log, *_start_of(segment, log, size, start)):
-            broken = isinstance(found, Broken)
-            if isinstance(found, Broken):
-                if found.expected >= end:
+        for batch in walk(log, *_start_of(segment, log, size, start)):
+            broken = isinstance(batch, Broken)
+            if isinstance(batch, Broken):
+                if batch.expected >= end:
                     return  # after the end: it may be being written
-                yield LogDamage(name, found.position, found.expected, found.reason)
+                yield LogDamage(name, batch.position, batch.expected, batch.reason)
             else:
-                yield StoredBatch(name, *found)
-                expected = found.header.last_offset + 1
+                yield StoredBatch(name, *batch)
+                expected = batch.header.last_offset + 1
                 if expected >= end:
                     return
     if not broken:

@@ -74,8 +74,8 @@ def boundaries(data: bytes, at: int, end: int, count: int) -> list[int]:
     Raises:
         DecodingError: the records do not end there.
     """
-    found: list[int] = []
-    add = found.append
+    begins: list[int] = []
+    add = begins.append
     try:
         for _ in range(count):
             add(at)
@@ -92,7 +92,7 @@ def boundaries(data: bytes, at: int, end: int, count: int) -> list[int]:
         raise DecodingError("the records go beyond their batch") from None
     if at != end:
         raise DecodingError(f"the records end {at - end:+} bytes from the end of their batch")
-    return found
+    return begins
 
 
 def _longer(data: bytes, size: int, at: int) -> tuple[int, int]:
@@ -187,18 +187,18 @@ def _varints(data: Bytes, at: Ints, ends: Ints) -> Ints:
         raise DecodingError("a record that ends before its fields do")
     byte = data[at]
     at += 1
-    found = (byte & 0x7F).astype(np.uint64)
+    values = (byte & 0x7F).astype(np.uint64)
     (longer,) = np.nonzero(byte & 0x80)
     for index in range(1, _VARINT_BYTES_MAX):
         if not len(longer):
             break
         byte = data[at[longer]]
         at[longer] += 1
-        found[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
+        values[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
         longer = longer[byte >= 0x80]
     if len(longer):
         raise DecodingError("a number of more than ten bytes")
     if (at > ends).any():
         raise DecodingError("a number that leaves its record")
-    sign = -(found & np.uint64(1)).astype(np.int64)
-    return (found >> np.uint64(1)).astype(np.int64) ^ sign
+    sign = -(values & np.uint64(1)).astype(np.int64)
+    return (values >> np.uint64(1)).astype(np.int64) ^ sign

@@ -39,12 +39,16 @@ _TOGETHER_RECORDS: Final = 1 << 15
 
 
 def records(
-    part: Part, found: Iterable[StoredBatch | LogDamage], *, headers: bool, fail_on_data_loss: bool
+    part: Part,
+    batches: Iterable[StoredBatch | LogDamage],
+    *,
+    headers: bool,
+    fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Decode a part's records, in order, as columns (`batch_columns.schema`).
 
     Parameters:
-        found: the part's batches.
+        batches: the part's batches and damage.
         headers: whether to return the headers, without the header `pidlease`.
         fail_on_data_loss: whether damage is an error; otherwise it is logged and left out.
 
@@ -52,7 +56,7 @@ def records(
         ReadError: there is damage, or a batch cannot be decoded.
     """
     group = _BatchGroup(part, headers=headers, fail=fail_on_data_loss)
-    for each in found:
+    for each in batches:
         group.add(each)
         if group.full:
             yield from group.take()
@@ -75,21 +79,21 @@ class _BatchGroup:
         """Whether to decode what was collected."""
         return self._bytes >= _TOGETHER_BYTES or self._records >= _TOGETHER_RECORDS
 
-    def add(self, found: StoredBatch | LogDamage) -> None:
+    def add(self, new: StoredBatch | LogDamage) -> None:
         """Add a batch.
 
         Raises:
             ReadError: it is damaged.
         """
-        if isinstance(found, LogDamage):
-            _damaged(self._part, found, found.text, fail=self._fail)
+        if isinstance(new, LogDamage):
+            _damaged(self._part, new, new.text, fail=self._fail)
             return
         try:
-            batch = _unpacked(found, over_kafka=isinstance(self._part, KafkaPart))
+            batch = _unpacked(new, over_kafka=isinstance(self._part, KafkaPart))
         except (DecodingError, UnidentifiedBatchError) as error:
-            _damaged(self._part, found, str(error), fail=self._fail)
+            _damaged(self._part, new, str(error), fail=self._fail)
             return
-        self._batches.append((found, batch))
+        self._batches.append((new, batch))
         self._bytes += len(batch.content)
         self._records += len(batch.begins)
 
@@ -148,13 +152,13 @@ def _identities(
         UnidentifiedBatchError: the header is required, and missing.
     """
     try:
-        found = sends_of(header, data, over_kafka=over_kafka)
+        sends = sends_of(header, data, over_kafka=over_kafka)
     except UnidentifiedBatchError:
         if not over_kafka or policy_of(header.producer_id) is not None:
             raise
-        found = [LoggedBatch(header)]  # a PID of Kafka's, with a header of the same name
-    identified = any(each.identity is not None for each in found)
-    return [_identity_of(each) for each in found], identified
+        sends = [LoggedBatch(header)]  # a PID of Kafka's, with a header of the same name
+    identified = any(each.identity is not None for each in sends)
+    return [_identity_of(each) for each in sends], identified
 
 
 def _identity_of(send: LoggedBatch) -> SendIdentity:
@@ -172,20 +176,20 @@ def _identity_of(send: LoggedBatch) -> SendIdentity:
     return SendIdentity(offset, identity.pid, identity.generation, first)
 
 
-def _damaged(part: Part, found: StoredBatch | LogDamage, problem: str, *, fail: bool) -> None:
+def _damaged(part: Part, broken: StoredBatch | LogDamage, problem: str, *, fail: bool) -> None:
     """Report damage.
 
     Raises:
         ReadError: damage ends the job.
     """
-    offset = found.offset if isinstance(found, LogDamage) else found.header.base_offset
+    offset = broken.offset if isinstance(broken, LogDamage) else broken.header.base_offset
     where = f"{name_of(part)}, offset {offset}"
     if isinstance(part, SegmentPart):
         folder = folder_of(part.data_dir, part.topic, part.partition)
-        where += f", byte {found.position} of {folder / found.segment}"
+        where += f", byte {broken.position} of {folder / broken.segment}"
     if fail:
         raise ReadError(
-            f"{where} cannot be read: {problem}; look at it with `pidlease verify`, or set"
+            f"{where} cannot be read: {problem}; check the log with `pidlease verify`, or set"
             " failOnDataLoss to false to leave it out"
         )
     _log.error("%s is left out: %s", where, problem)

@@ -40,7 +40,7 @@ PRODUCER_KEY: Final = ("topic", "partition", "pid", "producer_id")
 _Numbers = tuple[int, int, int]
 
 
-def sends(part: Part, found: Iterable[StoredBatch | LogDamage]) -> Iterator[pa.RecordBatch]:
+def sends(part: Part, batches: Iterable[StoredBatch | LogDamage]) -> Iterator[pa.RecordBatch]:
     """Return a part's sends, in order, as columns (`SCHEMA`).
 
     `previous_...` are the numbers of the preceding send of the same producer within the part; if
@@ -48,10 +48,10 @@ def sends(part: Part, found: Iterable[StoredBatch | LogDamage]) -> Iterator[pa.R
     Of several sends in a batch the first one has all the `bytes`.
 
     Parameters:
-        found: the part's batches.
+        batches: the part's batches and damage.
     """
     rows = _Rows(part)
-    for each in found:
+    for each in batches:
         if isinstance(each, LogDamage):
             rows.damage(each)
         else:
@@ -90,13 +90,13 @@ class _Rows:
         """Add a row for each send of a batch."""
         header = stored.header
         try:
-            found = sends_of(header, stored.data, over_kafka=self._over_kafka)
+            batches = sends_of(header, stored.data, over_kafka=self._over_kafka)
         except UnidentifiedBatchError as error:
             where = stored.segment, stored.position, header.base_offset
             self.damage(LogDamage(*where, str(error)))
             return
         size = header.size
-        for each in found:
+        for each in batches:
             if each.header.last_offset >= self._part.start:
                 self._send(stored, each, size)
                 size = 0

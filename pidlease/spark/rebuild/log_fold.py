@@ -1,4 +1,4 @@
-"""The fold of all sends of a log into producer states, by the server's own fold.
+"""Computes the producers' states from all sends of a log, by the server's own rules.
 
 A shuffle brings a producer's sends on a partition together; they are sorted on disk and streamed
 through `fold_packed`, so that memory holds one state at a time. Most sends are skipped: if a

@@ -1,4 +1,4 @@
-"""A snapshot made from a log: the fold of all its sends, and the offset vector."""
+"""Makes a snapshot from a log: the states after all its sends, and the offset vector."""
 
 import shutil
 import tempfile

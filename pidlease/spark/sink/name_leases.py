@@ -23,7 +23,7 @@ from pidlease.spark.sink.run_state import SourceProducer
 _REST_S: Final = 0.5
 #: A topic's name has up to 249 bytes, a producer's name up to 256; a longer topic is hashed.
 _TOPIC_MAX: Final = 200
-#: Names of a request: each is a write at the coordinator, one after the other.
+#: The most names of a request: each needs a write to the coordinator, one after the other.
 _NAMES_MAX: Final = 100
 #: A lease is renewed when this part of it is left.
 _RENEW_BEFORE: Final = 0.2
@@ -33,9 +33,9 @@ class NameLease(NamedTuple):
     """The lease of a name on all its destination partitions.
 
     Attributes:
-        pid, generation: the same in all of `leases`.
+        pid: the same in all of `leases`, like `generation`.
         granted_ms: when it began, in ms since 1970 by this machine's clock.
-        expire_ms: when it ends by the same clock; -1: not known.
+        expire_ms: when it ends by the same clock; -1: unknown.
         leases: by destination partition.
     """
 
@@ -58,7 +58,7 @@ class NameLeases:
     """Requests leases, and retries while the server is unavailable.
 
     Parameters:
-        prefix: of the names.
+        prefix: the first part of all names.
         seconds: how long to retry.
     """
 
@@ -112,16 +112,16 @@ class NameLeases:
             raise SinkError(f"{source} may go to {len(destinations)} partitions; 1 to {LEASES_MAX}")
         name = producer_name(self._prefix, source)
         if held is None:
-            return [LeaseWanted(*there, NO_PID, name) for there in destinations]
+            return [LeaseWanted(*destination, NO_PID, name) for destination in destinations]
         return [
-            LeaseWanted(*there, held.pid, name, renew=True, generation=held.generation)
-            for there in destinations
+            LeaseWanted(*destination, held.pid, name, renew=True, generation=held.generation)
+            for destination in destinations
         ]
 
     async def _granted(
         self, requests: Mapping[TopicPartition, list[LeaseWanted]]
     ) -> dict[TopicPartition, NameLease]:
-        found: dict[TopicPartition, NameLease] = {}
+        granted: dict[TopicPartition, NameLease] = {}
         for sources in _packed(requests):
             flat = [each for source in sources for each in requests[source]]
             granted_ms = int(time.time() * 1000)
@@ -130,11 +130,11 @@ class NameLeases:
                 own = [next(leases) for _ in requests[source]]
                 left_s = own[0].ends_at - time.monotonic()  # by our clock, not the server's
                 expire_ms = int(time.time() * 1000 + left_s * 1000) if left_s < inf else -1
-                found[source] = NameLease(
+                granted[source] = NameLease(
                     own[0].pid, own[0].generation, granted_ms, expire_ms,
                     {TopicPartition(each.topic, each.partition): each for each in own},
                 )  # fmt: skip
-        return found
+        return granted
 
     async def _lease(self, requests: Sequence[LeaseWanted]) -> list[Lease]:
         """Take all of these leases, or none.

@@ -1,9 +1,9 @@
-"""What a query must be for the sink: its columns, and a plan that keeps partitions in their tasks.
+"""Checks that a query suits the sink: its columns, and a plan that keeps partitions in their tasks.
 
 Sequence numbers are the source's offsets, and a task sends its ranges in order. If two tasks shared
 a partition, the later one would declare the rows of the earlier one missing: they would be lost,
-with the job green. So only operators that keep rows where they are may stand between source and
-sink.
+although the job succeeds. So only operators that keep rows in their task are allowed between source
+and sink.
 """
 
 from collections.abc import Iterator

@@ -47,7 +47,6 @@ class RowNumbering:
     """Assigns sequence numbers to a task's rows.
 
     Parameters:
-        columns: the roles of the query's columns.
         rows_max: how many rows one source record may become.
         renamed: destination topics by source topic.
         ranges: the offsets of the micro-batch, as in `MicroBatch`.
@@ -96,13 +95,13 @@ class RowNumbering:
             raise SinkError(f"a row without {topic} or {partition}: its source is unknown")
         topics = pc.min_max(batch.column(topic)).as_py()
         numbers = pc.min_max(batch.column(partition)).as_py()
-        found = {TopicPartition(topics[end], numbers[end]) for end in ("min", "max")}
+        sources = {TopicPartition(topics[end], numbers[end]) for end in ("min", "max")}
         if self.source is not None:
-            found.add(self.source)
-        if len(found) > 1:
-            named = " and ".join(sorted(map(str, found)))
+            sources.add(self.source)
+        if len(sources) > 1:
+            named = " and ".join(sorted(map(str, sources)))
             raise SinkError(f"a task has rows of {named} of the source{_ONE_TASK}")
-        (source,) = found
+        (source,) = sources
         if source not in self._ranges:
             raise SinkError(
                 f"rows of {source} of the source, which the checkpoint does not contain"
@@ -167,7 +166,6 @@ class RecordEncoder:
     """Encodes rows as record batches.
 
     Parameters:
-        columns: the roles of the query's columns.
         codec: the compression; None: none.
         batch_bytes: size of a batch before compression; a larger row gets its own batch.
     """
@@ -230,8 +228,8 @@ class _WrittenColumns:
         values = nothing if self._values is None else self._values[begin:end].to_pylist()
         headers: list[Any] = [()] * count
         if self._headers is not None:
-            found = self._headers[begin:end].to_pylist()
-            headers = [[(h["key"], h["value"]) for h in each or ()] for each in found]
+            lists = self._headers[begin:end].to_pylist()
+            headers = [[(h["key"], h["value"]) for h in each or ()] for each in lists]
             if any(key is None for each in headers for key, _ in each):
                 raise SinkError("a row has a header without a key")
         return keys, values, headers, self._part_times(begin, end)
@@ -253,8 +251,8 @@ def _header_sizes(column: pa.ListArray) -> np.ndarray:
         sizes += lengths.to_numpy(zero_copy_only=False)
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     ends = np.concatenate(([0], np.cumsum(sizes)))[np.cumsum(counts)]
-    found: np.ndarray = np.diff(ends, prepend=0)
-    return found
+    of_rows: np.ndarray = np.diff(ends, prepend=0)
+    return of_rows
 
 
 def _binary(batch: pa.RecordBatch, name: str) -> pa.Array | None:

@@ -1,6 +1,6 @@
-"""Preparing a run: leases before it starts and as its source grows, against the destination's logs.
+"""Prepares a run: leases names at its start and as its source grows, and checks the destination.
 
-The destination's log decides what is stored; the checkpoint says what must be in it.
+The destination's log decides which rows are stored; the checkpoint says which must be.
 """
 
 import logging
@@ -32,7 +32,7 @@ _EMPTY: Final = Chain(0, 0)
 _RENEWAL_S: Final = 5.0
 #: What to do if the destination has less than the checkpoint.
 _RESTORE: Final = (
-    "It was cut, made anew, or lost records: restore it, or write to a new topic with a new"
+    "It was cut or recreated, or lost records: restore it, or write to a new topic with a new"
     " checkpoint"
 )
 
@@ -41,9 +41,7 @@ class RunPreparation:
     """Prepares runs at the destination.
 
     Parameters:
-        settings: the sink's.
-        cluster: the destination, connected.
-        leases: its HTTP listener.
+        leases: a client of the destination's HTTP port.
     """
 
     def __init__(
@@ -88,12 +86,14 @@ class RunPreparation:
         logs = await self._logs.ranges(state)
         wanted = {source: self._destinations(state, source) for source in state.sources}
         leased = await self._names(state).grant(wanted)
-        found = await self._logs.last_of_old_pids(state, leased, logs)
+        old_highs = await self._logs.last_of_old_pids(state, leased, logs)
         for source, lease in leased.items():
             known = state.sources[source]
             chains = {
-                there: _resumed(source, there, known, lease, found.get((there, known.pid), -1))
-                for there in lease.leases
+                destination: _resumed(
+                    source, destination, known, lease, old_highs.get((destination, known.pid), -1)
+                )
+                for destination in lease.leases
             }
             state = state.with_source(source, _with_lease(known, lease, chains))
         return state
@@ -134,7 +134,7 @@ class RunPreparation:
             topic = self._settings.renamed(source.topic)
             topics[topic] = max(topics.get(topic, 0), source.partition + 1)
         for topic, partitions in topics.items():
-            # Where rows name their partition, their number is not known here; one is the least.
+            # If rows have a column partition, the number of partitions is unknown: at least one.
             await self._cluster.provide(topic, 1 if state.spread else partitions)
         state = await self._with_partitions(state, topics)
         wanted = {source: self._destinations(state, source) for source in new}
@@ -144,14 +144,17 @@ class RunPreparation:
                  if old.name == state.name and source in old.sources),
                 SourceProducer(lease.pid, lease.generation, 0, 0),
             )  # fmt: skip
-            chains = {there: _resumed(source, there, known, lease, -1) for there in lease.leases}
+            chains = {
+                destination: _resumed(source, destination, known, lease, -1)
+                for destination in lease.leases
+            }
             if known.pid != lease.pid or (
                 not known.granted_ms and any(chain != _EMPTY for chain in chains.values())
             ):
                 raise SinkError(
-                    f"{source} of the source has been written to under the name of this checkpoint,"
-                    " which knows nothing of it: it was restored from a backup, or copied. Begin"
-                    " with a new checkpoint and a new topic"
+                    f"rows of {source} of the source were written under this checkpoint's name, but"
+                    " the checkpoint does not know that: it was restored from a backup, or copied."
+                    " Begin with a new checkpoint and a new topic"
                 )
             state = state.with_source(source, _with_lease(known, lease, chains))
         return state
@@ -165,18 +168,20 @@ class RunPreparation:
         ends = dict(state.ends)
         for topic in topics:
             for number in range(await self._cluster.partitions(topic)):
-                there = TopicPartition(topic, number)
-                if there in ends:
+                destination = TopicPartition(topic, number)
+                if destination in ends:
                     continue
-                end = await self._cluster.reader.offset(structs.TopicPartition(*there), LATEST)
+                end = await self._cluster.reader.offset(
+                    structs.TopicPartition(*destination), LATEST
+                )
                 if end and not self._settings.append:
                     raise SinkError(
-                        f"{there} of the destination has records already, of which this checkpoint"
-                        " knows nothing: another query's, or this one's, if its checkpoint was"
-                        " deleted; then every row would be there twice. Choose a new topic, or"
+                        f"{destination} of the destination has records that this checkpoint does"
+                        " not know: another query's, or this query's, if its checkpoint was"
+                        " deleted; then every row would be stored twice. Choose a new topic, or"
                         " give option append to write everything after them"
                     )
-                ends[there] = end
+                ends[destination] = end
         return replace(state, ends=ends)
 
     def _destinations(self, state: RunState, source: TopicPartition) -> list[TopicPartition]:
@@ -184,7 +189,7 @@ class RunPreparation:
         topic = self._settings.renamed(source.topic)
         if not state.spread:
             return [TopicPartition(topic, source.partition)]
-        return [there for there in state.ends if there.topic == topic]
+        return [destination for destination in state.ends if destination.topic == topic]
 
     # ------------------------------------------------------------------ as leases end
 
@@ -202,8 +207,8 @@ class RunPreparation:
         for source, lease in (await names.renew(ending)).items():
             known = state.sources[source]
             chains = {
-                there: chain if lease.pid == known.pid else Chain(0, chain.stored)
-                for there, chain in known.chains.items()
+                destination: chain if lease.pid == known.pid else Chain(0, chain.stored)
+                for destination, chain in known.chains.items()
             }
             state = state.with_source(source, _with_lease(known, lease, chains))
         return state
@@ -227,24 +232,24 @@ def _with_lease(
 
 def _resumed(
     source: TopicPartition,
-    there: TopicPartition,
+    destination: TopicPartition,
     known: SourceProducer,
     leased: NameLease,
-    found: int,
+    old_high: int,
 ) -> Chain:
     """Return where a chain resumes.
 
     Parameters:
         known: what the last run has committed.
-        found: the last sequence number that the destination's log has under the name's old PID,
+        old_high: the last sequence number that the destination's log has under the name's old PID,
             if the PID has changed; -1: none.
 
     Raises:
         SinkError: the destination has lost what was committed.
     """
-    lease, saved = leased.leases[there], known.chains.get(there, _EMPTY)
+    lease, saved = leased.leases[destination], known.chains.get(destination, _EMPTY)
     first, resume_at = lease.sequence_number, lease.resume_at
-    stored = max(first, resume_at, found + 1)
+    stored = max(first, resume_at, old_high + 1)
     same = leased.pid == known.pid
     if first == 0 and (saved.first == 0 or not same):
         # Nothing is stored under this PID; the server may have forgotten the old one.
@@ -252,19 +257,14 @@ def _resumed(
     if stored < saved.stored:
         raise SinkError(
             f"the checkpoint is ahead of the destination: of {source} of the source everything up"
-            f" to number {saved.stored - 1} was written to {there}, which has only what comes"
+            f" to number {saved.stored - 1} was written to {destination}, which has only what comes"
             f" before {stored}. {_RESTORE}"
         )
     return Chain(first, stored)
 
 
 class _DestinationLogs:
-    """Compares the destination's logs with a state.
-
-    Parameters:
-        settings: the sink's.
-        cluster: the destination, connected.
-    """
+    """Compares the destination's logs with a state."""
 
     def __init__(self, settings: SinkSettings, cluster: ClusterConnection) -> None:
         self._settings: Final = settings
@@ -276,18 +276,18 @@ class _DestinationLogs:
         Raises:
             SinkError: a log is shorter than it was.
         """
-        found: dict[TopicPartition, OffsetRange] = {}
-        for there, offset in state.ends.items():
-            partition = structs.TopicPartition(*there)
+        ranges: dict[TopicPartition, OffsetRange] = {}
+        for destination, offset in state.ends.items():
+            partition = structs.TopicPartition(*destination)
             start = await self._cluster.reader.offset(partition, EARLIEST)
             end = await self._cluster.reader.offset(partition, LATEST)
             if end < offset:
                 raise SinkError(
-                    f"the checkpoint is ahead of the destination: {there} ends at {end}, and was"
-                    f" written up to {offset}. {_RESTORE}"
+                    f"the checkpoint is ahead of the destination: {destination} ends at {end}, and"
+                    f" was written up to {offset}. {_RESTORE}"
                 )
-            found[there] = OffsetRange(start, end)
-        return found
+            ranges[destination] = OffsetRange(start, end)
+        return ranges
 
     async def last_of_old_pids(
         self,
@@ -312,35 +312,35 @@ class _DestinationLogs:
             if state.sources[source].pid != lease.pid
         }
         old = {each.pid for each in changed.values()}
-        found: dict[tuple[TopicPartition, int], int] = {}
+        last: dict[tuple[TopicPartition, int], int] = {}
         if not old:
-            return found
+            return last
         # A lease raises the generation of a name by one; with a new PID by two.
         complete = all(
             leased[source].generation == each.generation + 2 for source, each in changed.items()
         )
         ours = {each.pid for each in leased.values()}
         ours |= {each.pid for each in state.sources.values()}
-        for there, (start, end) in logs.items():
-            offset = state.ends[there]
+        for destination, (start, end) in logs.items():
+            offset = state.ends[destination]
             if start > offset:
                 self._doubt(
-                    f"the lease of PID {min(old)} has ended, and {there} of the destination"
+                    f"the lease of PID {min(old)} has ended, and {destination} of the destination"
                     f" begins at {start}, after {offset}: it is unknown whether the last rows that"
                     " were sent were stored"
                 )
             searched = max(start, offset), end
-            partition = structs.TopicPartition(*there)
+            partition = structs.TopicPartition(*destination)
             highs = await last_in_log(self._cluster.reader, partition, searched)
             if not complete and (others := {pid for pid in highs if pid > 0} - ours):
                 self._doubt(
                     f"the lease of PID {min(old)} has ended, and its name was granted to others"
-                    f" since, of which this checkpoint does not know; {there} has rows of PID"
+                    f" since, of which this checkpoint does not know; {destination} has rows of PID"
                     f" {min(others)}, which may be one of them: was the checkpoint restored from a"
                     " backup?"
                 )
-            found |= {(there, pid): high for pid, high in highs.items()}
-        return found
+            last |= {(destination, pid): high for pid, high in highs.items()}
+        return last
 
     def _doubt(self, problem: str) -> None:
         """Refuse, unless option trustCheckpoint is set.

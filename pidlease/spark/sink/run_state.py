@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import SinkError, SinkFencedError
-from pidlease.storage.checked_file import CheckedFile
+from pidlease.storage.checked_lines import CheckedFile
 from pidlease.storage.files import RealFiles, make_durable_folder, remove_tree
 
 _FORMAT: Final = 1
@@ -118,13 +118,13 @@ class RunState:
             "spread": self.spread,
             "who": f"{socket.gethostname()}/{os.getpid()}",
         }
-        ends = [{"end": there, "offset": offset} for there, offset in self.ends.items()]
+        ends = [{"end": destination, "offset": offset} for destination, offset in self.ends.items()]
         sources = [
             {
                 "source": partition, "pid": source.pid, "generation": source.generation,
                 "granted_ms": source.granted_ms, "expire_ms": source.expire_ms,
                 "sent": source.sent, "duplicates": source.duplicates, "spans": source.tables,
-                "chains": [[*there, *chain] for there, chain in source.chains.items()],
+                "chains": [[*destination, *chain] for destination, chain in source.chains.items()],
             }
             for partition, source in self.sources.items()
         ]  # fmt: skip
@@ -275,8 +275,8 @@ class RunStore:
 
     def _names(self) -> list[str]:
         """Return the names of the runs, newest first."""
-        found = self._files.list(self._folder)
-        return sorted((each for each in found if _RUN.fullmatch(each)), reverse=True)
+        names = self._files.list(self._folder)
+        return sorted((each for each in names if _RUN.fullmatch(each)), reverse=True)
 
 
 @contextmanager

@@ -40,12 +40,12 @@ class SinkSettings:
         checkpoint: path or URI of Spark's checkpoint; empty: there is none.
         state: the folder of `RunStore`, on the driver's file system.
         rows_max: how many rows one source record may become.
-        batch_bytes: of a batch before compression; a larger record gets its own batch.
-        delivery_timeout_ms: the sink fails after so long without progress.
-        request_timeout_ms: a request without a response is repeated after this.
-        append: begin although the destination has records already.
-        trust: rely on the checkpoint where the destination's log no longer reaches back.
-        run: the name in `state` of the run that was prepared; empty: none was.
+        batch_bytes: size of a batch before compression; a larger record gets its own batch.
+        delivery_timeout_ms: the sink fails after this time without progress.
+        request_timeout_ms: a request without a response is repeated after this time.
+        append: begin even if the destination has records already.
+        trust: rely on the checkpoint if the destination's log no longer reaches back.
+        run: the prepared run's name in `state`; empty: none was prepared.
     """
 
     bootstrap_servers: str
@@ -156,14 +156,14 @@ def _state(checkpoint: str, state: str) -> Path:
     Raises:
         SinkError: no folder with fsync and rename is given.
     """
-    found = state or (checkpoint.rstrip("/") + "/pidlease" if checkpoint else "")
-    if not found:
-        raise SinkError("option checkpointLocation is missing: without it a restart knows nothing")
-    found = found.removeprefix("file://").removeprefix("file:")
-    if "://" in found:
+    folder = state or (checkpoint.rstrip("/") + "/pidlease" if checkpoint else "")
+    if not folder:
+        raise SinkError("option checkpointLocation is missing: a restart could not resume")
+    folder = folder.removeprefix("file://").removeprefix("file:")
+    if "://" in folder:
         raise SinkError(
-            f"the sink keeps its state with fsync and rename, which {found} does not offer; give"
+            f"the sink keeps its state with fsync and rename, which {folder} does not offer; give"
             " stateLocation, a folder on a file system that the driver mounts, and that a driver"
             " elsewhere finds again"
         )
-    return Path(found).absolute()
+    return Path(folder).absolute()

@@ -31,20 +31,13 @@ from pidlease.spark.sink.task_sender import TaskResult, TaskSender
 _log = logging.getLogger(__name__)
 _NO_RUN = (
     "the query was not prepared: start it as pidlease.spark.exactly_once(df, options).start(),"
-    " which leases its PIDs and fences the run before; format('pidlease') alone cannot, for Spark"
-    " makes it anew with each micro-batch"
+    " which leases its PIDs and fences the run before; format('pidlease') alone cannot, because"
+    " Spark creates it again for each micro-batch"
 )
 
 
 class _TaskWriter:
-    """Writes a task's rows; Spark sends it to the tasks.
-
-    Parameters:
-        settings: the sink's.
-        columns: of the query.
-        state: of the run.
-        batch: the micro-batch.
-    """
+    """Writes a task's rows; Spark sends it to the tasks."""
 
     def __init__(
         self, settings: SinkSettings, columns: QueryColumns, state: RunState, batch: MicroBatch
@@ -158,7 +151,10 @@ def _with_result(state: RunState, source: TopicPartition, result: TaskResult) ->
         sent=known.sent + result.sent,
         duplicates=known.duplicates + result.duplicates,
     )
-    ends = {there: max(end, result.ends.get(there, 0)) for there, end in state.ends.items()}
+    ends = {
+        destination: max(end, result.ends.get(destination, 0))
+        for destination, end in state.ends.items()
+    }
     return replace(state.with_source(source, new), ends=ends)
 
 

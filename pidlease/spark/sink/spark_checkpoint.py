@@ -1,4 +1,4 @@
-"""Spark's own checkpoint of a streaming query, as far as the sink reads it.
+"""Reads Spark's own checkpoint of a streaming query.
 
 Spark writes `offsets/N` before micro-batch N begins, and `commits/N` when it is done. After a
 version and a line of metadata, `offsets/N` has a line for each source (Spark's OffsetSeqLog).
@@ -85,8 +85,8 @@ def _system(checkpoint: str) -> tuple[fs.FileSystem, str]:
 
 
 def _numbers(system: fs.FileSystem, folder: str) -> set[int]:
-    found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return {int(each.base_name) for each in found if each.base_name.isdecimal()}
+    files = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return {int(each.base_name) for each in files if each.base_name.isdecimal()}
 
 
 def _offsets(system: fs.FileSystem, path: str) -> Offsets:

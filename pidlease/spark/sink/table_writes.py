@@ -1,8 +1,8 @@
-"""Tables that are written one after the other under one checkpoint.
+"""Checks tables that are written one after the other under one checkpoint.
 
-A sequence number at or below the high sequence counts as written. A stream keeps that true because
-it resumes where it stopped. Tables keep it true only if each is written to its end before the next
-begins, and none has rows before the end of an earlier one that were not a part of that.
+A sequence number at or below the high sequence counts as written. That is true for a stream,
+because it resumes where it stopped. It is true for tables only if each is written to its end before
+the next begins, and no table has rows before the end of an earlier one that the earlier one lacked.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,6 @@ def survey_table(
     This proves that no two tasks share a source partition, whatever the query does.
 
     Parameters:
-        frame: the query.
-        columns: the roles of its columns.
         before: the state of the last run; None: there was none.
         rows_max: how many rows one source record may become.
 
@@ -67,15 +65,15 @@ def survey_table(
 
 def _hidden(sources: Mapping[TopicPartition, SourceProducer], rows_max: int) -> Column:
     """Select rows that would count as written, but were not in an earlier table."""
-    found = sf.lit(False)  # noqa: FBT003 - a value
+    hidden = sf.lit(False)  # noqa: FBT003 - a value
     offset = sf.col("offset")
     for (topic, partition), source in sources.items():
         here = (sf.col("topic") == topic) & (sf.col("partition") == partition)
         known = sf.lit(False)  # noqa: FBT003 - a value
         for written in source.tables:
             known |= offset.between(written.start, written.end - 1)
-        found |= here & (offset < (source.high_sequence + 1) // rows_max) & ~known
-    return found
+        hidden |= here & (offset < (source.high_sequence + 1) // rows_max) & ~known
+    return hidden
 
 
 def begin_table(state: RunState, table: MicroBatch) -> RunState:

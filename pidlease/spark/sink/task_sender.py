@@ -52,10 +52,11 @@ class TaskSender:
     """Sends a task's rows.
 
     Parameters:
-        producer: how the destination is reached.
-        delivery_s: after so long without progress the task fails.
+        producer: the settings of the connection to the destination.
+        delivery_s: the task fails after this time without progress.
         sources: the driver's state of the source partitions.
-        numbering, encoder: of this task.
+        numbering: assigns the rows' sequence numbers.
+        encoder: makes the rows' batches.
     """
 
     def __init__(
@@ -117,13 +118,13 @@ class TaskSender:
         if source is None:
             raise SinkError("rows without a source")
         known = self._sources[source]
-        there = rows.destination
-        channel = self._channels.get(there) or self._channel(there, known)
+        destination = rows.destination
+        channel = self._channels.get(destination) or self._channel(destination, known)
         for batch in self._encoder.batches(self._without_stored(rows, known)):
             await self._wait(_PENDING_BYTES)
             self._pending_bytes += batch.weight + _BATCH_BYTES
             future = channel.send(batch)
-            future.add_done_callback(partial(self._acknowledged, there, batch))
+            future.add_done_callback(partial(self._acknowledged, destination, batch))
             self._pending.add(future)
             await asyncio.sleep(0)  # let responses arrive
 
@@ -139,16 +140,16 @@ class TaskSender:
         batch = rows.batch.slice(dropped) if picks is None else rows.batch
         return NumberedRows(rows.destination, rows.numbers[dropped:], batch, picks)
 
-    def _channel(self, there: TopicPartition, known: SourceProducer) -> Channel:
-        if there not in known.chains:
+    def _channel(self, destination: TopicPartition, known: SourceProducer) -> Channel:
+        if destination not in known.chains:
             raise SinkError(
-                f"a row goes to {there}, which the destination had not when the query was started:"
-                " its column partition is wrong, or the topic has grown and the query must be"
-                " started again"
+                f"a row goes to {destination}, which did not exist when the query was started: its"
+                " column partition is wrong, or the topic has grown and the query must be started"
+                " again"
             )
-        channel = self._destination.channel(*there, self._end)
-        channel.begin(known.pid, known.generation, known.chains[there].first)
-        self._channels[there] = channel
+        channel = self._destination.channel(*destination, self._end)
+        channel.begin(known.pid, known.generation, known.chains[destination].first)
+        self._channels[destination] = channel
         return channel
 
     def _end(self, error: ProducerError) -> None:
@@ -187,7 +188,7 @@ class TaskSender:
             raise self._ended
 
     def _acknowledged(
-        self, there: TopicPartition, batch: CopiedBatch, future: "asyncio.Future[Sent]"
+        self, destination: TopicPartition, batch: CopiedBatch, future: "asyncio.Future[Sent]"
     ) -> None:
         self._moved.set()
         if future.cancelled() or future.exception() is not None:
@@ -198,9 +199,11 @@ class TaskSender:
         result.sent += batch.records
         result.duplicates += batch.cut_off + len(batch.ids) * sent.duplicate
         following = batch.ids[-1] + 1
-        result.chains[there] = Chain(following, following)
+        result.chains[destination] = Chain(following, following)
         if sent.offset >= 0:
-            result.ends[there] = max(result.ends.get(there, 0), sent.offset + len(batch.ids))
+            result.ends[destination] = max(
+                result.ends.get(destination, 0), sent.offset + len(batch.ids)
+            )
 
 
 def _reason(error: ProducerError) -> SinkError:

@@ -42,7 +42,6 @@ class LogReader(DataSourceReader):
     """Reads a log once.
 
     Parameters:
-        options: of the source.
         schema: the result of `schema_of`.
 
     Raises:
@@ -74,21 +73,21 @@ class LogReader(DataSourceReader):
         check_complete("startingOffsets", starting, partitions)
         check_complete("endingOffsets", ending, partitions)
         partitions = [each for each in partitions if self._filters.match(each)]
-        for partition, there in log.ranges(partitions).items():
-            start, end = self._between(partition, there)
+        for partition, available in log.ranges(partitions).items():
+            start, end = self._between(partition, available)
             start, end = max(start, self._filters.start), min(end, self._filters.end)
             if start < end:
                 yield from log.split(log.part(partition, start, end))
 
-    def _between(self, partition: TopicPartition, there: OffsetRange) -> OffsetRange:
+    def _between(self, partition: TopicPartition, available: OffsetRange) -> OffsetRange:
         """Return the offsets to read of those that a partition has."""
-        start = resolved(self._settings.starting, partition, there)
-        end = resolved(self._settings.ending, partition, there)
+        start = resolved(self._settings.starting, partition, available)
+        end = resolved(self._settings.ending, partition, available)
         for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
-            if not there.start <= offset <= there.end:
+            if not available.start <= offset <= available.end:
                 report_loss(f"{name}: {partition} has no offset {offset}; it goes from"
-                            f" {there.start} to {there.end}", self._settings)  # fmt: skip
-        return OffsetRange(max(start, there.start), min(end, there.end))
+                            f" {available.start} to {available.end}", self._settings)  # fmt: skip
+        return OffsetRange(max(start, available.start), min(end, available.end))
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

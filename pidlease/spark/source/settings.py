@@ -162,10 +162,10 @@ def read_settings(options: Mapping[str, str], *, streaming: bool) -> SourceSetti
 
 
 def _security(options: Mapping[str, str], servers: str) -> Security:
-    found = {name: options[f"kafka.{name}"] for name in SECURITY if f"kafka.{name}" in options}
-    if found and not servers:
-        raise OptionError(f"kafka.{min(found)} goes with {SERVERS}")
-    return tuple(sorted(found.items()))
+    security = {name: options[f"kafka.{name}"] for name in SECURITY if f"kafka.{name}" in options}
+    if security and not servers:
+        raise OptionError(f"kafka.{min(security)} goes with {SERVERS}")
+    return tuple(sorted(security.items()))
 
 
 def _choice(options: Mapping[str, str]) -> PartitionChoice:

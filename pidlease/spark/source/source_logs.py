@@ -1,4 +1,4 @@
-"""The log that a source reads, in a data directory or on a cluster, and which part of it."""
+"""Opens the log that a source reads, in a data directory or on a cluster, and selects its part."""
 
 import logging
 import re
@@ -49,7 +49,7 @@ def open_log(settings: SourceSettings, *, durable: bool) -> SourceLog:
     """Open the log that the settings name.
 
     Parameters:
-        durable: read only what is durable; see `LogDirectory`.
+        durable: leave out batches of a directory that are not durable yet.
 
     Raises:
         ReadError: the path is no data directory.
@@ -97,16 +97,16 @@ def check_complete(name: str, given: int | Offsets, partitions: Iterable[TopicPa
         )
 
 
-def resolved(given: int | Offsets, partition: TopicPartition, there: OffsetRange) -> int:
+def resolved(given: int | Offsets, partition: TopicPartition, available: OffsetRange) -> int:
     """Return the offset that an option means for a partition.
 
     Parameters:
-        there: the offsets that the partition has.
+        available: the offsets that the partition has.
     """
     offset = given if isinstance(given, int) else given[partition]
     if offset == EARLIEST:
-        return there.start
-    return there.end if offset == LATEST else offset
+        return available.start
+    return available.end if offset == LATEST else offset
 
 
 def report_loss(text: str, settings: SourceSettings) -> None:
@@ -126,9 +126,9 @@ def read(part: Part, settings: SourceSettings) -> Iterator[pa.RecordBatch]:
     Raises:
         ReadError: the part cannot be read, or is damaged.
     """
-    found: Iterator[StoredBatch | LogDamage]
-    found = kafka_batches(part) if isinstance(part, KafkaPart) else segment_batches(part)
+    batches: Iterator[StoredBatch | LogDamage]
+    batches = kafka_batches(part) if isinstance(part, KafkaPart) else segment_batches(part)
     if settings.rows == SENDS:
-        return sends(part, found)
-    return records(part, found, headers=settings.include_headers,
+        return sends(part, batches)
+    return records(part, batches, headers=settings.include_headers,
                    fail_on_data_loss=settings.fail_on_data_loss)  # fmt: skip

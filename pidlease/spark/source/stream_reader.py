@@ -49,7 +49,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log as it grows.
 
     Parameters:
-        options: of the source.
         schema: the result of `schema_of`.
 
     Raises:
@@ -76,25 +75,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starting = self._settings.starting
         ranges = self._ranges()
         check_complete("startingOffsets", starting, ranges)
-        found = {each: resolved(starting, each, there) for each, there in ranges.items()}
-        for partition, there in ranges.items():
-            offset = found[partition]
-            if not there.start <= offset <= there.end:
-                text = f"startingOffsets: {_missing(partition, offset, there)}"
+        offsets = {each: resolved(starting, each, available) for each, available in ranges.items()}
+        for partition, available in ranges.items():
+            offset = offsets[partition]
+            if not available.start <= offset <= available.end:
+                text = f"startingOffsets: {_missing(partition, offset, available)}"
                 report_loss(text, self._settings)
-                found[partition] = min(max(offset, there.start), there.end)
-        return offsets_to_json(found)
+                offsets[partition] = min(max(offset, available.start), available.end)
+        return offsets_to_json(offsets)
 
     @override
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
         begin = offsets_from_json(start)
         ranges = self._recent_ranges()
-        self._newest = {partition: there.end for partition, there in ranges.items()}
+        self._newest = {partition: available.end for partition, available in ranges.items()}
         targets = self._newest if self._target is None else self._target
         starts: Offsets = {}
-        for partition, there in ranges.items():
+        for partition, available in ranges.items():
             if partition in targets:  # a partition added later is after the end of the query
-                starts[partition] = self._start(begin, partition, there)
+                starts[partition] = self._start(begin, partition, available)
         ends = {partition: max(targets[partition], starts[partition]) for partition in starts}
         if isinstance(limit, ReadMaxRows):
             ends = limited(starts, ends, limit.max_rows)
@@ -115,7 +114,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = {partition: there.end for partition, there in self._ranges().items()}
+        self._target = {partition: available.end for partition, available in self._ranges().items()}
 
     @override
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
@@ -129,13 +128,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition in sorted(set(moved) - set(existing)):
             report_loss(f"{partition} is gone, and was not read to its end", self._settings)
         parts = []
-        for partition, there in log.ranges(existing).items():
-            first = self._start(begin, partition, there)
-            if ends[partition] > there.end:
-                report_loss(f"{_missing(partition, ends[partition], there)}, and the query had"
-                            " gone on up to there: it was cut, or made anew",
+        for partition, available in log.ranges(existing).items():
+            first = self._start(begin, partition, available)
+            if ends[partition] > available.end:
+                report_loss(f"{_missing(partition, ends[partition], available)}, but the query had"
+                            " seen it: the partition was cut or recreated",
                             self._settings)  # fmt: skip
-            last = min(ends[partition], there.end)
+            last = min(ends[partition], available.end)
             if first < last:
                 parts.append(InputPartition(log.part(partition, first, last)))
         return parts
@@ -171,32 +170,32 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log.ranges(chosen(self._settings.choice, log.topics()))
 
     def _recent_ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """Return the same, refreshed only after a while: Spark asks a hundred times a second."""
+        """Return the last offsets if they are recent: Spark asks a hundred times a second."""
         now = time.monotonic()
         if now - self._looked_s > _LOOK_S:
             self._seen = self._ranges()
             self._looked_s = now
         return self._seen
 
-    def _start(self, begin: Offsets, partition: TopicPartition, there: OffsetRange) -> int:
+    def _start(self, begin: Offsets, partition: TopicPartition, available: OffsetRange) -> int:
         """Return where to resume a partition; a new partition is read from its beginning.
 
         Raises:
             ReadError: the next offset does not exist any more.
         """
         offset = begin.get(partition, 0)
-        if offset < there.start:
-            report_loss(f"{_missing(partition, offset, there)}: what was not read yet has been"
-                        " deleted", self._settings)  # fmt: skip
-        elif offset > there.end:
-            report_loss(f"{_missing(partition, offset, there)}, and was read up to there: it was"
-                        " cut, or made anew", self._settings)  # fmt: skip
-            return there.end
-        return max(offset, there.start)
+        if offset < available.start:
+            report_loss(f"{_missing(partition, offset, available)}: unread records were deleted",
+                        self._settings)  # fmt: skip
+        elif offset > available.end:
+            report_loss(f"{_missing(partition, offset, available)}, and was read up to {offset}: it"
+                        " was cut or recreated", self._settings)  # fmt: skip
+            return available.end
+        return max(offset, available.start)
 
 
-def _missing(partition: TopicPartition, offset: int, there: OffsetRange) -> str:
-    return f"{partition} has no offset {offset}; it goes from {there.start} to {there.end}"
+def _missing(partition: TopicPartition, offset: int, available: OffsetRange) -> str:
+    return f"{partition} has no offset {offset}; it goes from {available.start} to {available.end}"
 
 
 def limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
@@ -207,8 +206,8 @@ def limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
 
     Parameters:
         begin: the start of each partition.
-        end: the end of what each has.
-        most: how many offsets.
+        end: the end of each partition.
+        most: the most offsets of all partitions together.
     """
     sizes = {partition: end[partition] - begin[partition] for partition in end}
     total = sum(sizes.values())

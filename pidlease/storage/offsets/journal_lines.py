@@ -1,4 +1,4 @@
-"""The lines of the journal of committed offsets, as they stand in the file, intact or not."""
+"""Reads the lines of the journal of committed offsets, intact or not."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple

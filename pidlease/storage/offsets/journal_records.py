@@ -48,7 +48,6 @@ class TopicOffsets(NamedTuple):
     """A topic's part of a commit.
 
     Attributes:
-        topic: the topic's name.
         topic_id: as hex; a later topic of the same name has another.
         partitions: partition number -> committed offset.
     """
@@ -79,7 +78,6 @@ class GroupNote:
     """A group's state, stored with its offsets.
 
     Attributes:
-        group: the group's id.
         protocol_type: "consumer" for consumers; None: the group never had members.
         generation: the last generation.
         empty_ms: since when the group has no members, in ms since 1970; -1: it has some.
@@ -110,7 +108,6 @@ class Line(NamedTuple):
     """The content of an intact line.
 
     Attributes:
-        record: the record.
         synced: how many bytes of the file were durable at the write; 0: not given.
     """
 
@@ -122,7 +119,6 @@ def encode_line(record: Record, synced: int = 0) -> bytes:
     """Return a record's line, with its newline.
 
     Parameters:
-        record: the record.
         synced: how many bytes of the file are durable; 0: leave it out.
     """
     fields = _fields(record)

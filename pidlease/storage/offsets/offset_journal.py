@@ -30,7 +30,6 @@ class OffsetJournal:
     """The journal's file.
 
     Parameters:
-        files: the file system.
         path: the file, alone in its folder.
         durable: fsync each append.
     """
@@ -134,8 +133,8 @@ class OffsetJournal:
             if self._durable:
                 file.fsync()
         except OSError:
-            # They may stand there whole, and a start would count them: not once that is refused.
-            with suppress(OSError):  # the caller gets the first failure; `mend` goes on
+            # All lines may be in the file, and a start would count them; but the write has failed.
+            with suppress(OSError):  # the caller gets the first failure; `mend` tries again
                 self._cut_tail(file)
             raise
         self._tail = False

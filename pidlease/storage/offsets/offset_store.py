@@ -57,9 +57,7 @@ class OffsetStore:
     """The committed offsets of one data directory.
 
     Parameters:
-        files: the file system.
         folder: the journal's own folder.
-        pool: the threads for blocking work.
         fsync: when a record counts as stored.
         flush_seconds: the interval of `FsyncPolicy.INTERVAL`.
         entries_max: offsets of all groups together.

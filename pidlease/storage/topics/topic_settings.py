@@ -268,7 +268,7 @@ def _merged(
 
 @enum.unique
 class SettingSource(enum.Enum):
-    """Where a value comes from: the topic, all topics, the server's start, or the default."""
+    """The source of a value: the topic, all topics, the server's start, or the default."""
 
     TOPIC = "topic"
     ALL_TOPICS = "all topics"

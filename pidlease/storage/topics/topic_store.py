@@ -35,7 +35,6 @@ class Topic:
     Attributes:
         name: a legal Kafka topic name.
         topic_id: a random UUID, as hex; a later topic of the same name has another.
-        partitions: how many.
         overrides: settings that differ from the server's, by Kafka's names.
         made_again_ms: when it was created after a deleted topic of the same name, in ms since
             1970; -1: there was none. PIDs leased before that may have written to the deleted one.
@@ -80,12 +79,7 @@ def illegal_name(name: str) -> str:
 
 
 class TopicStore:
-    """The topics' definitions on disk.
-
-    Parameters:
-        files: the file system.
-        folder: the definitions' folder.
-    """
+    """The topics' definitions on disk."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files

@@ -168,5 +168,5 @@ def test_rebuild_says_what_it_has_written(command: CliRunner, tmp_path: Path) ->
 def test_rebuild_of_what_is_none_is_exit_code_2(command: CliRunner, tmp_path: Path) -> None:
     result = run(command, "rebuild", "--log", str(tmp_path / "nothing"))
     assert result.exit_code == 2
-    assert "is not there, or no directory" in result.output
+    assert "does not exist, or is no directory" in result.output
     assert not (tmp_path / "nothing").exists()

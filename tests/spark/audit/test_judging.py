@@ -6,7 +6,7 @@ import pytest
 
 from pidlease.core.pid import Policy
 from pidlease.core.state import Batch
-from pidlease.spark.audit.send_history import LogCompleteness, LoggedSend, judge_all
+from pidlease.spark.audit.send_history import LogCompleteness, LoggedSend, SendHistory
 from tests.property.profile import SCALE
 from tests.spark.audit.histories import POLICIES, History, history
 from tests.spark.audit.oracle import Oracle, OracleFinding
@@ -22,7 +22,8 @@ def judged(one: History, *, whole: bool, start: int = 0) -> list[OracleFinding]:
         sends.append(LoggedSend(policy, offset, offset + records - 1, batch, records))
         offset += records
     places = {sent.offset: index for index, sent in enumerate(sends)}
-    found = judge_all(sends, LogCompleteness(whole))
+    sent_history = SendHistory(LogCompleteness(whole))
+    found = [each for sent in sends for each in sent_history.judge(sent)] + [*sent_history.end()]
     return [OracleFinding(places[each.sent.offset], each.kind, each.numbers) for each in found]
 
 

@@ -252,7 +252,7 @@ def test_rows_that_do_not_fit(copying: Copying) -> None:
                 "topic as source_topic", "partition as source_partition",
                 "offset as source_offset", "7 as partition", "value",
             ),
-            "which the destination had not when",
+            "which did not exist when the query was started",
         ),
     }  # fmt: skip
     from pidlease.spark.errors import text_of
@@ -277,7 +277,7 @@ def test_checkpoints_that_do_not_fit(
     assert check_same(kafka_source, filled, server, f"{filled}.copy") == COUNT
 
     copying.checkpoint = tmp_path / "deleted"
-    with pytest.raises(Exception, match="has records already"):
+    with pytest.raises(Exception, match="has records that this checkpoint does not know"):
         copying.run()
     copying.checkpoint = tmp_path / "one"
     copying.options = {"topic": "another"}

@@ -200,7 +200,7 @@ def test_damage_ends_a_job_unless_it_is_to_be_left_out(
 
 def test_clear_words_for_what_is_not_there(spark: "SparkSession", tmp_path: Path) -> None:
     source = spark.read.format("pidlease").option("subscribe", "t")
-    with pytest.raises(PySparkException, match="is not there, or no directory"):
+    with pytest.raises(PySparkException, match="does not exist, or is no directory"):
         source.load(str(tmp_path / "nowhere")).collect()
     away = source.options(**{"kafka.bootstrap.servers": "127.0.0.1:1", "timeoutSeconds": "1"})
     with pytest.raises(PySparkException, match=r"127\.0\.0\.1:1 cannot be reached"):

@@ -347,7 +347,7 @@ def test_reading_changes_nothing(logs: Logs) -> None:
         (lambda path: (path / "meta.json").unlink(), "no meta.json"),
         (lambda path: (path / "meta.json").write_text("{"), "damaged"),
         (lambda path: (path / "meta.json").write_text('{"format": 99}'), "newer version"),
-        (lambda path: path.rename(path.with_name("away")), "not there"),
+        (lambda path: path.rename(path.with_name("away")), "does not exist"),
     ],
 )
 def test_what_is_no_data_directory_is_refused(logs: Logs, spoil: Any, text: str) -> None:

@@ -52,7 +52,7 @@ def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("pidlease.storage.checked_file.write_aside", full)
+    monkeypatch.setattr("pidlease.storage.checked_lines.write_aside", full)
     with pytest.raises(TopicBookError, match="no space left"):
         book.save_own("a", A, ZERO)
     assert book.load().own == {A: OFF}
