@@ -1,1 +1,1 @@
-"""What is run around the server: the demo."""
+"""The demo, and Grafana's dashboards."""

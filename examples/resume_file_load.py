@@ -1,14 +1,14 @@
-"""Load the lines of a file into a topic, each exactly once, also over crashes.
+"""Load the lines of a file into a topic, each exactly once, even after crashes.
 
     python examples/resume_file_load.py --file orders.csv --topic orders --name orders-2026-05 \
         --servers 127.0.0.1:9092 --leases http://127.0.0.1:8080 --key-column 1
 
 After a crash of this process, of its machine or of the server, run the same command again. It sends
-every line again, with the number of the line as its sequence_id: the server stores those that are
-not in the log, and answers the others as duplicates.
+every line again, with the number of the line as its sequence_id: the server appends those that are
+not in the log yet, and reports the others as duplicates.
 
-Exit codes: 0 every line is in the log; 1 not finished, run it again; 2 it would lose or double
-lines, or cannot be; 3 every line is in the log, except those in the reject file.
+Exit codes: 0 every line is in the log; 1 not finished, run it again; 2 impossible, or lines would
+be lost or doubled; 3 every line is in the log, except those in the reject file.
 """
 
 import argparse
@@ -28,12 +28,12 @@ DONE: Final = 0
 NOT_FINISHED: Final = 1
 IMPOSSIBLE: Final = 2
 SOME_REFUSED: Final = 3
-#: Lines without an answer; beyond, the oldest is waited for.
-_UNANSWERED_MAX: Final = 10_000
+#: The most unacknowledged lines; with more, wait for the oldest.
+_UNACKNOWLEDGED_MAX: Final = 10_000
 
 
 class ImpossibleError(Exception):
-    """To go on would lose or double lines."""
+    """Lines would be lost or doubled."""
 
 
 class Line(NamedTuple):
@@ -41,8 +41,8 @@ class Line(NamedTuple):
 
     Attributes:
         number: from 1; it is the record's sequence_id.
-        start: its first byte's position in the file.
-        text: without its end of line.
+        start: the position of its first byte in the file.
+        text: without the end of line.
     """
 
     number: int
@@ -76,17 +76,16 @@ def arguments() -> argparse.Namespace:
 
 
 class Plan:
-    """What decides where a line goes and whether it is refused: it must not change between runs.
+    """The options that decide a line's partition and whether it is refused, kept between runs.
 
-    A topic that has grown would give keys other partitions; another limit would refuse other lines,
-    and a line that was left out once is taken for a duplicate later.
+    They must not change. With more partitions, keys would go to others; with another limit, other
+    lines would be refused, and a line that was left out once would later be taken for a duplicate.
 
     Parameters:
-        given: the command line.
-        partitions: how many the topic has now.
+        partitions: the topic's present number of partitions.
 
     Attributes:
-        partitions: how many are written to; those of the first run.
+        partitions: the number of partitions to write to, from the first run.
     """
 
     def __init__(self, given: argparse.Namespace, partitions: int) -> None:
@@ -116,10 +115,10 @@ class Plan:
             raise ImpossibleError(f"topic {given.topic} had {self.partitions} partitions, now less")
 
     def begin(self, producer: BlockingProducer, topic: str) -> None:
-        """Compare it with what the server knows of the name, and make it durable.
+        """Lease the partitions, check the server's state of the name, and store the plan durably.
 
         Raises:
-            ImpossibleError: the server has forgotten what it has stored, or the name is taken.
+            ImpossibleError: the state has expired, or another load has used the name.
         """
         for partition in range(self.partitions):
             producer.lease(topic, partition)
@@ -140,7 +139,7 @@ class Plan:
         self._save()
 
     def stored(self, partition: int) -> None:
-        """A line of a partition is in the log."""
+        """Note that the partition has stored lines of this load."""
         if partition not in self._found["stored"]:
             self._found["stored"].append(partition)
             self._save()
@@ -160,14 +159,7 @@ class Plan:
 
 
 class Load:
-    """A run of the load.
-
-    Parameters:
-        given: the command line.
-        producer: started.
-        plan: where lines go.
-        rejects: the reject file.
-    """
+    """One run: sends the lines, and counts the results."""
 
     def __init__(
         self,
@@ -180,40 +172,40 @@ class Load:
         self._producer: Final = producer
         self._plan: Final = plan
         self._rejects: Final = rejects
-        self._unanswered: Final[deque[Future[Sent]]] = deque()
+        self._unacknowledged: Final[deque[Future[Sent]]] = deque()
         self.stored = 0
         self.before = 0
         self.refused = 0
 
     def run(self) -> None:
-        """Send every line, and wait for every answer.
+        """Send every line, and wait for every result.
 
         Raises:
-            ProducerError: a line did not come into the log; all of them are to be sent again.
+            ProducerError: a line was not stored; run the load again.
         """
         for line in lines_of(self._given.file):
             self._send(line)
-            self._take_answers(_UNANSWERED_MAX)
+            self._take_results(_UNACKNOWLEDGED_MAX)
         self._producer.flush()
-        self._take_answers(0)
+        self._take_results(0)
 
     def _send(self, line: Line) -> None:
         try:
             key = self._key_of(line)
-            # The same partition in each run. Left to the client, a line without a key would go to
-            # any partition, and be compared there with the numbers of other lines.
+            # The same partition in each run. The client would send a line without a key to any
+            # partition, which would compare its number with those of other lines.
             count = self._plan.partitions
             partition = line.number % count if key is None else partition_for_key(key, count)
             future = self._producer.send(
                 self._given.topic, line.text, key=key, partition=partition, sequence_id=line.number
             )
         except ValueError as error:
-            # Refused for what it is, so it is refused in each run.
+            # The reason is the line itself, so it is refused in each run.
             self.refused += 1
             where = f"{line.number}\t{line.start}\t{error}\t".encode()
             self._rejects.write(where + line.text + b"\n")
         else:
-            self._unanswered.append(future)
+            self._unacknowledged.append(future)
 
     def _key_of(self, line: Line) -> bytes | None:
         column: int | None = self._given.key_column
@@ -224,9 +216,9 @@ class Load:
             raise ValueError(f"no column {column} for the key")
         return columns[column - 1]
 
-    def _take_answers(self, most: int) -> None:
-        """Count the answers that are there, and wait for all but so many."""
-        waiting = self._unanswered
+    def _take_results(self, most: int) -> None:
+        """Count the results that are there; wait until at most `most` are missing."""
+        waiting = self._unacknowledged
         while waiting and (len(waiting) > most or waiting[0].done()):
             sent = waiting.popleft().result()
             self._plan.stored(sent.partition)
@@ -237,7 +229,7 @@ class Load:
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """The lines of a file."""
+    """Yield the lines of a file."""
     start = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -246,11 +238,7 @@ def lines_of(path: Path) -> Iterator[Line]:
 
 
 def load(given: argparse.Namespace) -> int:
-    """Load the file.
-
-    Returns:
-        The exit code.
-    """
+    """Load the file; return the exit code."""
     aside = given.rejects.with_name(given.rejects.name + ".part")
     with (
         BlockingProducer(
@@ -289,11 +277,11 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    """Run it."""
+    """Load the file of the command line; return the exit code."""
     given = arguments()
     try:
         return load(given)
-    except (ImpossibleError, ValueError) as error:  # also of the options
+    except (ImpossibleError, ValueError) as error:  # ValueError: an invalid option
         print(f"nothing was sent: {error}", file=sys.stderr)
         return IMPOSSIBLE
     except (ProducerError, OSError) as error:

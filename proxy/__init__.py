@@ -1,1 +1,1 @@
-"""Listens and translates. What a batch means is decided in `pidlease`."""
+"""The server and its commands: listeners translate requests, and `pidlease` decides about them."""

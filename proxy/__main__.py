@@ -1,4 +1,4 @@
-"""The command line: `pidlease serve`, `copy`, `skip-pids`, `spark`, `status`, ..."""
+"""The command line: `pidlease serve`, and the commands of `proxy/cli`."""
 
 import inspect
 from pathlib import Path
@@ -39,7 +39,7 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
 
 
 def _options() -> inspect.Signature:
-    """Make an option for each setting, so that none is forgotten."""
+    """Return a signature with an option for each setting."""
     parameters = [
         inspect.Parameter(
             "config",

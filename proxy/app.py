@@ -43,8 +43,8 @@ from proxy.ops.ops_api import ops_app
 from proxy.ops.status_response import replay_of
 from proxy.settings_reload import apply, read_again
 
-#: How long a stop waits for HTTP requests with incomplete bodies; by then all complete ones have
-#: got their responses.
+#: How long a stop waits for HTTP requests with incomplete bodies. All others have their responses
+#: by then.
 _HTTP_STOP_SECONDS = 5
 
 #: How often a start logs its progress.
@@ -64,10 +64,9 @@ class StartError(Exception):
 
 
 class App:
-    """A server.
+    """A server: its components, their start and their stop.
 
     Parameters:
-        settings: the server's settings.
         load: reads the settings again.
     """
 
@@ -80,13 +79,13 @@ class App:
         self._files: Files = real
         self._metrics = MetricsRegistry(
             settings.log, Path(settings.data_dir), real.fsyncs,
-            lambda: Parts(self._side, self._engine, self._listener),
+            lambda: Parts(self._backend, self._engine, self._listener),
         )  # fmt: skip
         if settings.faults:
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
         self._engine: Engine | None = None
         self._listener: KafkaListener | None = None
-        self._side: Backend | None = None
+        self._backend: Backend | None = None
         self._pool: IoPool | None = None
         self._coordinator_pool: IoPool | None = None
         self._http: uvicorn.Server | None = None
@@ -145,20 +144,32 @@ class App:
             )
 
     def _bound(self, seconds: float) -> None:
-        """End the process after this time, whatever hangs, unless `ended` comes first."""
-        self._last_moment = end_at_the_latest(seconds)
+        """End the process after this time, unless `ended` is called: a disk or Kafka may hang.
+
+        Nothing is lost that a crash would not lose. A thread does it: the event loop may hang, too.
+        """
+
+        def end() -> None:
+            LINES.flush(everything=True)
+            _log.critical("the stop took too long; the process ends as by a crash", seconds=seconds)
+            sys.stderr.flush()
+            os._exit(_NOT_IN_TIME)
+
+        self._last_moment = threading.Timer(seconds, end)
+        self._last_moment.daemon = True
+        self._last_moment.start()
 
     def ended(self) -> None:
-        """Cancel the end of the process, which may have other things to do."""
+        """Cancel the end that `_bound` has set: the process may go on after this server."""
         if self._last_moment is not None:
             self._last_moment.cancel()
             self._last_moment.join()
 
     async def _until_stop(self, signalled: asyncio.Task[bool]) -> bool:
         """Wait for a signal; True: another server has taken over instead."""
-        if self._side is None:
+        if self._backend is None:
             raise AssertionError("the server has started")
-        lost = asyncio.create_task(self._side.lost.wait())
+        lost = asyncio.create_task(self._backend.lost.wait())
         await asyncio.wait({signalled, lost}, return_when=asyncio.FIRST_COMPLETED)
         lost.cancel()
         return not signalled.done()
@@ -168,8 +179,8 @@ class App:
         await self._stop_http()
         for each in self._listeners:
             each.close()
-        if self._side is not None:
-            await asyncio.to_thread(self._side.release)
+        if self._backend is not None:
+            await asyncio.to_thread(self._backend.release)
 
     async def _start(self) -> None:
         check_exposure(self._settings)
@@ -179,22 +190,22 @@ class App:
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._coordinator_pool = IoPool(asyncio.get_running_loop(), _COORDINATOR_THREADS)
         kind = KafkaBackend if self._settings.log == "kafka" else EmbeddedBackend
-        side: Backend = kind(self._settings, self._files, self._pool)
-        self._side = side
-        await side.open()
+        backend: Backend = kind(self._settings, self._files, self._pool)
+        self._backend = backend
+        await backend.open()
         self._engine = Engine(
-            side.store,
-            side.snapshots,
-            side.coordination._replace(pool=self._coordinator_pool),
+            backend.store,
+            backend.snapshots,
+            backend.coordination._replace(pool=self._coordinator_pool),
             self._pool,
             engine_config(self._settings),
-            appends=side.appends,
+            appends=backend.appends,
         )
         await self._recover(self._engine)
-        await side.follow(self._engine)
+        await backend.follow(self._engine)
         gc.freeze()
         gc.enable()
-        await self._listen(side, self._engine)
+        await self._listen(backend, self._engine)
         self._engine.ready = True
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
@@ -211,20 +222,22 @@ class App:
         finally:
             progress.cancel()
 
-    async def _listen(self, side: Backend, engine: Engine) -> None:
-        config = listener_config(self._settings, side.cluster_id)
+    async def _listen(self, backend: Backend, engine: Engine) -> None:
+        config = listener_config(self._settings, backend.cluster_id)
         budget = MemoryBudget(config.memory_bytes_max)
-        self._listener = KafkaListener(config, budget, side.apis(engine, config, budget))
+        self._listener = KafkaListener(config, budget, backend.apis(engine, config, budget))
         try:
             await self._listener.listen(self._listeners)
         except OSError as error:
-            await side.close()
+            await backend.close()
             await engine.stop()
             raise OSError(f"--kafka-listen {self._settings.kafka_listen}: {error}") from error
 
     async def _start_http(self) -> None:
         listeners = bound_sockets(self._settings.http_listen, "--http-listen")
-        app = ops_app(lambda: self._engine, self._started_ms, self._metrics)
+        app = ops_app(
+            lambda: self._engine, self._started_ms, self._metrics.scrape, self._metrics.http
+        )
         self._end_reads = add_http_api(app, lambda: self._engine, record_limits(self._settings))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
@@ -257,12 +270,12 @@ class App:
             self._end_reads()
         if self._listener is not None:
             await self._listener.close()
-        if self._side is not None:
-            await self._side.close()
+        if self._backend is not None:
+            await self._backend.close()
         if self._engine is not None:
             await self._engine.stop()
-        if self._side is not None:
-            await asyncio.to_thread(self._side.release)
+        if self._backend is not None:
+            await asyncio.to_thread(self._backend.release)
         for pool in (self._coordinator_pool, self._pool):
             if pool is not None:
                 # In a thread: a read that is still running may need the event loop.
@@ -279,24 +292,6 @@ class App:
                 await self._http_task
 
 
-def end_at_the_latest(seconds: float) -> threading.Timer:
-    """End the process after this time if it still runs: a disk, or Kafka, may hang for ever.
-
-    Nothing is lost that a crash would not lose. A thread does it, because the event loop may hang.
-    """
-
-    def end() -> None:
-        LINES.flush(everything=True)
-        _log.critical("the stop took too long; the process ends as by a crash", seconds=seconds)
-        sys.stderr.flush()
-        os._exit(_NOT_IN_TIME)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
 def _raise_open_files() -> None:
     """Raise the limit of open files to the maximum: each partition and client needs some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -308,8 +303,7 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> None:
     """Run a server until a signal.
 
     Parameters:
-        settings: the server's settings.
-        load: reads them again, for those that may change while the server runs.
+        load: reads the settings again, for those that may change while the server runs.
 
     Raises:
         StartError: the server cannot start.

@@ -1,4 +1,4 @@
-"""Log output: one line for each event, for people or as JSON, from a level that may change."""
+"""Configures the log output: one line for each event, readable or as JSON, from a level on."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ _LEVELS: Final = {**logging.getLevelNamesMapping(), "EXCEPTION": logging.ERROR}
 
 
 class _Threshold:
-    """Drops events below a level. Loggers are created once; the level may change at any time."""
+    """Drops events below a level, which may change after the loggers are created."""
 
     def __init__(self) -> None:
         self.level = logging.INFO
@@ -27,7 +27,7 @@ class _Threshold:
         method: str,
         event: MutableMapping[str, Any],
     ) -> MutableMapping[str, Any]:
-        """Process an event, as structlog's processors do."""
+        """Return the event; structlog calls this as a processor."""
         if _LEVELS.get(method.upper(), logging.CRITICAL) < self.level:
             raise structlog.DropEvent
         return event
@@ -40,11 +40,7 @@ _FLUSH_SECONDS: Final = 1.0
 
 
 def set_level(name: str) -> None:
-    """Log events of a level or above, from now on.
-
-    Parameters:
-        name: debug, info, warning or error.
-    """
+    """Log events from this level on: debug, info, warning or error."""
     _threshold.level = _LEVELS[name.upper()]
 
 

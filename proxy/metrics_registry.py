@@ -1,4 +1,4 @@
-"""All metrics of a server."""
+"""Collects the metrics of a server, and formats them for a scrape."""
 
 import asyncio
 import platform
@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine
@@ -31,9 +33,20 @@ _DISK_SECONDS: Final = 1.0
 class Parts(NamedTuple):
     """A server's components; None: not created yet."""
 
-    side: Backend | None
+    backend: Backend | None
     engine: Engine | None
     listener: KafkaListener | None
+
+
+class _Collected(Collector):
+    """Metrics of one moment, for a thread to format."""
+
+    def __init__(self, found: list[Metric]) -> None:
+        self._found = found
+
+    @override
+    def collect(self) -> list[Metric]:
+        return self._found
 
 
 class MetricsRegistry:
@@ -41,14 +54,9 @@ class MetricsRegistry:
 
     Parameters:
         log: the kind of log, for build_info.
-        data_dir: the data directory; its disk is measured.
+        data_dir: its disk is measured.
         fsyncs: the durations of fsyncs.
         parts: returns the current components.
-
-    Attributes:
-        registry: the registry to scrape.
-        lag: of the event loop.
-        http: the counts of HTTP requests.
     """
 
     def __init__(
@@ -64,15 +72,21 @@ class MetricsRegistry:
         self._data_dir: Final = data_dir
         self._fsyncs: Final = fsyncs
         self._disk: tuple[int, int] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
 
-    async def look_at_disk(self) -> None:
-        """Measure the disk's free space; only one task waits for a disk that hangs."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(asyncio.to_thread(self._look_at_disk))
-        await asyncio.wait({self._looking}, timeout=_DISK_SECONDS)
+    async def scrape(self) -> bytes:
+        """Return the metrics of one moment as text, which a thread formats."""
+        await self.measure_disk()
+        found = _Collected(list(self.registry.collect()))
+        return await asyncio.to_thread(generate_latest, found)
 
-    def _look_at_disk(self) -> None:
+    async def measure_disk(self) -> None:
+        """Measure the disk's free space; only one thread waits for a disk that hangs."""
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.create_task(asyncio.to_thread(self._measure_disk))
+        await asyncio.wait({self._measuring}, timeout=_DISK_SECONDS)
+
+    def _measure_disk(self) -> None:
         try:
             usage = shutil.disk_usage(self._data_dir)
         except OSError:
@@ -96,11 +110,11 @@ class MetricsRegistry:
         )
 
     def _parts(self) -> Iterator[Metric]:
-        side, engine, listener = self._now()
-        if side is not None and (state := side.coordinator_state()) is not None:
+        backend, engine, listener = self._now()
+        if backend is not None and (state := backend.coordinator_state()) is not None:
             kind, connected = state
             yield metrics.COORDINATOR_CONNECTED.rows([((kind,), connected)])
-        yield metrics.STANDING_BY.of(side is not None and side.standing_by)
+        yield metrics.STANDING_BY.of(backend is not None and backend.standing_by)
         yield metrics.READY.of(engine is not None and engine.welcoming)
         if engine is not None:
             yield from engine_metrics(engine)

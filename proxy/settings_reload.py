@@ -1,4 +1,4 @@
-"""Settings that may change while a server runs: SIGHUP reads them again."""
+"""Reads the settings again at SIGHUP, and applies those that may change while a server runs."""
 
 from collections.abc import Callable
 from typing import Final
@@ -22,14 +22,9 @@ _log = structlog.get_logger(__name__)
 
 
 def read_again(before: Settings, load: Callable[[], Settings]) -> Settings:
-    """Read the settings again; keep the previous ones if the new ones are invalid. Blocks.
+    """Read the settings again; return the settings in force from now on. Blocks.
 
-    Parameters:
-        before: the settings in force.
-        load: reads the settings.
-
-    Returns:
-        The settings in force from now on.
+    If the new ones are invalid, these are the previous ones.
     """
     try:
         after = load()

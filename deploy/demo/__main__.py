@@ -1,4 +1,4 @@
-"""`python -m deploy.demo`: all parts, or the first two in front of a real Kafka."""
+"""`python -m deploy.demo`: runs all parts, or the first two with a real Kafka as the log."""
 
 import shutil
 import signal
@@ -20,7 +20,7 @@ from tests.servers.pidlease import not_started
 from tests.servers.process import ServerError
 
 _DIRECTORY: Final = Path(__file__).resolve().parents[2] / "build" / "demo"
-#: Without a terminal there is no width to keep to, and a wrapped table is hard to read.
+#: The width without a terminal: wide enough that no table is wrapped.
 _PLAIN_WIDTH: Final = 130
 _LOOK_S: Final = 0.5
 
@@ -57,13 +57,13 @@ def main(
 
 
 def new_console() -> Console:
-    """Return the console; SIGTERM ends the demo as Ctrl-C does, so that no server is left over."""
+    """Return the console; let SIGTERM end the demo as Ctrl-C does, which also ends the servers."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 
 def exit_code(console: Console, run: Callable[[], int]) -> int:
-    """Run a demo, and show why it ends early, if it does; return the exit code."""
+    """Run a demo; if it fails, show why; return the exit code."""
     try:
         return run()
     except (DemoError, ServerError, AssertionError) as error:
@@ -97,7 +97,7 @@ def _in_front(console: Console, directory: Path, seconds: float) -> int:
 
 
 def _keep_up(console: Console, directory: Path) -> None:
-    """Start the server of part one again on its data, and leave it up until Ctrl-C."""
+    """Start the server of part one again on its data, and keep it running until Ctrl-C."""
     with not_started(directory, **SETTINGS) as server:
         server.start()
         console.print(

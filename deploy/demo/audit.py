@@ -1,4 +1,4 @@
-"""Counts records sent against records stored, one by one. Pure."""
+"""Compares the records sent with the records stored, one by one. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ Row = tuple[bytes, bytes]
 
 @dataclass
 class Tally:
-    """The figures of one stream of records.
+    """Numbers of records.
 
     Attributes:
-        stored: records in the log, doubled and foreign ones included.
-        lost: sent, and not in the log as they were sent.
-        out_of_order: after one that was sent later, in the same partition.
-        foreign: in the log, and never sent like this.
+        stored: in the log, doubled and foreign ones included.
+        lost: sent, and not in the log with the same content.
+        out_of_order: stored after one that was sent later to the same partition.
+        foreign: in the log, and not sent with this content.
     """
 
     sent: int = 0
@@ -37,7 +37,7 @@ class Tally:
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
-    """Add up."""
+    """Add up tallies."""
     result = Tally()
     for tally in tallies:
         result += tally
@@ -45,7 +45,7 @@ def total(tallies: Iterable[Tally]) -> Tally:
 
 
 def compare(wanted: Sequence[Row], found: Sequence[Row]) -> Tally:
-    """Count the records of one partition, sent and stored, each in their order."""
+    """Compare the records of one partition, sent and stored, each in their order."""
     order = {row: number for number, row in enumerate(wanted)}
     tally = Tally(sent=len(wanted), stored=len(found))
     seen: set[Row] = set()
@@ -74,11 +74,11 @@ def rows_by_partition(stored: Iterable[Stored]) -> defaultdict[tuple[str, int], 
 
 @dataclass
 class Audit:
-    """The count of the first part.
+    """The result of the first part.
 
     Attributes:
         tallies: by client and topic.
-        foreign: records in the log that no client sent like this: other content, other partition.
+        foreign: records in the log that no client sent with this content to this partition.
         misplaced: records at another offset than the acknowledged one.
     """
 
@@ -111,6 +111,6 @@ def audit(ledgers: Sequence[Ledger], stored: Sequence[Stored]) -> Audit:
     return Audit(
         tallies,
         foreign=len(stored) - total(tallies.values()).stored,
-        # A duplicate is acknowledged with -1 where the server no longer knows its offset.
+        # A duplicate is acknowledged with -1 if the server no longer knows its offset.
         misplaced=sum(at not in (-1, places.get(key, at)) for key, at in offsets.items()),
     )

@@ -1,4 +1,4 @@
-"""The two clients, as anyone would use them; only timeouts and backoffs are set."""
+"""The two clients, librdkafka and aiokafka, with default settings except timeouts and backoffs."""
 
 import json
 import logging
@@ -11,16 +11,16 @@ from deploy.demo.ledger import Ledger
 from deploy.demo.rows import Record
 from tests.crash import clients
 
-#: Far longer than the server is ever down: no delivery may run out of time.
+#: Far longer than the server is ever down: no delivery may time out.
 _DELIVERY_MS: Final = 300_000
-#: Limits the pause before librdkafka connects again; its default grows to ten seconds.
+#: The longest pause before librdkafka connects again; its default grows to ten seconds.
 _RECONNECT_MS: Final = 500
 #: Often, and out of step with the bursts: some of its reports must fall into one.
 _REPORT_MS: Final = 7
-#: A report of librdkafka that is older does not describe the present.
+#: An older report of librdkafka no longer describes the present.
 _FRESH_S: Final = 0.003
 _TICK_S: Final = 0.1
-#: A crash without records in flight proves nothing: each one to come is granted this long.
+#: The time kept for each crash to come: a crash without records in flight proves nothing.
 _CRASH_S: Final = 10.0
 _LOG: Final = logging.getLogger("librdkafka")
 _LOG.propagate = False  # a client that loses its server complains at length
@@ -29,7 +29,7 @@ Bursts = Iterator[tuple[float, list[Record]]]
 
 
 def log_into(path: Path) -> None:
-    """Write the clients' logs into a file, from now on."""
+    """Write the clients' logs into a file."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
     for each in (_LOG, logging.getLogger("aiokafka")):
@@ -39,14 +39,14 @@ def log_into(path: Path) -> None:
 
 
 class Pace:
-    """Spreads the rows over the time that is left.
+    """Spreads the rows over the remaining time.
 
-    On a slow machine, where crashes and restarts take longer than planned, the rest goes out
-    slower instead of running out.
+    On a slow machine, where crashes and restarts take longer than planned, the remaining rows are
+    sent more slowly, so that some are left for each crash.
 
     Parameters:
-        seconds: how long sending is to last.
-        crashes_left: how many crashes are still to come.
+        seconds: how long sending lasts.
+        crashes_left: returns how many crashes are still to come.
     """
 
     def __init__(self, seconds: float, crashes_left: Callable[[], int] = lambda: 0) -> None:
@@ -54,17 +54,17 @@ class Pace:
         self._crashes_left = crashes_left
 
     def share(self, left: int) -> int:
-        """Return how many of the rows that are left go out in this tick."""
+        """Return how many of the remaining rows to send in this tick."""
         seconds = max(self._end - time.monotonic(), self._crashes_left() * _CRASH_S, _TICK_S)
         return min(left, max(1, round(left * _TICK_S / seconds)))
 
     def bursts(self, records: list[Record]) -> Bursts:
-        """Yield bursts, as applications send them, and when the next one is due."""
+        """Yield bursts of records, as applications send them, each with the time it is due."""
         position, due = 0, time.monotonic()
         while position < len(records):
             burst = records[position : position + self.share(len(records) - position)]
             position += len(burst)
-            # A burst that waited for room is not made up for by a faster one.
+            # After a burst that waited for room, the next one does not come earlier.
             due = max(due, time.monotonic()) + _TICK_S
             yield due, burst
 
@@ -108,8 +108,8 @@ class LibrdkafkaClient(clients.LibrdkafkaClient[Ledger]):
 class AiokafkaClient(clients.AiokafkaClient[Ledger]):
     """aiokafka's AIOKafkaProducer.
 
-    An idempotent one never gives up a batch that has a leader; its `request_timeout_ms` also
-    limits how long `send` may wait for room while the server is down, so it is generous.
+    With idempotence it never gives up a batch that has a leader; `request_timeout_ms` also limits
+    how long `send` may wait for room while the server is down, so it is large.
     """
 
     def __init__(self, bootstrap: str, bursts: Bursts) -> None:
@@ -120,7 +120,7 @@ class AiokafkaClient(clients.AiokafkaClient[Ledger]):
     def batches_in_flight(self) -> int:
         """Count the partitions that have a batch in a request without a response.
 
-        aiokafka publishes no statistics; its sender keeps these partitions, one batch each.
+        aiokafka has no statistics; its sender keeps the set of these partitions, one batch each.
         """
         return len(self.producer._sender._muted_partitions) if self.producer else 0
 

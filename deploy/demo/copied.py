@@ -1,8 +1,8 @@
 """The demo's third part: topics copied from one server to another, each record once.
 
-The source is written all the time. Meanwhile the copier is killed, the destination is, the copier
-and the source are at once; and a copier is stopped in the middle (SIGSTOP), another one takes over,
-and it wakes up again: a zombie with batches in flight. Then both sides are compared.
+A client writes to the source all the time. Meanwhile the copier is killed, then the destination,
+then the copier and the source at once. Then a copier is stopped (SIGSTOP), another one takes over,
+and the first wakes up: a zombie with batches in flight. Finally both sides are compared.
 """
 
 import shutil
@@ -28,9 +28,9 @@ from tests.crash.lives import Retries
 from tests.servers.pidlease import PidleaseServer, not_started
 
 COPY: Final = ".copy"
-#: A copier that is silent for so long is replaced.
+#: A copier that is silent for this time is replaced.
 _SESSION_S: Final = 6
-#: Records that are to arrive before something happens.
+#: Records to be copied before each next step.
 _PART: Final = 500
 _STEP_S: Final = 0.02
 _PER_STEP: Final = 30
@@ -38,7 +38,7 @@ _PER_STEP: Final = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(CopyVerdict):
-    """The figures; `verified`: whether `pidlease copy --verify` finds both sides equal."""
+    """The result; `verified`: whether `pidlease copy --verify` finds both sides equal."""
 
     verified: bool
 

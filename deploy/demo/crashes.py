@@ -1,4 +1,4 @@
-"""The crashes: from outside by kill -9, and from inside between append and answer."""
+"""The crashes: kill -9 from outside, and fault points between append and response."""
 
 import signal
 import time
@@ -17,11 +17,11 @@ from tests.servers.waiting import WAIT_S, until
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A way to die.
+    """A kind of crash.
 
     Attributes:
         fault: the fault plan that the server is started with; empty: it is killed from outside.
-        of_broker: whether the upstream Kafka is killed instead.
+        of_broker: whether Kafka is killed instead.
     """
 
     name: str
@@ -30,24 +30,24 @@ class Crash:
 
 
 KILL: Final = Crash("kill -9")
-#: In the log, not yet fsynced, not answered.
+#: In the log, not yet fsynced, no response sent.
 AFTER_WRITE: Final = Crash("dies between write and answer", "kill after write *.log 250")
-#: In the log, durable, not answered.
+#: In the log, durable, no response sent.
 AFTER_FSYNC: Final = Crash("dies between fsync and answer", "kill after fsync *.log 250")
 PLAN: Final = (KILL, AFTER_WRITE, KILL, AFTER_FSYNC, KILL, KILL)
 BROKER: Final = Crash("kill -9 of Kafka", of_broker=True)
-#: In front of Kafka, where pidlease writes no log of its own.
+#: With Kafka as the log, where pidlease has no files to crash at.
 PLAN_IN_FRONT: Final = (KILL, BROKER, KILL, KILL, BROKER, KILL)
 
-#: How long the server lives between two crashes, at least, once both clients are served again.
+#: The least time between two crashes, from when both clients are served again.
 _CALM_S: Final = 3.0
 #: How long a broker is down, at least.
 _BROKER_DOWN_S: Final = 1.0
-#: Both clients at once is the better moment; one of them will do when it does not come soon.
+#: How long to wait until both clients have batches in flight; after that, one of them is enough.
 _BOTH_S: Final = 3.0
 _LOOK_S: Final = 0.001
 _LOOKS_BEFORE_DEATH: Final = 10
-#: By then a client has read every response that a dead server had still sent.
+#: How long until a client has read every response that a dead server had still sent.
 _SETTLE_S: Final = 0.15
 _STRAYS_MAX: Final = 3
 
@@ -57,10 +57,10 @@ class Kill:
     """A crash that took place.
 
     Attributes:
-        life: the life of the proxy that it ended, from 1.
+        life: the number, from 1, of the proxy process that it ended.
         batches: in flight at that moment, by the clients' own counters.
         records: given to the clients before it, and unacknowledged when the server was dead.
-        down_s: how long until it was ready again.
+        down_s: how long until the server was ready again.
     """
 
     crash: Crash
@@ -71,19 +71,19 @@ class Kill:
 
     @property
     def in_flight(self) -> bool:
-        """Whether it hit something; a batch that is in flight may already be answered."""
+        """Whether batches were in flight, and records of them without a response."""
         return self.records > 0 and self.batches > 0
 
 
 @dataclass
 class Crasher:
-    """Makes the crashes of a plan, one life of the proxy for each.
+    """Makes the crashes of a plan, one for each process of the proxy.
 
     Parameters:
-        lives: of the proxy; the first one is started with the first crash's fault.
+        lives: the processes of the proxy; the first is started with the first crash's fault.
         log: shows a line.
-        upstream: the Kafka that has the log, where there is one.
-        clients: their batches have to be in flight.
+        upstream: Kafka, if it is the log.
+        clients: their batches have to be in flight at a crash.
     """
 
     lives: Retries
@@ -97,14 +97,14 @@ class Crasher:
 
     @property
     def left(self) -> int:
-        """Crashes still to come."""
+        """The number of crashes still to come."""
         return len(self.plan) - len(self.kills)
 
     def run(self) -> None:
-        """Make all of them; one that hit nothing is made again.
+        """Make all crashes; repeat one without batches in flight.
 
         Raises:
-            DemoError: one could not be made.
+            DemoError: a crash could not be made.
         """
         while self.left:
             crash = self.plan[len(self.kills)]
@@ -119,7 +119,7 @@ class Crasher:
             )
 
     def start(self, fault: str) -> None:
-        """Begin the next life of the proxy, with a fault plan; empty: without fault points."""
+        """Start the next process of the proxy, with a fault plan; empty: without fault points."""
         server = self.lives.server
         server.settings.pop("faults", None)
         self.lives.new_life()
@@ -141,7 +141,7 @@ class Crasher:
         return replace(kill, down_s=time.monotonic() - began)
 
     def _crash_broker(self, crash: Crash) -> Kill:
-        """Kill the upstream Kafka; the proxy goes on, and so do the clients."""
+        """Kill Kafka, and start it again; the proxy and the clients go on."""
         if self.upstream is None:
             raise DemoError("there is no upstream Kafka")
         kill = Kill(crash, len(self.lives.lives), *self._kill9(self.upstream.kafka.process))
@@ -154,7 +154,7 @@ class Crasher:
         return [set(client.ledger.unacknowledged) for client in self.clients]
 
     def _still(self, given: list[set[bytes]]) -> int:
-        """Return how many of these records are unacknowledged now, too."""
+        """Return how many of these records are still unacknowledged."""
         now = self._unacknowledged()
         return sum(len(before & each) for before, each in zip(given, now, strict=True))
 
@@ -162,10 +162,10 @@ class Crasher:
         return [client.batches_in_flight() for client in self.clients]
 
     def _kill9(self, process: ServerProcess) -> tuple[int, int]:
-        """Kill it with batches in flight; return them, and the records that it left unacknowledged.
+        """Kill a process with batches in flight; return the batches and the unacknowledged records.
 
-        It is stopped first. By the time that the clients have read each response that was still
-        sent, the records without one are known; if there are none, it goes on.
+        It is stopped first (SIGSTOP), until the clients have read all responses that it had sent:
+        then the unacknowledged records are known. If there are none, it continues.
         """
         get_on(self.clients, within_s=WAIT_S, poll_s=_LOOK_S)
         time.sleep(_CALM_S)
@@ -188,8 +188,8 @@ class Crasher:
     def _fault(self) -> tuple[int, int]:
         """Wait until the fault has killed the server; return batches and records in flight.
 
-        The clients notice the death as soon as we do and count anew, so these are the counts just
-        before it. At least one was in flight: the batch at the fault point itself.
+        The clients reset their counters when they notice the death, so these are the counts just
+        before it. At least one batch was in flight: the one at the fault point.
         """
         counts = deque([1], maxlen=_LOOKS_BEFORE_DEATH)
 

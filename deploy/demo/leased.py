@@ -1,9 +1,9 @@
 """The demo's second part: a producer that remembers nothing but its name.
 
-It leases its PID, from ZooKeeper where there is one, and appends under policy strict. It is killed,
-so is the proxy, so are both at once; each time it comes back by its name and asks where it was.
-Finally it is stopped in the middle (SIGSTOP), a successor takes its name, and it wakes up again: a
-zombie with records in flight.
+It leases its PID, from ZooKeeper if available, and appends under policy strict. The producer is
+killed, then the proxy, then both at once; each time the producer leases by its name again and
+resumes. Finally it is stopped (SIGSTOP), a successor takes over the name, and it wakes up: a zombie
+with records in flight.
 """
 
 import os
@@ -34,7 +34,7 @@ from tests.servers.process import ServerProcess
 _NAME: Final = "demo/orders"
 _TOPIC: Final = "leased"
 _COUNTS: Final = [5_000, 5_000]
-#: Records that a life has acknowledged when something happens to it.
+#: Records that a process has acknowledged before it is killed.
 _PART: Final = 1_500
 _DOWN_S: Final = 0.3
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -42,14 +42,14 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(TakeoverVerdict):
-    """The figures.
+    """The result.
 
     Attributes:
         source: where the PIDs came from.
-        counts: how many records each partition was to get.
-        lives: how many processes the producer had.
-        pids: the PIDs that it had, one if its name brought it back each time.
-        resumed: where its lives went on, beyond the first.
+        counts: the number of records for each partition.
+        lives: the number of the producer's processes.
+        pids: the producer's PIDs; one, if its name got the same each time.
+        resumed: the sequence numbers where its processes resumed, except the first.
     """
 
     source: str
@@ -96,7 +96,7 @@ def run_leased(console: Console, directory: Path, upstream: Upstream | None = No
     """Run the second part in an emptied directory; return the exit code.
 
     Parameters:
-        upstream: the Kafka that has the log; None: the log is the proxy's own.
+        upstream: Kafka, if it is the log; None: the embedded log.
     """
     shutil.rmtree(directory, ignore_errors=True)
     with Screen(console, {}) as screen, ExitStack() as stack:
@@ -124,7 +124,7 @@ def run_leased(console: Console, directory: Path, upstream: Upstream | None = No
 
 
 class _Life:
-    """One process of the producer, by the lines of its log."""
+    """One process of the producer, observed by the lines of its log."""
 
     def __init__(self, server: PidleaseServer, number: int) -> None:
         log = server.directory / f"producer-{number}.log"
@@ -139,12 +139,12 @@ class _Life:
 
     @property
     def acknowledged(self) -> int:
-        """How many records it has acknowledged."""
+        """The number of its acknowledged records."""
         return max((count for (count,) in self._figures("acknowledged")), default=0)
 
     @property
     def resumed(self) -> dict[int, int]:
-        """Where each partition went on."""
+        """The sequence number where each partition resumed."""
         return {partition: number for partition, number, _ in self._figures("resumed")}
 
     @property
@@ -153,7 +153,7 @@ class _Life:
         return max(pid for _, _, pid in self._figures("resumed"))
 
     def progress(self, count: int) -> None:
-        """Wait until it has so many records acknowledged."""
+        """Wait until this number of records is acknowledged."""
         self.process.wait_until(lambda: self.acknowledged >= count, PROGRESS_S)
 
     def _figures(self, word: str) -> list[list[int]]:

@@ -1,9 +1,9 @@
-"""The producer's process: sends the numbers of its partitions, from where its name has come to.
+"""The producer's process: sends numbers to its partitions, from where its name resumes.
 
 It keeps no file. The demo reads its standard output:
 
-    resumed PARTITION NUMBER PID     where its name goes on
-    acknowledged COUNT               so many by now, in this life
+    resumed PARTITION NUMBER PID     the first number that it sends
+    acknowledged COUNT               by this process, so far
     done | fenced
 """
 
@@ -13,18 +13,18 @@ from typing import Final
 
 from pidlease.client import FencedError, LeasedProducer, Sent
 
-#: Its exit code when a successor has its name.
+#: The exit code when a successor has taken over the name.
 FENCED_EXIT: Final = 3
 _SHOWN_EVERY: Final = 20
-#: Records that are sent before others get their turn, and how long that is: to be killed halfway.
+#: Records between two pauses; the pauses make sending slow enough to be killed halfway.
 _AT_ONCE: Final = 10
 _PAUSE_S: Final = 0.004
-#: Unacknowledged records at most: it goes no further while the proxy is down.
+#: The most unacknowledged records: sending stops while the proxy is down.
 _UNACKNOWLEDGED_MAX: Final = 300
 
 
 async def produce(bootstrap: str, leases: str, name: str, topic: str, counts: list[int]) -> None:
-    """Send each partition's numbers up to its count, each once, whatever happened before."""
+    """Send each partition's numbers up to its count, each once, from where the name resumes."""
     acknowledged = 0
     room = asyncio.Semaphore(_UNACKNOWLEDGED_MAX)
 
@@ -67,7 +67,7 @@ def show(line: str) -> None:
 
 
 def main() -> int:
-    """Run it: BOOTSTRAP LEASES NAME TOPIC COUNT..."""
+    """Run the producer; arguments: BOOTSTRAP LEASES NAME TOPIC COUNT..."""
     bootstrap, leases, name, topic, *counts = sys.argv[1:]
     try:
         asyncio.run(produce(bootstrap, leases, name, topic, [int(each) for each in counts]))

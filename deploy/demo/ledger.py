@@ -1,4 +1,4 @@
-"""The records of one client, by its own reports."""
+"""Keeps the records that a client was given, and its reports about them."""
 
 from dataclasses import dataclass, field
 
@@ -8,10 +8,10 @@ from tests.crash.clients import ToSend
 
 @dataclass
 class Ledger:
-    """The records of one client: handed over, acknowledged, failed.
+    """The records of one client: given to it, acknowledged, failed.
 
     Attributes:
-        offsets: of the acknowledged records, by key; -1 where the server no longer knew it.
+        offsets: of the acknowledged records, by key; -1 if the server no longer knew the offset.
         unacknowledged: keys of the records without a report.
     """
 
@@ -23,16 +23,16 @@ class Ledger:
 
     @property
     def given_count(self) -> int:
-        """Records handed over."""
+        """The number of records given to the client."""
         return len(self.sent)
 
     @property
     def acknowledged_count(self) -> int:
-        """Records acknowledged."""
+        """The number of acknowledged records."""
         return len(self.offsets)
 
     def give(self, record: Record) -> ToSend:
-        """Note a record that is handed over now."""
+        """Note a record that is given to the client now."""
         self.sent.append(record)
         self.unacknowledged.add(record.key)
         return ToSend(record.topic, record.partition, record.key, record.value)

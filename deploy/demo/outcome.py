@@ -1,4 +1,4 @@
-"""How a part of the demo ends: its figures, and everything that speaks against success."""
+"""The result of a part of the demo: its figures, and the checks that decide its success."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ _FAULT_KILLS_MIN: Final = 2
 
 
 class Verdict:
-    """The figures of a part."""
+    """The result of a part."""
 
     def checks(self) -> Iterator[tuple[str, bool]]:
-        """Yield what may be wrong, and whether it is."""
+        """Yield possible problems, each with whether it has occurred."""
         raise NotImplementedError
 
     def tables(self) -> Sequence[Table]:
-        """Return the figures for a person."""
+        """Return the figures as tables."""
         raise NotImplementedError
 
     def summary(self) -> str:
@@ -32,11 +32,11 @@ class Verdict:
         raise NotImplementedError
 
     def problems(self) -> list[str]:
-        """Return why it is a failure; empty where it is none."""
+        """Return the problems; none means success."""
         return [text for text, wrong in self.checks() if wrong]
 
     def conclude(self, console: Console) -> int:
-        """Show the figures, what is wrong, and the summary last; return the exit code."""
+        """Show the figures, the problems, and the summary last; return the exit code."""
         for table in self.tables():
             console.print(table)
         for problem in self.problems():
@@ -57,17 +57,16 @@ def new_table(title: str, names: Sequence[str], figures: Sequence[str]) -> Table
 
 @dataclass(frozen=True)
 class Outcome(Verdict):
-    """The first part.
+    """The result of the first part.
 
     Attributes:
-        audit: the count.
         kills: the crashes with batches in flight.
-        duplicates: caught by the server, over all its lives.
+        duplicates: caught by all processes of the server.
         failures: failed deliveries of the clients.
-        rows: how many records there were to send.
-        broker_kills_min: so many kills of the upstream Kafka are needed, and none at a fault
-            point; 0: there is no such Kafka.
-        by_life: duplicates caught in each life.
+        rows: the number of records to send.
+        broker_kills_min: the number of kills of Kafka that are needed, instead of crashes at fault
+            points; 0: Kafka is not the log.
+        by_life: duplicates caught by each process of the server.
     """
 
     audit: Audit
@@ -106,7 +105,7 @@ class Outcome(Verdict):
         figures = "batches in flight", "records unacknowledged", "down, s", "duplicates caught then"
         crashes = new_table("Crashes", ["how"], figures)
         for kill in self.kills:
-            # The duplicates of a crash are caught in the next life; a killed Kafka begins none.
+            # The server's next process catches a crash's duplicates; a kill of Kafka starts none.
             then = self.by_life[kill.life : kill.life + 1] or [0]
             caught = "" if kill.crash.of_broker else f"{then[0]:.0f}"
             crashes.add_row(

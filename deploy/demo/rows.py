@@ -1,4 +1,4 @@
-"""The input: three data sets of vega_datasets, as records for two clients."""
+"""The input: the rows of three data sets of vega_datasets, as records for two clients."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ ROWS: Final = 20_894
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row, as JSON, to be sent.
+    """One row to send, as JSON.
 
     Attributes:
         partition: chosen here, so that the order is known before the row is sent.
-        number: counts what this client sends.
+        number: counts the client's records, from 0.
     """
 
     client: str
@@ -31,17 +31,17 @@ class Record:
 
     @property
     def key(self) -> bytes:
-        """Identify this record: equal rows (a clock set back an hour) stay apart when counted."""
+        """The record's key, which keeps equal rows apart (of an hour when clocks are set back)."""
         return b"%s-%05d" % (self.client.encode(), self.number)
 
 
 def load_records() -> dict[str, list[Record]]:
-    """Return all rows, by client; each client has rows of each topic, from beginning to end."""
+    """Return all rows, by client; each client gets rows of each topic, in their order."""
     return deal({topic: _rows_of(topic) for topic in TOPICS})
 
 
 def repeated() -> Iterator[Record]:
-    """Yield all rows for one client, again and again, numbered without end."""
+    """Yield all rows for one client, again and again; the numbers go on."""
     rows = [row for rows in load_records().values() for row in rows]
     rows.sort(key=lambda row: (row.number, row.client))
     for number, row in zip(count(), cycle(rows), strict=False):
@@ -49,7 +49,7 @@ def repeated() -> Iterator[Record]:
 
 
 def deal(rows: dict[str, list[bytes]]) -> dict[str, list[Record]]:
-    """Give each client its share of each topic, the topics mixed evenly over the whole run."""
+    """Share each topic's rows between the clients, and mix the topics evenly over the run."""
     records: dict[str, list[Record]] = {client: [] for client in CLIENTS}
     places = [
         ((index + 0.5) / len(values), topic, index)

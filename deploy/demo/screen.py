@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: bars on a terminal, elsewhere a line now and then."""
+"""Shows the demo's progress: bars on a terminal, otherwise a line every few seconds."""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _LINE_EVERY_S: Final = 5.0
 
 
 class Screen:
-    """The console; `rows`: how many records each client has to send."""
+    """The console; `rows`: the number of records that each client has to send."""
 
     def __init__(self, console: Console, rows: dict[str, int]) -> None:
         self._console = console
@@ -35,12 +35,12 @@ class Screen:
         self._progress.stop()
 
     def log(self, text: str) -> None:
-        """Show a line, with the time."""
+        """Show a line with the time since the start."""
         passed = time.monotonic() - self._began
         self._console.print(f"{passed:5.1f} s  {text}", markup=False, highlight=False)
 
     def show(self, ledgers: Sequence[Ledger], duplicates: float) -> None:
-        """Show how far the clients are; on a terminal at once, elsewhere every few seconds."""
+        """Show the clients' progress: on a terminal at once, otherwise every few seconds."""
         for ledger in ledgers:
             waiting = len(ledger.unacknowledged)
             self._progress.update(

@@ -26,7 +26,7 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.spark import java_environment, spark_missing
 from tests.servers.spark.application import SparkCopy
 
-#: The data sets are written so often, under other keys.
+#: How often the data sets are written, each time with other keys.
 _TIMES: Final = 4
 _MICRO_BATCH: Final = 30_000
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ _DIRECTORY: Final = _ROOT / "build" / "demo-spark"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(CopyVerdict):
-    """The figures; `audited`: the exit code of the audit."""
+    """The result; `audited`: the exit code of the audit."""
 
     audited: int
     report: Path
@@ -132,7 +132,7 @@ def _run(folder: Path, screen: Screen, kafka: KafkaServer, server: PidleaseServe
 
 
 def _duplicates(checkpoint: Path) -> int:
-    """Return the rows that were sent again, by the checkpoint."""
+    """Return the number of rows that were sent again, according to the checkpoint."""
     from pidlease.spark.sink.run_state import RunStore  # noqa: PLC0415 - only where Spark is
 
     runs = RunStore(checkpoint / "pidlease").before()

@@ -1,4 +1,4 @@
-"""The demo's first part, from its first row to its verdict."""
+"""The demo's first part: two clients send all rows through a server that crashes."""
 
 import shutil
 import threading
@@ -24,7 +24,7 @@ from tests.crash.readback import Stored, consume
 from tests.servers.pidlease import not_started
 from tests.servers.waiting import WAIT_S
 
-#: Of each server of the demo.
+#: The settings of all servers of the demo.
 SETTINGS: Final = {"fsync": "batch", "snapshot_seconds": "3"}
 #: The file with the metrics of a run, in its directory.
 METRICS: Final = "metrics.prom"
@@ -37,8 +37,8 @@ def run_demo(
     """Run the first part in an emptied directory; return the exit code.
 
     Parameters:
-        seconds: how long sending is to last.
-        upstream: the Kafka that has the log; it is killed, too, and read from.
+        seconds: how long sending lasts.
+        upstream: Kafka, if it is the log; then it is killed, too, and read back.
     """
     new_directory(directory)
     records = load_records()
@@ -67,7 +67,7 @@ def run_demo(
 
 
 def new_directory(directory: Path) -> None:
-    """Empty a directory, and let the clients log into it."""
+    """Remove an earlier run's files from a directory, and let the clients log into it."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(directory / "data", ignore_errors=True)
     for log in ("pidlease.log", "clients.log"):
@@ -76,13 +76,13 @@ def new_directory(directory: Path) -> None:
 
 
 def make_topics(bootstrap: str) -> None:
-    """Make the topics of the data sets."""
+    """Create the topics of the data sets."""
     for topic in TOPICS:
         make_topic(bootstrap, topic, PARTITIONS)
 
 
 def read_topics(bootstrap: str, suffix: str = "", *, markers: bool = False) -> list[Stored]:
-    """Read the topics of the data sets, or their copies, which have a suffix."""
+    """Read back the topics of the data sets, or with a suffix, their copies."""
     return [
         Stored(topic, each.partition, each.offset, each.value, each.key)
         for topic in TOPICS
@@ -93,7 +93,7 @@ def read_topics(bootstrap: str, suffix: str = "", *, markers: bool = False) -> l
 def _send(
     crasher: Crasher, records: dict[str, list[Record]], screen: Screen, seconds: float
 ) -> None:
-    """Send everything through all crashes, until each record has been acknowledged."""
+    """Send all records, through all crashes, until each is acknowledged."""
     server = crasher.lives.server
     began = time.monotonic()
     crasher.start(crasher.plan[0].fault)
@@ -117,7 +117,7 @@ def _send(
 
 @contextmanager
 def _watched(lives: Retries, screen: Screen, ledgers: Sequence[Ledger]) -> Iterator[None]:
-    """Show the state, and count the duplicates, in a thread."""
+    """Show the progress and count the duplicates during the block, in a thread."""
     ended = threading.Event()
 
     def watch() -> None:

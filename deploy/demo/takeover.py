@@ -1,4 +1,4 @@
-"""Parts in which processes are killed, and one is stopped, replaced, and wakes up: a zombie."""
+"""Kills processes, and stops one that is replaced and wakes up (a zombie); counts the outcome."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ from tests.crash.readback import Stored
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.process import ServerProcess
 
-#: A process that makes no progress for so long hangs.
+#: A process without progress for this time is taken to hang.
 PROGRESS_S: Final = 300.0
 #: Exit code of a process that another one has replaced.
 FENCED: Final = 3
@@ -24,12 +24,12 @@ _APPENDED: Final = "pidlease_appended_records_total"
 
 
 class Killable(Protocol):
-    """A process, or several that are killed and stopped as one."""
+    """A process, or several processes that are killed and stopped together."""
 
     process: ServerProcess
 
     def kill9(self) -> None:
-        """Kill -9."""
+        """Send SIGKILL."""
 
     def stopped(self) -> AbstractContextManager[None]:
         """Stop it (SIGSTOP) for the length of the block."""
@@ -42,8 +42,7 @@ class Lives(Generic[P]):
     """Processes of one kind, one after the other.
 
     Parameters:
-        screen: shows what happens.
-        start: starts the next one.
+        start: starts the next process; gets its number, from 1.
     """
 
     def __init__(self, screen: Screen, start: Callable[[int], P]) -> None:
@@ -62,30 +61,30 @@ class Lives(Generic[P]):
 
     @property
     def newest(self) -> P:
-        """The process that was started last."""
+        """The last started process."""
         return self.all[-1]
 
     def begin(self) -> P:
-        """Start another one."""
+        """Start the next process."""
         self.all.append(self._start(len(self.all) + 1))
         return self.newest
 
     def kill(self) -> None:
-        """Kill the newest one."""
+        """Kill the newest process."""
         self.newest.kill9()
         self.kills += 1
 
     def progress(self, server: PidleaseServer, records: int) -> None:
-        """Wait until the newest one has had so many more records appended by a server."""
+        """Wait until a server has appended this many more records of the newest process."""
         wanted = server.metric(_APPENDED) + records
         self.newest.process.wait_until(lambda: server.metric(_APPENDED) >= wanted, PROGRESS_S)
 
     def replace(self, line: str, succeed: Callable[[], object]) -> P:
-        """Stop the newest one, let another one succeed it, and wake it up; return the stopped one.
+        """Stop the newest process, let a successor take over, and wake it up; return it.
 
         Parameters:
             line: shown when it is stopped.
-            succeed: begins the successor, and waits until it has taken over.
+            succeed: starts the successor, and waits until it has taken over.
         """
         zombie = self.newest
         with zombie.stopped():
@@ -103,23 +102,23 @@ def last_line(life: Killable) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TakeoverVerdict(Verdict):
-    """The figures of such a part.
+    """The result of such a part.
 
     Attributes:
-        zombie: the last line of the process that was stopped.
-        fenced: whether it ended because it was replaced.
+        zombie: the last line that the stopped process logged.
+        fenced: whether that process ended because it was replaced.
     """
 
     zombie: str
     fenced: bool
 
     def tallies(self) -> dict[str, Tally]:
-        """Return the count, by partition or topic."""
+        """Return the tallies, by partition or topic."""
         raise NotImplementedError
 
     @property
     def total(self) -> Tally:
-        """All of them together."""
+        """The sum of the tallies."""
         return total(self.tallies().values())
 
     @override
@@ -135,7 +134,7 @@ class TakeoverVerdict(Verdict):
         return f"zombie {'fenced' if self.fenced else 'NOT fenced'}, {figures}"
 
     def table(self, title: str, name: str, sent: str, stored: str) -> Table:
-        """Return the table of the count."""
+        """Return the tallies as a table."""
         table = new_table(title, [name], [sent, stored, *_lost(Tally())])
         for each, tally in self.tallies().items():
             table.add_row(each, *map(str, (tally.sent, tally.stored, *_lost(tally).values())))
@@ -143,21 +142,21 @@ class TakeoverVerdict(Verdict):
 
 
 def _lost(tally: Tally) -> dict[str, int]:
-    """A record that was never sent counts as a doubled one."""
+    """Return the failures; a record that was never sent counts as a doubled one."""
     doubled = tally.doubled + tally.foreign
     return {"lost": tally.lost, "doubled": doubled, "out of order": tally.out_of_order}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopyVerdict(TakeoverVerdict):
-    """A source against its copy.
+    """The comparison of a source with its copy.
 
     Attributes:
-        sent: how many records the source has acknowledged.
-        copy: the records of the destination, under the source's topics.
-        kills: how often the copier was killed.
-        server_kills: how often a server was.
-        duplicates: records that were sent again, and caught.
+        sent: the number of records that the source has acknowledged.
+        copy: the records of the destination, with the source's topic names.
+        kills: the number of kills of the copier.
+        server_kills: the number of kills of servers.
+        duplicates: the number of records that were sent again and caught.
     """
 
     sent: int

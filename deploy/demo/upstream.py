@@ -1,4 +1,4 @@
-"""A real Kafka, in front of which the proxy runs, and a real ZooKeeper, where PIDs come from."""
+"""Starts a real Kafka as the log of the proxy, and a real ZooKeeper as the source of PIDs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.zookeeper import ZooKeeperServer, unavailable_reason
 
 _CHROOT: Final = "pidlease"
-#: How long the session of a killed proxy lives on in ZooKeeper.
+#: How long the session of a killed proxy stays in ZooKeeper.
 _SESSION_SECONDS: Final = "4"
 
 
 class Upstream(NamedTuple):
-    """A Kafka, and the settings of a proxy that runs in front of it."""
+    """Kafka, and the settings of a proxy that uses it as the log."""
 
     kafka: KafkaServer
     settings: dict[str, str]
@@ -24,10 +24,10 @@ class Upstream(NamedTuple):
 
 @contextmanager
 def real_upstream(directory: Path) -> Iterator[Upstream]:
-    """Start a Kafka and a ZooKeeper, and end both.
+    """Run Kafka and ZooKeeper during the block.
 
     Raises:
-        DemoError: they cannot run here; the message says what is missing.
+        DemoError: Kafka cannot run here; the message says what is missing.
     """
     if reason := kafka.unavailable_reason():
         raise DemoError(f"no Kafka can be started here: {reason}")
@@ -46,10 +46,9 @@ def real_upstream(directory: Path) -> Iterator[Upstream]:
 
 @contextmanager
 def coordinator(directory: Path, log: Callable[[str], None]) -> Iterator[tuple[str, str]]:
-    """Start a ZooKeeper where that is possible: PIDs come from it, otherwise from a file.
+    """Run ZooKeeper during the block if possible; otherwise PIDs come from a file.
 
     Parameters:
-        directory: for its data.
         log: shows where PIDs come from.
 
     Yields:

@@ -1,4 +1,4 @@
-"""A dashboard as Grafana's JSON."""
+"""Encodes a dashboard as Grafana's JSON, and places its panels."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def to_json(board: Board) -> str:
-    """Return the text of the file."""
+    """Return the JSON text of a dashboard."""
     return json.dumps(_dashboard(board), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -74,7 +74,7 @@ def _variable(variable: Variable) -> Json:
 
 
 def _panels(board: Board) -> Iterator[Json]:
-    """Yield all panels, from left to right and top to bottom, below the titles of their rows."""
+    """Yield the rows' titles, each followed by its panels, from left to right and downwards."""
     number, y = 1, 0
     for row in board.rows:
         place = {"x": 0, "y": y, "w": _COLUMNS, "h": 1}

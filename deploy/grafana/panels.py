@@ -26,7 +26,7 @@ class Query(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """From these values on a panel is orange, and red; falling: below them."""
+    """The values from which on a panel is orange, and red; `falling`: below which."""
 
     orange: float
     red: float
@@ -38,11 +38,11 @@ class Panel:
     """One panel.
 
     Attributes:
-        text: what normal looks like, and what to do where it does not.
+        text: the normal values, and what to do about others.
         unit: one of Grafana's.
-        width: of the 24 columns.
-        limits: when it is coloured.
-        words: texts for values that are states, as 0 and 1.
+        width: in columns, of 24.
+        limits: the values at which the panel changes its colour.
+        words: texts for values that are states, such as 0 and 1.
     """
 
     title: str
@@ -65,11 +65,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice above the panels: values of a label, any number of them.
+    """A dashboard's variable: the user chooses any number of a label's values.
 
     Attributes:
-        name: in queries, after a `$`.
-        label: shown to the user.
+        name: its name in queries, after a `$`.
+        label: its name for the user.
         query: returns the values.
         narrow: whether "All" means these values, not any value.
     """

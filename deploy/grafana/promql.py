@@ -1,25 +1,23 @@
-"""Queries, made from the catalogue: each metric in them is one that a server exposes.
+"""Builds PromQL queries from the metric catalogue, so that each metric in them exists.
 
-The variables of the dashboards are put into each selector: `$instance`, and `$topic` where the
-metric has that label.
+Each selector gets the dashboard's variables: `$instance`, and `$topic` if the metric has it.
 """
 
 from typing import Final
 
 from pidlease.observability.metric_catalogue import Definition
 
-#: The window of rates: Grafana makes it long enough for a few scrapes.
+#: The window of rates: Grafana sets it long enough for a few scrapes.
 WINDOW: Final = "$__rate_interval"
 _SERVER: Final = "instance"
 
 
 def series(what: Definition, *matchers: str, suffix: str = "", variable: str = _SERVER) -> str:
-    """Select the series of a metric that the dashboard is about.
+    """Select a metric's series for the dashboard's chosen processes and topics.
 
     Parameters:
-        what: the metric.
-        matchers: further ones: `outcome="gap"`.
-        suffix: of a histogram's series: `_bucket`.
+        matchers: further matchers, like `outcome="gap"`.
+        suffix: of a histogram's series, like `_bucket`.
         variable: the dashboard's variable with the chosen processes.
     """
     wanted = [f'instance=~"${variable}"']
@@ -47,7 +45,7 @@ def rate(
 
 
 def gained(what: Definition, *by: str, match: tuple[str, ...] = (), variable: str = _SERVER) -> str:
-    """Add up the increases of a counter within the time that is shown."""
+    """Add up the increases of a counter within the dashboard's time range."""
     return f"sum{_by(by)} (increase({series(what, *match, variable=variable)}[$__range]))"
 
 
@@ -57,7 +55,7 @@ def quantile(share: float, what: Definition, *by: str, match: tuple[str, ...] = 
 
 
 def share(part: Definition, whole: Definition) -> str:
-    """Divide one gauge by another one, for each server."""
+    """Divide one gauge by another, for each server."""
     return f"{series(part)} / {series(whole)}"
 
 

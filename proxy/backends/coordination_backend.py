@@ -1,4 +1,4 @@
-"""The source of PIDs and name bindings, ZooKeeper or files; a data directory keeps its source."""
+"""Opens the coordinator, ZooKeeper or files; a data directory always keeps the same one."""
 
 import os
 import socket
@@ -32,10 +32,8 @@ class Coordinator:
     """The coordinator of a server.
 
     Parameters:
-        files: the file system.
         path: the file of the PID sequence, for a server without ZooKeeper.
-        names: the file of the name bindings, likewise.
-        settings: the server's settings.
+        names: the file of the name bindings, for a server without ZooKeeper.
     """
 
     def __init__(self, files: Files, path: Path, names: Path, settings: Settings) -> None:
@@ -61,7 +59,7 @@ class Coordinator:
             if known:
                 raise SequenceError(
                     f"the PIDs of this directory come from ZooKeeper: say --zookeeper. ({mark} says"
-                    " so; a sequence of its own would hand out PIDs for a second time)"
+                    " so; a sequence in a file would lease the same PIDs again)"
                 )
             own = self._file_sequence()
             names = FileNames(self._files, self._names)
@@ -76,7 +74,7 @@ class Coordinator:
         if known and known != identity:
             raise SequenceError(
                 f"--zookeeper {config.hosts} is {identity}, and this directory's PIDs come from"
-                f" {known} ({mark}): another one would hand them out for a second time"
+                f" {known} ({mark}): another ZooKeeper would lease the same PIDs again"
             )
         zookeeper_names = ZooKeeperNames(self._zookeeper)
         ids = ZooKeeperWriterIds(self._zookeeper)
@@ -94,8 +92,8 @@ class Coordinator:
     def _move_writers(self, ids: WriterIds) -> None:
         """Copy the writers' producer ids from the file to ZooKeeper."""
         try:
-            for pid, of in self._file_writers().all().items():
-                ids.add(pid, of)
+            for pid, partition in self._file_writers().all().items():
+                ids.add(pid, partition)
         except WriterIdsError as error:
             raise SequenceError(str(error)) from error
 
@@ -103,11 +101,11 @@ class Coordinator:
         return FileWriterIds(self._files, self._path.with_name("writers"))
 
     def ownership(self, cluster: str, folder: str) -> ZooKeeperOwnership | None:
-        """Return the claim to serve a cluster; None: there are no other servers.
+        """Return the claim to serve a cluster; None without ZooKeeper: there is only this server.
 
         Parameters:
             cluster: the Kafka cluster's id.
-            folder: identifies the data directory.
+            folder: the data directory's id.
         """
         if self._zookeeper is None:
             return None
@@ -119,10 +117,10 @@ class Coordinator:
         Raises:
             TopicBookError: the directory's settings could not be copied to ZooKeeper.
         """
-        kept = FileTopicBook(self._files, self._path.with_name("topics"))
+        in_files = FileTopicBook(self._files, self._path.with_name("topics"))
         if self._zookeeper is None:
-            return kept
-        book, before = ZooKeeperTopicBook(self._zookeeper, cluster), kept.load()
+            return in_files
+        book, before = ZooKeeperTopicBook(self._zookeeper, cluster), in_files.load()
         if any(before) and not any(book.load()):
             book.save_shared(before.shared)
             for topic_id, settings in before.own.items():
@@ -130,7 +128,7 @@ class Coordinator:
         return book
 
     def _move_names(self, names: NameBindings) -> None:
-        """Copy bindings from the file to ZooKeeper; names bound there already stay."""
+        """Copy bindings from the file to ZooKeeper; bindings that exist there stay."""
         if not self._files.exists(self._names):
             return
         for name, binding in FileNames(self._files, self._names).all().items():

@@ -1,8 +1,9 @@
-"""The interface of backends, and the embedded log as one."""
+"""The base class of backends, and the embedded log."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from typing_extensions import override
 
@@ -25,15 +26,10 @@ from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 
 
-class Backend(Protocol):
-    """A log, and all that depends on its kind.
+class Backend(ABC):
+    """A log, the data directory, and all that depends on the kind of log.
 
     Attributes:
-        store: the logs.
-        snapshots: the snapshots.
-        coordination: the PID sequence, and the bindings of names.
-        cluster_id: the cluster's id.
-        appends: makes the partitions' appenders.
         lost: set when another server serves the log, so that this one must end.
         standing_by: whether another server serves the log, and this one waits for its end.
     """
@@ -43,9 +39,17 @@ class Backend(Protocol):
     coordination: Coordination
     cluster_id: str
     appends: AppenderFactory
-    lost: asyncio.Event
-    standing_by: bool
 
+    def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
+        self._settings: Final = settings
+        self._files: Final = files
+        self._pool: Final = pool
+        self._coordinator: Coordinator | None = None
+        self._folder: DataDirectory | None = None
+        self.lost: Final = asyncio.Event()
+        self.standing_by = False
+
+    @abstractmethod
     async def open(self) -> None:
         """Open logs, snapshots and coordination; wait for a Kafka cluster that is unavailable.
 
@@ -56,46 +60,44 @@ class Backend(Protocol):
             OSError: a file cannot be read or written.
         """
 
+    def _open_directory(self, folder: DataDirectory) -> Coordinator:
+        """Open the directory's snapshots and the coordinator. Blocks."""
+        self._folder = folder
+        coordinator = Coordinator(self._files, folder.sequence, folder.names, self._settings)
+        self._coordinator = coordinator
+        self.coordination = coordinator.open()
+        self.snapshots = SnapshotStore(self._files, folder.snapshots)
+        return coordinator
+
+    @abstractmethod
     async def follow(self, engine: Engine) -> None:
         """Forward changes of topics to the engine, from its recovery on."""
 
+    @abstractmethod
     def apis(self, engine: Engine, config: KafkaListenerConfig, budget: MemoryBudget) -> Apis:
         """Make the handlers of Kafka requests."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Accept nothing new: the listener is closed, the engine not yet."""
 
     def coordinator_state(self) -> tuple[str, bool] | None:
         """Return the coordinator's kind, and whether it is connected; None: not opened yet."""
+        return None if self._coordinator is None else self._coordinator.state
 
     def release(self) -> None:
         """Release the data directory, after the engine has closed or failed to start. Blocks."""
+        if self._coordinator is not None:
+            self._coordinator.close()
+        if self._folder is not None:
+            self._folder.release()
 
 
 class EmbeddedBackend(Backend):
-    """The embedded log, in the data directory.
+    """The embedded log. `lost` is never set: a lock on the data directory keeps servers out."""
 
-    Parameters:
-        settings: the server's settings.
-        files: the file system.
-        pool: the threads for blocking work.
-    """
-
-    store: LogStore
-    snapshots: SnapshotStore
-    coordination: Coordination
-    cluster_id: str
-    appends: AppenderFactory = GroupAppender
-    standing_by: bool = False
-
-    def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
-        self._settings: Final = settings
-        self._files: Final = files
-        self._pool: Final = pool
-        self._coordinator: Coordinator | None = None
-        self._offsets: OffsetStore | None = None
-        self._folder: DataDirectory | None = None
-        self.lost = asyncio.Event()  # never set: a lock keeps other servers out
+    appends = GroupAppender
+    _offsets: OffsetStore | None = None
 
     @override
     async def open(self) -> None:
@@ -107,16 +109,13 @@ class EmbeddedBackend(Backend):
         logs_max = open_logs_max(settings.connections_max)
         path = Path(settings.data_dir)
         folder = DataDirectory(self._files, path, defaults, self._pool, logs_max)
-        self.store = self._folder = folder
-        self.cluster_id = folder.cluster_id
-        self._coordinator = Coordinator(self._files, folder.sequence, folder.names, settings)
-        self.coordination = self._coordinator.open()
+        self.store, self.cluster_id = folder, folder.cluster_id
+        self._open_directory(folder)
         self._offsets = OffsetStore(
             self._files, folder.groups, self._pool, defaults.fsync,
             settings.flush_seconds, settings.offsets_max,
         )  # fmt: skip
         self._offsets.open()
-        self.snapshots = SnapshotStore(self._files, folder.snapshots)
 
     @override
     async def follow(self, engine: Engine) -> None:
@@ -134,14 +133,3 @@ class EmbeddedBackend(Backend):
     async def close(self) -> None:
         if self._offsets is not None:
             await self._offsets.close()
-
-    @override
-    def coordinator_state(self) -> tuple[str, bool] | None:
-        return None if self._coordinator is None else self._coordinator.state
-
-    @override
-    def release(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.close()
-        if self._folder is not None:
-            self._folder.release()

@@ -1,4 +1,4 @@
-"""Kafka as the log: the data directory holds snapshots and PIDs only."""
+"""Kafka as the log: the data directory has no records, only snapshots and PIDs."""
 
 import asyncio
 from contextlib import suppress
@@ -9,7 +9,6 @@ from typing import Final
 import structlog
 from typing_extensions import override
 
-from pidlease.coordination.pid_sequence import Coordination
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.coordination.zookeeper.zookeeper_ownership import OwnershipError, ZooKeeperOwnership
 from pidlease.core.backoff import Backoff
@@ -25,13 +24,12 @@ from pidlease.kafka.errors import (
 )
 from pidlease.log.kafka.kafka_log_store import KafkaStore
 from pidlease.log.kafka.kafka_writers import KafkaWriters
-from pidlease.log.ports import LogStore, PartitionLog
+from pidlease.log.ports import PartitionLog
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_store import Topic
 from proxy.backends.coordination_backend import Coordinator
 from proxy.backends.embedded_backend import Backend
@@ -44,49 +42,32 @@ from proxy.kafka.memory_budget import MemoryBudget
 
 #: The file with the id of the cluster that the snapshots belong to.
 _MARK: Final = "upstream"
-#: Between attempts to reach the cluster at the start.
+#: Delays between attempts to reach the cluster at the start.
 _REACH_BACKOFF: Final = Backoff(0.5, 10.0)
 #: How often to check whether this server is, or can become, the owner of the cluster.
 _STAND_BY_SECONDS: Final = 1.0
-#: How often to check for stopped partitions to open again, and for topics that Kafka no longer
-#: lists.
+#: How often to check for stopped partitions to reopen, and for topics that Kafka no longer lists.
 _LOOK_SECONDS: Final = 10.0
-#: Before a failed topic sync is tried again.
+#: Delays before a failed topic sync is tried again.
 _FOLLOW_BACKOFF: Final = Backoff(0.1, 15.0)
 
 _log = structlog.get_logger(__name__)
 
 
 class KafkaBackend(Backend):
-    """Kafka as the log.
+    """Kafka as the log."""
 
-    Parameters:
-        settings: the server's settings.
-        files: the file system.
-        pool: the threads for blocking work.
-    """
-
-    store: LogStore
-    snapshots: SnapshotStore
-    coordination: Coordination
-    cluster_id: str
     _writers: KafkaWriters
     _kafka: KafkaStore
 
     def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
+        super().__init__(settings, files, pool)
         self.appends: AppenderFactory = _kafka_appender
-        self._settings: Final = settings
-        self._files: Final = files
-        self._pool: Final = pool
         self._upstream: Final = Upstream(upstream_config(settings))
-        self._coordinator: Coordinator | None = None
-        self._folder: DataDirectory | None = None
         self._versions: dict[int, tuple[int, int]] = {}
         self._changed: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._ownership: ZooKeeperOwnership | None = None
-        self.lost = asyncio.Event()
-        self.standing_by = False
 
     @override
     async def open(self) -> None:
@@ -97,14 +78,14 @@ class KafkaBackend(Backend):
         self._ownership = coordinator.ownership(self.cluster_id, folder.cluster_id)
         if self._ownership is not None:
             await self._become_owner(self._ownership)
-            # Look again: the previous owner may have created topics and acknowledged records.
+            # Read again: the previous owner may have created topics and acknowledged records.
             await self._reach()
         ids = self.coordination.writers
         if ids is None:
             raise AssertionError("every coordinator has writer ids")
         owned = None
         if self._ownership is not None:
-            # Each partition checks before it refuses a batch: they share one call.
+            # Every partition checks this before it refuses a batch: they share one call.
             owned = SharedCall(partial(self._is_owner, self._ownership))
         self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owned)
         book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
@@ -112,15 +93,9 @@ class KafkaBackend(Backend):
         self.store = self._kafka
 
     def _open(self) -> tuple[Coordinator, DataDirectory]:
-        settings = self._settings
-        path = Path(settings.data_dir)
-        folder = DataDirectory(self._files, path, log_config(settings), self._pool)
-        self._folder = folder
-        coordinator = Coordinator(self._files, folder.sequence, folder.names, settings)
-        self._coordinator = coordinator
-        self.coordination = coordinator.open()
-        self.snapshots = SnapshotStore(self._files, folder.snapshots)
-        return coordinator, folder
+        path = Path(self._settings.data_dir)
+        folder = DataDirectory(self._files, path, log_config(self._settings), self._pool)
+        return self._open_directory(folder), folder
 
     async def _become_owner(self, ownership: ZooKeeperOwnership) -> None:
         """Wait until no other server serves this cluster."""
@@ -142,7 +117,7 @@ class KafkaBackend(Backend):
         """Whether this server is still the owner.
 
         Raises:
-            LogError: the owner is not known now.
+            LogError: ZooKeeper does not answer, so the owner is unknown.
         """
         try:
             owned = await self._pool.run(ownership.still)
@@ -184,7 +159,11 @@ class KafkaBackend(Backend):
                 return
 
     def _check_mark(self) -> None:
-        """Refuse a data directory of another cluster: its snapshots belong to another log."""
+        """Refuse the data directory of another cluster, or of an embedded log.
+
+        Raises:
+            DataFolderError: the directory belongs to another cluster or log.
+        """
         path = Path(self._settings.data_dir)
         mark = path / _MARK
         if self._files.exists(mark):
@@ -261,17 +240,6 @@ class KafkaBackend(Backend):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-
-    @override
-    def coordinator_state(self) -> tuple[str, bool] | None:
-        return None if self._coordinator is None else self._coordinator.state
-
-    @override
-    def release(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.close()
-        if self._folder is not None:
-            self._folder.release()
 
 
 def _kafka_appender(log: PartitionLog, partition: AppendTarget) -> Appender:

@@ -1,4 +1,4 @@
-"""The commands' output: results on stdout, errors and progress on stderr."""
+"""Output of the commands: results on stdout, errors and progress on stderr."""
 
 import json
 from typing import Any, Final
@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-#: Exit codes: 0: all is well; 1: the check found an error; 2: the check was not possible.
+#: Exit codes: 0: all is well; 1: the command found something wrong; 2: it could not be run.
 WRONG: Final = 1
-CANNOT_LOOK: Final = 2
+CANNOT_RUN: Final = 2
 
 #: Wide enough for a file's name if stdout is no screen.
 _PIPE_WIDTH: Final = 160
@@ -28,10 +28,10 @@ def stderr() -> Console:
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
-def cannot_look(message: str) -> typer.Exit:
-    """Print in one line what is wrong and what to do; return the exit to raise."""
+def cannot_run(message: str) -> typer.Exit:
+    """Print why the command cannot be run and what to do; return the exit to raise."""
     stderr().print(f"pidlease: {message}", style="red", markup=False)
-    return typer.Exit(CANNOT_LOOK)
+    return typer.Exit(CANNOT_RUN)
 
 
 def print_json(answer: Any) -> None:  # noqa: ANN401 - whatever JSON takes

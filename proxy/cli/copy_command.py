@@ -17,7 +17,7 @@ from pidlease.copier import Copier, CopierFencedError, CopyError, CopySettings
 from pidlease.copier.cluster_reader import EARLIEST, LATEST
 from pidlease.copier.comparison import Comparison, compare_all
 from pidlease.copier.copy_metrics import CopyCollector
-from proxy.cli.console import WRONG, cannot_look, plain_table, stderr, stdout
+from proxy.cli.console import WRONG, cannot_run, plain_table, stderr, stdout
 from proxy.cli.copy_progress import show_progress
 
 #: Exit code: another copier has taken over.
@@ -55,7 +55,7 @@ def copy(  # noqa: PLR0913 - an option each
         bool, typer.Option("--rewind", help="Copy again what the destination has lost.")
     ] = False,
     append: Annotated[
-        bool, typer.Option("--append", help="Begin a copy although its topic has records already.")
+        bool, typer.Option("--append", help="Begin a copy into a topic that has records already.")
     ] = False,
     trust_checkpoint: Annotated[
         bool,
@@ -65,7 +65,7 @@ def copy(  # noqa: PLR0913 - an option each
     ] = False,
     commit_seconds: Annotated[float, typer.Option(help="How often progress is saved.")] = 1.0,
     session_seconds: Annotated[
-        float, typer.Option(help="A copier silent for so long is replaced.")
+        float, typer.Option(help="A copier that is silent for this time is replaced.")
     ] = 10.0,
     give_up_seconds: Annotated[
         float, typer.Option(help="How long to retry a cluster that does not respond.")
@@ -114,7 +114,7 @@ def copy(  # noqa: PLR0913 - an option each
             ),
         )
     except (ValueError, OSError) as error:
-        raise cannot_look(str(error)) from None
+        raise cannot_run(str(error)) from None
     _quiet()
     if verify:
         _verify(settings)
@@ -130,14 +130,14 @@ def _copy(settings: CopySettings, metrics_port: int | None) -> None:
         try:
             start_http_server(metrics_port, "127.0.0.1", registry)
         except OSError as error:
-            raise cannot_look(f"--metrics-port {metrics_port}: {error}") from None
+            raise cannot_run(f"--metrics-port {metrics_port}: {error}") from None
     try:
         asyncio.run(_run(copier))
     except CopierFencedError as error:
         stderr().print(f"pidlease: fenced: {error}", style="red", markup=False)
         raise typer.Exit(FENCED) from None
     except CopyError as error:
-        raise cannot_look(str(error)) from None
+        raise cannot_run(str(error)) from None
 
 
 async def _run(copier: Copier) -> None:
@@ -170,7 +170,7 @@ def _verify(settings: CopySettings) -> None:
     try:
         found = asyncio.run(compare_all(settings))
     except CopyError as error:
-        raise cannot_look(str(error)) from None
+        raise cannot_run(str(error)) from None
     _show(found)
     if not all(each.same for each in found):
         raise typer.Exit(WRONG)
@@ -202,7 +202,7 @@ def _host(servers: str) -> str:
 
 
 def _start(text: str) -> int:
-    """Parse where to begin.
+    """Parse --start into an offset code or a time in ms.
 
     Raises:
         ValueError: the text is neither earliest nor latest nor a time.
@@ -210,7 +210,9 @@ def _start(text: str) -> int:
     if text in ("earliest", "latest"):
         return EARLIEST if text == "earliest" else LATEST
     if not re.match(r"\d{4}-\d\d-\d\d", text):
-        raise ValueError(f"--start {text!r} is earliest, latest, or like 2026-11-22T08:00:00Z")
+        raise ValueError(
+            f"--start {text!r}: give earliest, latest, or a time like 2026-11-22T08:00:00Z"
+        )
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""A copy's progress on the console: a table on a screen, otherwise a line every few seconds."""
+"""Shows a copy's progress: a table on a terminal, otherwise a line every few seconds."""
 
 import asyncio
 import time

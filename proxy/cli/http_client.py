@@ -1,4 +1,4 @@
-"""Requests to a running server's HTTP port."""
+"""Sends requests to a running server's HTTP port."""
 
 import http.client
 import json
@@ -27,7 +27,7 @@ class RefusedError(Exception):
     """
 
     def __init__(self, url: str, code: int, reason: str, answer: Any) -> None:  # noqa: ANN401 - JSON
-        super().__init__(f"what answers at {url} is no pidlease ({code} {reason}); look at --url")
+        super().__init__(f"the server at {url} is no pidlease ({code} {reason}); check --url")
         self.code: Final = code
         self.answer: Final = answer
 
@@ -36,7 +36,6 @@ def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JS
     """Send a request to a server; return the response's JSON.
 
     Parameters:
-        url: the server's HTTP address.
         path: the path and query.
         change: the body of a PATCH; None: send a GET.
 
@@ -45,7 +44,7 @@ def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JS
         RefusedError: the response's status is an error.
     """
     if not url.startswith(("http://", "https://")):
-        raise UnreachableError(f"--url {url} is no HTTP address; it is like {URL}")
+        raise UnreachableError(f"--url {url} is no HTTP address, for example {URL}")
     headers = {"Content-Type": "application/json"}
     body = None if change is None else json.dumps(change).encode()
     # Do not use the environment's proxies: the address is the server's own.

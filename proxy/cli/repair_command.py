@@ -21,7 +21,7 @@ from pidlease.storage.files import RealFiles
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.verify.read_only_files import keep_servers_out
 from pidlease.verify.verify_report import UnusableDirectoryError
-from proxy.cli.console import WRONG, cannot_look, print_json, stdout
+from proxy.cli.console import WRONG, cannot_run, print_json, stdout
 
 #: The most producers and groups shown of a partition; --json lists more.
 _SHOWN: Final = 20
@@ -40,10 +40,10 @@ def repair(
         list[str] | None,
         typer.Option(
             metavar="TOPIC/PARTITION",
-            help="Cut this partition where its damage begins; may be given several times.",
+            help="Cut this partition where its damage begins; may be repeated.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Show damaged partitions and what a cut would lose; cut the given ones. Exit code 0: no damage is left; 1: damage was found; 2: it could not be done."""  # noqa: E501 - one line in the help
     path = data_dir.absolute()
@@ -60,9 +60,9 @@ def repair(
                 # Survey again: an earlier cut has changed the snapshots.
                 kept[str(each.name)] = str(_cut(path, each.name))
     except (UnusableDirectoryError, DataFolderError) as error:
-        raise cannot_look(str(error)) from None
+        raise cannot_run(str(error)) from None
     except OSError as error:
-        raise cannot_look(f"{path}: {error}; nothing is lost, run it again") from None
+        raise cannot_run(f"{path}: {error}; nothing is lost, run it again") from None
     if as_json:
         print_json(describe(found, kept))
     elif wanted:
@@ -81,13 +81,13 @@ def _cut(path: Path, name: TopicPartition) -> Path:
 def _partition(text: str) -> TopicPartition:
     topic, slash, number = text.rpartition("/")
     if not slash or not topic or not number.isascii() or not number.isdecimal():
-        raise cannot_look(f"--cut {text}: say TOPIC/PARTITION, like orders/0")
+        raise cannot_run(f"--cut {text}: give TOPIC/PARTITION, for example orders/0")
     return TopicPartition(topic, int(number))
 
 
 @contextmanager
 def _locked(path: Path, *, exclusive: bool) -> Iterator[None]:
-    """Keep servers out; a cut also keeps out other readers."""
+    """Keep servers out; for a cut (exclusive), also other readers."""
     files = RealFiles()
     if not exclusive:
         with keep_servers_out(files, path):
@@ -117,7 +117,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# ---------------------------------------------------------------------- showing
+# ---------------------------------------------------------------------- output
 
 
 def _show(console: Console, found: Survey) -> None:

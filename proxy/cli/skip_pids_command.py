@@ -1,4 +1,4 @@
-"""`pidlease skip-pids`: never lease PIDs again that were leased between a backup and a restore."""
+"""`pidlease skip-pids`: never lease the PIDs again that were leased after a restored backup."""
 
 import time
 from pathlib import Path
@@ -11,12 +11,12 @@ from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK, SequenceError
 from pidlease.log.segments.data_directory import lock_folder, sequence_file
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
-from proxy.cli.console import cannot_look
+from proxy.cli.console import cannot_run
 
-#: There are 2^48 PIDs of each policy.
+#: Generous, since there are 2^48 PIDs of each policy.
 _COUNT: Final = 1_000_000
 _COUNT_MAX: Final = 1 << 40
-#: No recorded block is so old: none is merged here.
+#: Longer than any block has been recorded, so that no blocks are merged here.
 _KEEP_MS: Final = 1 << 53
 
 
@@ -36,12 +36,12 @@ def skip_pids(
     """After a restore: skip PIDs that may have been leased since the backup. Exit code 0: done; 2: it could not be done."""  # noqa: E501 - one line in the help
     files, path = RealFiles(), data_dir.absolute()
     if not files.exists(path / "meta.json"):
-        raise cannot_look(f"{path} is no data directory of pidlease")
+        raise cannot_run(f"{path} is no data directory of pidlease")
     sequence = sequence_file(path)
     if files.exists(sequence.with_name(ZOOKEEPER_MARK)):
-        raise cannot_look(
-            f"the PIDs of {path} come from ZooKeeper, which was not put back: nothing is to be left"
-            " out"
+        raise cannot_run(
+            f"the PIDs of {path} come from ZooKeeper, which was not restored: no PIDs need be"
+            " skipped"
         )
     try:
         lock = lock_folder(files, path)
@@ -54,5 +54,5 @@ def skip_pids(
         finally:
             lock.release()
     except (DataFolderError, SequenceError) as error:
-        raise cannot_look(str(error)) from None
+        raise cannot_run(str(error)) from None
     typer.echo(f"PIDs {before} to {after.end - 1} will not be leased")

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from proxy.cli.console import WRONG, cannot_look, pairs_table, plain_table, print_json, stdout
+from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, print_json, stdout
 from proxy.cli.http_client import URL, RefusedError, UnreachableError, ask
 
 
@@ -87,10 +87,10 @@ def status(
         code, answer = _ask(url)
         found = _Status.model_validate(answer) if code == HTTPStatus.OK else None
     except UnreachableError as error:
-        raise cannot_look(str(error)) from None
+        raise cannot_run(str(error)) from None
     except ValidationError:
-        raise cannot_look(
-            f"what answers at {url} is no pidlease of this version; look at --url"
+        raise cannot_run(
+            f"the server at {url} is no pidlease of this version; check --url"
         ) from None
     if as_json:
         print_json(answer)
@@ -109,7 +109,7 @@ def _ask(url: str) -> tuple[int, Any]:
     try:
         return HTTPStatus.OK, ask(url, "/v1/status")
     except RefusedError as error:
-        # The server runs, but has no status yet.
+        # A pidlease that has only just started has no status yet.
         if error.code == HTTPStatus.SERVICE_UNAVAILABLE and isinstance(error.answer, dict):
             return error.code, error.answer
         raise UnreachableError(str(error)) from None

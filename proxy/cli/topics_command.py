@@ -13,7 +13,7 @@ from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, TopicsAnswer
 from pidlease.storage.topics.topic_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
-from proxy.cli.console import WRONG, cannot_look, plain_table, print_json, stderr, stdout
+from proxy.cli.console import WRONG, cannot_run, plain_table, print_json, stderr, stdout
 from proxy.cli.http_client import URL, RefusedError, UnreachableError, ask
 
 topics_cli = typer.Typer(no_args_is_help=True, help="Show topics, and change their settings.")
@@ -64,7 +64,7 @@ def show(
 ) -> None:
     """Show a topic's settings, and where they were set. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
     if for_all == (topic is not None):
-        raise cannot_look("name a topic, or say --all")
+        raise cannot_run("name a topic, or say --all")
     _print(_get(url, topic), as_json=as_json)
 
 
@@ -82,9 +82,9 @@ def set_settings(
     for word in given:
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise cannot_look(f"{word!r} is not NAME=VALUE, like {DEDUPLICATION}=off")
+            raise cannot_run(f"{word!r} is not NAME=VALUE, like {DEDUPLICATION}=off")
         if name in change:
-            raise cannot_look(f"{name} is given twice")
+            raise cannot_run(f"{name} is given twice")
         change[name] = value
     _print(_change(url, topic, change), as_json=as_json)
 
@@ -101,7 +101,7 @@ def unset_settings(
     topic, names = _split(words, for_all=for_all, what="NAME")
     for word in names:
         if not word or "=" in word:
-            raise cannot_look(f"{word!r} is no name of a setting, like {DEDUPLICATION}")
+            raise cannot_run(f"{word!r} is no name of a setting, like {DEDUPLICATION}")
     _print(_change(url, topic, dict.fromkeys(names)), as_json=as_json)
 
 
@@ -111,7 +111,7 @@ def _split(words: list[str], *, for_all: bool, what: str) -> tuple[str | None, l
         return None, words
     topic, *rest = words
     if "=" in topic or not rest:
-        raise cannot_look(f"name a topic, or say --all; {what} follows it")
+        raise cannot_run(f"name a topic, or say --all; {what} follows it")
     return topic, rest
 
 
@@ -135,21 +135,21 @@ def _change(url: str, topic: str | None, change: dict[str, str | None]) -> _Show
 def _path(topic: str) -> str:
     reason = illegal_name(topic)
     if reason:
-        raise cannot_look(reason)
+        raise cannot_run(reason)
     return f"/v1/topics/{quote(topic, safe='')}"
 
 
 def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _Answer:
-    """Send a request; an error response, or none, ends the command."""
+    """Send a request; end the command if it fails."""
     try:
         return kind.model_validate(ask(url, path, change))
     except UnreachableError as error:
-        raise cannot_look(str(error)) from None
+        raise cannot_run(str(error)) from None
     except RefusedError as error:
         raise _refused(error) from None
     except ValidationError:
-        raise cannot_look(
-            f"what answers at {url} is no pidlease of this version; look at --url"
+        raise cannot_run(
+            f"the server at {url} is no pidlease of this version; check --url"
         ) from None
 
 
@@ -157,14 +157,14 @@ def _refused(error: RefusedError) -> typer.Exit:
     try:
         refusal = ErrorAnswer.model_validate(error.answer)
     except ValidationError:
-        return cannot_look(str(error))
-    # With a field: the topic or a setting is wrong. Without one: the path is unknown.
+        return cannot_run(str(error))
+    # With a field, the topic or a setting is wrong; without one, the path is unknown.
     if error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and refusal.field is not None:
         stderr().print(f"pidlease: {refusal.error}", style="red", markup=False)
         return typer.Exit(WRONG)
     if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-        return cannot_look(refusal.error)
-    return cannot_look(str(error))
+        return cannot_run(refusal.error)
+    return cannot_run(str(error))
 
 
 # ---------------------------------------------------------------------- output

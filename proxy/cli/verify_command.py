@@ -11,9 +11,9 @@ from rich.text import Text
 
 from pidlease.storage.files import RealFiles
 from pidlease.verify.read_only_files import keep_servers_out
-from pidlease.verify.verification import verify as look
+from pidlease.verify.verification import verify as verify_directory
 from pidlease.verify.verify_report import Finding, Report, UnusableDirectoryError
-from proxy.cli.console import WRONG, cannot_look, pairs_table, print_json, stderr, stdout
+from proxy.cli.console import WRONG, cannot_run, pairs_table, print_json, stderr, stdout
 
 _NO_LOCK: Final = "there is no lock file (a copy?): nothing keeps a server from starting meanwhile"
 
@@ -29,13 +29,13 @@ def verify(
     path = data_dir.absolute()
     try:
         with keep_servers_out(RealFiles(), path) as locked:
-            report = _look(path)
+            report = _with_progress(path)
     except UnusableDirectoryError as error:
-        raise cannot_look(str(error)) from None
+        raise cannot_run(str(error)) from None
     except OSError as error:
-        raise cannot_look(f"{path} cannot be read: {error}") from None
+        raise cannot_run(f"{path} cannot be read: {error}") from None
     except KeyboardInterrupt:
-        raise cannot_look(f"{path} was not checked to the end") from None
+        raise cannot_run(f"{path} was not checked to the end") from None
     if not locked:
         report.note(path / "lock", _NO_LOCK)
     if as_json:
@@ -46,7 +46,7 @@ def verify(
         raise typer.Exit(WRONG)
 
 
-def _look(path: Path) -> Report:
+def _with_progress(path: Path) -> Report:
     columns = (
         TextColumn("reading"),
         BarColumn(),
@@ -57,7 +57,7 @@ def _look(path: Path) -> Report:
     shown = console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
         bar = progress.add_task("reading", total=None)
-        return look(
+        return verify_directory(
             RealFiles(),
             path,
             lambda total: progress.update(bar, total=total),
@@ -99,11 +99,11 @@ def _show(console: Console, report: Report) -> None:
 
 def _line(finding: Finding) -> str:
     """Format a finding on one line: kind, file, position, offset and message."""
-    place = finding.file
+    where = finding.file
     if finding.position >= 0:
         # The PID sequence is a text file, the only one with positions in lines.
         unit = "line" if finding.kind.value == "sequence" else "byte"
-        place += f", {unit} {finding.position}"
+        where += f", {unit} {finding.position}"
     if finding.offset >= 0:
-        place += f", offset {finding.offset}"
-    return f"{finding.kind.value}: {place}: {finding.message}"
+        where += f", offset {finding.offset}"
+    return f"{finding.kind.value}: {where}: {finding.message}"

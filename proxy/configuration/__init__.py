@@ -1,1 +1,1 @@
-"""The settings, and the components' configurations made of them."""
+"""The server's settings, and the components' configurations made from them."""

@@ -1,4 +1,4 @@
-"""The components' configurations, made of the settings."""
+"""Makes the components' configurations from the settings."""
 
 import resource
 
@@ -13,7 +13,7 @@ from proxy.http.record_routes import RecordLimits
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 
-#: Open files beside those of partitions and clients: snapshots, running reads, others.
+#: Open files beside those of partitions and clients: snapshots, running reads and others.
 _OTHER_FILES = 200
 _OPEN_LOGS_LEAST = 16
 _OPEN_LOGS_MOST = 5000
@@ -85,7 +85,7 @@ def group_limits(settings: Settings) -> GroupLimits:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Check the addresses: without authentication, beyond loopback only with --insecure.
+    """Check the listen addresses: beyond loopback only with --insecure (no authentication yet).
 
     Raises:
         DataFolderError: other machines could connect, or clients could not.
@@ -108,13 +108,13 @@ def check_exposure(settings: Settings) -> None:
     listen, _ = split_address(settings.kafka_listen)
     if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
         raise DataFolderError(
-            f"--kafka-listen {listen} is no address that a client can connect to; say which one is"
-            " by --kafka-advertise HOST:PORT"
+            f"--kafka-listen {listen} is no address that a client can connect to; give one by"
+            " --kafka-advertise HOST:PORT"
         )
 
 
 def open_logs_max(connections_max: int) -> int:
-    """Return how many partitions may keep their four files open, beside the connections."""
+    """Return how many partitions may keep their four files open, beside `connections_max`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _OPEN_LOGS_MOST
@@ -140,7 +140,7 @@ def upstream_config(settings: Settings) -> UpstreamConfig:
 
 
 def zookeeper_config(settings: Settings) -> ZooKeeperConfig | None:
-    """Return the configuration of the connection to ZooKeeper; None: there is none."""
+    """Return the configuration of the connection to ZooKeeper; None without --zookeeper."""
     if settings.zookeeper is None:
         return None
     return ZooKeeperConfig(

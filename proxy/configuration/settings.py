@@ -1,4 +1,4 @@
-"""Every setting, from the command line, PIDLEASE_..., or a TOML file, in that order."""
+"""All settings: from the command line, from PIDLEASE_... variables, or from a TOML file."""
 
 import os
 import tomllib
@@ -55,7 +55,7 @@ Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False
 
 
 class Settings(BaseSettings):
-    """The settings of `pidlease serve`. Sizes in bytes, times in seconds unless the name says."""
+    """The settings of `pidlease serve`: sizes in bytes, times in seconds unless the name says."""
 
     model_config = SettingsConfigDict(
         env_prefix="PIDLEASE_", extra="forbid", frozen=True, validate_default=True
@@ -198,7 +198,7 @@ def split_address(value: str) -> tuple[str, int]:
 
 
 def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
-    """Combine the settings of command line, environment and file.
+    """Combine the settings of command line, environment and file; the first of these counts.
 
     Parameters:
         config: a TOML file, or None.

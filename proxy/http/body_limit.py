@@ -1,4 +1,4 @@
-"""A bound on the bodies of requests, before anything of them is kept."""
+"""Bounds the bodies of requests, before a handler gets them."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,10 +9,9 @@ from proxy.http.errors import refusal
 
 
 class BodyLimit:
-    """Refuses a request with a body longer than a limit, with 413.
+    """Middleware that refuses a request with a longer body, with status 413.
 
     Parameters:
-        app: handles all other requests.
         limit: in bytes.
         aside: returns True for paths that bound their bodies themselves.
     """
@@ -29,13 +28,13 @@ class BodyLimit:
         if scope["type"] != "http" or self._aside(scope["path"]):
             await self._app(scope, receive, send)
             return
-        # Read all of it before passing it on: no request is refused after half of its work.
+        # Read the whole body first: no request is refused after a handler has begun to work.
         body = bytearray()
         more = True
         while more:
             message = await receive()
             if message["type"] != "http.request":
-                return  # the client went away
+                return  # the client has disconnected
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > self._limit:

@@ -1,4 +1,4 @@
-"""Error responses as JSON, with the field of the request that is wrong."""
+"""Makes JSON error responses, which name the invalid field of the request."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -30,9 +30,9 @@ from pidlease.storage.errors import LogStoppedError
 
 #: How long a client should wait after a 503, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
-#: How much of a name an error repeats.
+#: The most characters of a client's name that an error repeats.
 _SHOWN: Final = 100
-#: The HTTP status of each error, and the field that is wrong.
+#: The HTTP status of each error, and the invalid field.
 _KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
     UnknownTopicError: (404, "topic"),
     AwaitedTopicError: (503, "topic"),
@@ -70,7 +70,7 @@ def ready_engine(engine: Callable[[], Engine | None]) -> Engine:
 
 
 def status_of(error: Exception) -> tuple[int, str | None]:
-    """Return the HTTP status of a refusal, and the field that is wrong."""
+    """Return the HTTP status of a refusal, and the invalid field."""
     return _KINDS[type(error)]
 
 
@@ -87,17 +87,16 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        # The first part is the source: body, query or path. An unknown field has a name of the
-        # client's, of any length.
-        place = ".".join(str(each)[:_SHOWN] for each in first["loc"][1:]) or str(first["loc"][0])
+        # The first part is the source: body, query or path. The name of an unknown field comes from
+        # the client and may have any length.
+        field = ".".join(str(each)[:_SHOWN] for each in first["loc"][1:]) or str(first["loc"][0])
         if first["type"] == "json_invalid":
             return refusal(400, "the body is no JSON", "body")
-        return refusal(400, f"{place}: {first['msg']}", place)
+        return refusal(400, f"{field}: {first['msg']}", field)
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:
-        # Starlette's error about a body only says that it cannot be read: it is no text, or nested
-        # too deeply.
+        # Starlette's 400 is about the body: it is no text, or nested too deeply.
         return refusal(
             error.status_code, error.detail, "body" if error.status_code == 400 else None
         )

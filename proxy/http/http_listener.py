@@ -1,4 +1,4 @@
-"""The HTTP listener: all routes, on the HTTP port."""
+"""Adds all routes to the application of the HTTP port."""
 
 from collections.abc import Callable
 from typing import Final
@@ -24,9 +24,7 @@ def add_http_api(
     """Serve leases, producers' states, topics with their settings, and records.
 
     Parameters:
-        app: the application of the HTTP port.
-        engine: the engine; None while there is none yet.
-        limits: bounds of the records endpoint.
+        engine: returns the engine; None while there is none yet.
 
     Returns:
         A function that ends reads which wait for records.

@@ -1,4 +1,4 @@
-"""POST /v1/leases: lease PIDs."""
+"""POST /v1/leases and /v1/leases/batch: lease PIDs."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from pidlease.http_api.lease_messages import (
 )
 from proxy.http.errors import REFUSALS, ready_engine, status_of
 
-#: Leases granted before other tasks get their turn.
+#: Leases granted before other tasks run.
 _AT_ONCE: Final = 100
 
 
 def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
-    """The routes for leases.
+    """Make the routes for leases.
 
     Parameters:
-        engine: the engine; None while there is none yet.
+        engine: returns the engine; None while there is none yet.
     """
     router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
@@ -37,7 +37,7 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
     @router.post("/batch")
     async def lease_batch(request: LeaseBatchRequest) -> LeaseBatchAnswer:
-        """Several leases at once. Each is granted or refused for itself; the status is 200."""
+        """Lease several PIDs. Each is granted or refused by itself; the status is always 200."""
         batch = [LeaseWanted(**each.model_dump()) for each in request.leases]
         service = LeaseService(ready_engine(engine), batch)
         answers = []

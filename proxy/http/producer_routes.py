@@ -1,4 +1,4 @@
-"""GET /v1/producers: the producers' states; DELETE: release a name."""
+"""GET /v1/producers lists the producers' states; DELETE releases a name."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -21,10 +21,10 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
-    """The routes for producers.
+    """Make the routes for producers.
 
     Parameters:
-        engine: the engine; None while there is none yet.
+        engine: returns the engine; None while there is none yet.
     """
     router = APIRouter(prefix="/v1/producers", tags=["producers"])
 
@@ -41,14 +41,14 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
         A partition that is stopped by damage is left out, and listed in `stopped`.
         """
         current = ready_engine(engine)
-        places, stopped = _split(await _partitions(current, topic, partition))
+        readable, stopped = _split(await _partitions(current, topic, partition))
         if topic is not None and partition is not None and stopped:
             raise stopped[0].stopped_error()
         pids = None if pid is None else [pid]
         if name is not None:
             named = await _pids_of(current, name)
             pids = named if pids is None else [each for each in pids if each in named]
-        found = list(islice(_rows(current, places, pids, limit + 1), limit + 1))
+        found = list(islice(_rows(current, readable, pids, limit + 1), limit + 1))
         return ProducersAnswer(
             producers=found[:limit],
             more=len(found) > limit,
@@ -57,31 +57,31 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
     @router.delete("", status_code=204)
     async def release(name: Annotated[str, Query(min_length=1, max_length=256)]) -> None:
-        """Release a name: its producer is fenced, and the next one begins anew."""
+        """Release a name: its producer is fenced, and the next producer begins anew."""
         await ready_engine(engine).naming.release(name)
 
     return router
 
 
 async def _pids_of(engine: Engine, name: str) -> list[int]:
-    """Return the PID bound to a name, and the number that stands for it as a producer id."""
+    """Return the PID bound to a name, and the stand-in number of the name as a producer id."""
     binding = await engine.naming.binding(name)
     stands_in = engine.names.find(name)
     return [each for each in (binding.pid if binding else None, stands_in) if each is not None]
 
 
-def _split(places: Iterable[Partition]) -> tuple[list[Partition], list[Partition]]:
+def _split(partitions: Iterable[Partition]) -> tuple[list[Partition], list[Partition]]:
     """Split partitions into those with complete producer states, and the others."""
-    known: list[Partition] = []
-    short: list[Partition] = []
-    for each in places:
-        (short if each.incomplete else known).append(each)
-    return known, short
+    complete: list[Partition] = []
+    incomplete: list[Partition] = []
+    for each in partitions:
+        (incomplete if each.incomplete else complete).append(each)
+    return complete, incomplete
 
 
-def _stopped(place: Partition) -> StoppedPartition:
-    name = place.name
-    return StoppedPartition(topic=name.topic, partition=name.partition, reason=place.log.stopped)
+def _stopped(stopped: Partition) -> StoppedPartition:
+    topic, partition = stopped.name
+    return StoppedPartition(topic=topic, partition=partition, reason=stopped.log.stopped)
 
 
 async def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterable[Partition]:
@@ -97,27 +97,27 @@ async def _partitions(engine: Engine, topic: str | None, number: int | None) -> 
 
 
 def _rows(
-    engine: Engine, places: Iterable[Partition], pids: list[int] | None, limit: int
+    engine: Engine, partitions: Iterable[Partition], pids: list[int] | None, limit: int
 ) -> Iterator[ProducerRow]:
-    for place in places:
+    for partition in partitions:
         if pids is None:
-            found = place.table.some_producers(limit)
+            found = partition.table.some_producers(limit)
         else:
-            states = ((pid, place.producer(pid)) for pid in pids)
+            states = ((pid, partition.producer(pid)) for pid in pids)
             found = [(pid, state) for pid, state in states if state is not None]
         for each, state in found:
-            yield _row(engine, place, each, state)
+            yield _row(engine, partition, each, state)
 
 
-def _row(engine: Engine, place: Partition, pid: int, state: ProducerState) -> ProducerRow:
+def _row(engine: Engine, partition: Partition, pid: int, state: ProducerState) -> ProducerRow:
     policy = policy_of(pid)
     producer_id = engine.names.name(pid)
     return ProducerRow(
         pid=NO_PID if producer_id else pid,
         name=producer_id or engine.naming.names.get(pid, ""),
         policy="" if policy is None else policy.name.lower(),
-        topic=place.name.topic,
-        partition=place.name.partition,
+        topic=partition.name.topic,
+        partition=partition.name.partition,
         generation=state.generation,
         sequence_number=state.high,
         last_offset=state.batches[-1].offset,

@@ -1,7 +1,7 @@
-"""Reads: wait for records, and convert batches of the log to JSON, record by record.
+"""Reads records over HTTP: waits for them, and converts batches of the log to JSON.
 
-Kafka clients compress their batches, and a small batch may unpack to any size. So batches are
-unpacked up to a limit; the error about a larger one says where to continue without it.
+Kafka clients compress their batches, and a small batch may decompress to any size. So batches are
+decompressed up to a limit; the error about a larger one names the offset after it.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clien
 from pidlease.storage.io_pool import IoPool
 from proxy.http.record_responses import UnreadableError
 
-#: The largest size that a batch may unpack to.
+#: The largest size that a batch may decompress to, in bytes.
 UNPACKED_MAX: Final = 16 << 20
 #: The size to try first.
 _FIRST_TRY: Final = 256 << 10
 
-#: Follows each batch: the parser, in C, reads one number beyond the end of a broken batch.
+#: Follows the batches: the parser, in C, reads one number beyond the end of a broken batch.
 _PADDING: Final = bytes(32)
 
-#: Reads that run at once: the memory they need beside their responses is needed that often.
+#: Reads that run at once: each needs memory beside its response, which no budget counts.
 _AT_ONCE: Final = 2
-#: Batches converted on the event loop: a millisecond at most.
+#: The most to convert on the event loop: it takes a millisecond.
 _INLINE_BYTES: Final = 32 << 10
 _INLINE_RECORDS: Final = 100
 
@@ -79,9 +79,9 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
     """Convert batches to records, from an offset on. May take long.
 
     Parameters:
-        data: batches as the log has them; the last may be incomplete.
-        offset: of the first record, within the first batch.
-        bytes_max: of records, but at least one.
+        data: stored batches; the last may be incomplete.
+        offset: of the first record to return; it is in the first batch.
+        bytes_max: of records, but at least one record is returned.
 
     Raises:
         UnreadableError: the batch at the offset cannot be read.
@@ -102,7 +102,7 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
                 left -= size
         except _BatchError as error:
             if records:
-                break  # the read that begins there gets the error
+                break  # the next read, from here on, gets the error
             raise UnreadableError(offset, header.last_offset + 1, str(error)) from None
         offset = header.last_offset + 1
         if left <= 0:
@@ -149,7 +149,7 @@ def _records(header: BatchHeader, batch: memoryview) -> Iterator[Any]:
 
 
 def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
-    """Return a batch without compression (the CRC is not updated)."""
+    """Return a decompressed batch; its CRC is not updated."""
     records = _whole(header.codec, batch[HEADER_BYTES:])
     plain = bytearray(batch[:HEADER_BYTES])
     plain += records
@@ -163,7 +163,7 @@ def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
 def _whole(codec: str, records: memoryview) -> Buffer:
     size = _FIRST_TRY
     while True:
-        # Ask for one byte more than allowed, to detect what does not fit.
+        # Ask for one byte more than allowed: then the records are too large.
         found = first_record.unpack(codec, records, min(size, UNPACKED_MAX) + 1, UNPACKED_MAX)
         if len(found) <= min(size, UNPACKED_MAX):
             return found
@@ -192,7 +192,7 @@ def _in_json(offset: int, record: Any) -> tuple[str, int]:  # noqa: ANN401 - aio
 
 
 class Reads:
-    """Reads of all partitions."""
+    """Reads pages of records, a bounded number at a time."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Event] = set()
@@ -200,7 +200,7 @@ class Reads:
         self._reading: Final = asyncio.Semaphore(_AT_ONCE)
 
     def close(self) -> None:
-        """End all reads that wait, with the records there are."""
+        """End all waiting reads; they return the records that are there."""
         self._closing = True
         for event in self._waiting:
             event.set()
@@ -211,10 +211,8 @@ class Reads:
         """Read a page; wait for records if there is none yet.
 
         Parameters:
-            request: the HTTP request; the wait ends when its client disconnects.
-            partition: the partition.
-            query: the offset, the most bytes, and how long to wait.
-            pool: the threads for large pages.
+            request: the wait ends when its client disconnects.
+            pool: threads for large pages.
 
         Raises:
             UnknownTopicError: the topic was deleted meanwhile.
@@ -250,7 +248,7 @@ class Reads:
     async def _wait(
         self, request: Request, partition: Partition, offset: int, seconds: float
     ) -> None:
-        """Return when there is a record at an offset, or the time is up."""
+        """Return when there is a record at the offset, or the time is up."""
         event = asyncio.Event()
         self._waiting.add(event)
         partition.watch(event)

@@ -1,11 +1,11 @@
-"""The responses to appends and reads of records, and the errors they refuse requests with.
+"""The responses to appends and reads of records, and the errors for refused requests.
 
 RefusedError
 |-- ProducerFieldError  a field that identifies the producer is invalid
 |-- WrongTypeError      the type of the body is not supported
 |-- BodyTooLongError    the body, or the batch made of it, is longer than a batch may be
-|-- BodyTooSlowError    the body stopped coming
-`-- NoRoomError         requests in flight hold all the memory there is for them
+|-- BodyTooSlowError    no part of the body arrived in time
+`-- NoRoomError         requests in flight hold all memory for them
 
 UnreadableError         a batch of the log cannot be read as records
 """
@@ -55,7 +55,7 @@ class RefusedError(Exception):
 
     Attributes:
         status: the HTTP status.
-        field: the part of the request that is wrong; None: no part.
+        field: the invalid part of the request; None: no part is invalid.
     """
 
     status: ClassVar[int]
@@ -90,14 +90,14 @@ class BodyTooLongError(RefusedError):
 
 
 class BodyTooSlowError(RefusedError):
-    """The body stopped coming."""
+    """No part of the body arrived in time."""
 
     status = 408
     field = "body"
 
 
 class NoRoomError(RefusedError):
-    """Requests in flight hold all the memory there is for them."""
+    """Requests in flight hold all memory for them."""
 
     status = 503
 
@@ -119,7 +119,7 @@ class UnreadableError(Exception):
         self.next_offset = next_offset
 
 
-#: The responses beside 200, for the OpenAPI description.
+#: All responses but 200, for the OpenAPI description.
 APPEND_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": ConflictAnswer},
     **{status: {"model": ErrorAnswer} for status in (400, 403, 404, 408, 410, 413, 415, 421, 503)},
@@ -133,11 +133,11 @@ READ_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
 _INT64_MAX: Final = 2**63 - 1
 
 _Fields = tuple[str, str, str]
-#: The fields of the producer, its generation and its number: in the headers and in the body.
+#: The fields with the producer, its generation and its sequence number, in headers and in a body.
 _OF_HEADERS: Final[_Fields] = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
 _OF_BODY: Final[_Fields] = ("pid", "generation", "first_sequence")
 
-#: The HTTP status of other refusals, and whether the producer's field is wrong.
+#: The HTTP status of other outcomes, and whether the producer's field is invalid.
 _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.MALFORMED: (400, True),
     Status.UNKNOWN: (410, True),
@@ -149,7 +149,7 @@ _REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
     Status.REFUSED: (503, False),
     Status.NOT_OWNER: (421, False),
 }
-#: The HTTP status of Kafka's own refusals, by error code, if Kafka is the log; others: 503.
+#: With Kafka as the log: the HTTP status of Kafka's error codes; of all others: 503.
 _BY_KAFKA: Final[Mapping[int, int]] = {
     **dict.fromkeys(CONTENT, 400),
     MESSAGE_TOO_LARGE: 413,
@@ -166,7 +166,6 @@ def appended(outcome: Outcome, identity: Identity | None) -> Response:
     """Make the response to an append.
 
     Parameters:
-        outcome: the append's outcome.
         identity: the producer; None: the request does not identify it.
     """
     status = outcome.status

@@ -42,7 +42,7 @@ class RecordLimits:
     """Bounds of the records endpoint.
 
     Attributes:
-        batch_bytes_max: the largest batch, and the longest body for it.
+        batch_bytes_max: the largest batch, and the longest body.
         memory_bytes_max: for appends in flight; and as much again for reads and their responses.
     """
 
@@ -51,7 +51,7 @@ class RecordLimits:
 
 
 def reads_own_body(path: str) -> bool:
-    """Whether a path is served here: then its body is bounded here, too."""
+    """Whether a path is a records path: these routes bound its body themselves."""
     return _THIS.fullmatch(path) is not None
 
 
@@ -59,8 +59,7 @@ class RecordRoutes:
     """The routes for records.
 
     Parameters:
-        engine: the engine; None while there is none yet.
-        limits: bounds of the endpoint.
+        engine: returns the engine; None while there is none yet.
     """
 
     def __init__(self, engine: Callable[[], Engine | None], limits: RecordLimits) -> None:
@@ -82,7 +81,7 @@ class RecordRoutes:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End the reads that wait, with the records there are."""
+        """End all waiting reads; they return the records that are there."""
         self._reads.close()
 
     async def append(self, request: Request, topic: _Topic, partition: _Number) -> Response:
@@ -93,17 +92,17 @@ class RecordRoutes:
         """
         await self._partition(topic, partition)
         named = by_headers(request.headers)
-        way = self._maker.way_of(request)
+        build = self._maker.build_of(request)
         with HeldBytes(self._append_memory) as held:
             body = await read_body(request, self._bytes_max, held)
             pool = self._ready().engine.pool
-            batch = await self._maker.make(way, body, named, pool)
+            batch = await self._maker.make(build, body, named, pool)
             held.more(len(batch.data))
             del body
-            # Look again: meanwhile the server may have begun to stop, or the topic was deleted.
-            place, service = await self._partition(topic, partition), self._ready()
+            # Look up again: the server may be stopping, or the topic deleted since.
+            found, service = await self._partition(topic, partition), self._ready()
             outcome = await service.append(
-                place, batch.data, batch.identity, repeatable=batch.repeatable
+                found, batch.data, batch.identity, repeatable=batch.repeatable
             )
         return appended(outcome, batch.identity)
 
@@ -115,11 +114,11 @@ class RecordRoutes:
         query: Annotated[ReadQuery, Query()],
     ) -> Response:
         """Read records from an offset on; the reader keeps its own position."""
-        place = await self._partition(topic, partition)
+        found = await self._partition(topic, partition)
         held = HeldBytes(self._read_memory)
         try:
-            page = await self._reads.page(request, place, query, self._ready().engine.pool)
-            content = _content(place, page)
+            page = await self._reads.page(request, found, query, self._ready().engine.pool)
+            content = _content(found, page)
             held.more(len(content))
             return HeldResponse(content, held)
         except BaseException:
@@ -136,16 +135,16 @@ class RecordRoutes:
         return await find_partition(self._ready().engine, topic, number)
 
 
-def _content(place: Partition, page: Page) -> bytes:
+def _content(partition: Partition, page: Page) -> bytes:
     """Make the JSON of a `RecordsAnswer` from records that are JSON already."""
-    start = place.log.start_offset
-    end = max(place.known_end, page.next_offset)
+    start = partition.log.start_offset
+    end = max(partition.known_end, page.next_offset)
     numbers = f'"next_offset":{page.next_offset},"log_start":{start},"log_end":{end}'
     return b"".join((b'{"records":[', page.records, b"],", numbers.encode(), b"}"))
 
 
 def append_description() -> dict[str, Any]:
-    """Describe an append for OpenAPI: FastAPI does not read its headers and body itself."""
+    """Describe an append for OpenAPI: its headers and body are not parsed by FastAPI."""
     schema = AppendRequest.model_json_schema()
     kinds = schema.pop("$defs", {})
     return {

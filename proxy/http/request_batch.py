@@ -1,4 +1,4 @@
-"""The producer that a request identifies, and the record batch made of its body."""
+"""Makes a record batch from a request, with the producer that the request identifies."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ from pidlease.kafka.records.record_batch import MAGIC
 from pidlease.storage.io_pool import IoPool
 from proxy.http.record_responses import BodyTooLongError, ProducerFieldError, WrongTypeError
 
-#: Bodies made into batches on the event loop: one or two milliseconds at most.
+#: The largest bodies to convert on the event loop: it takes one or two milliseconds.
 _JSON_INLINE_BYTES: Final = 8 << 10
 _RAW_INLINE_BYTES: Final = 256 << 10
 _HEADERS: Final = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
@@ -42,8 +42,7 @@ _INT64_MAX: Final = 2**63 - 1
 def by_headers(headers: Headers) -> Identity | None:
     """Return the producer of policy epoch that the headers identify; it numbers requests.
 
-    Returns:
-        None: the request has none of the three headers.
+    None if the request has none of the three headers.
 
     Raises:
         ProducerFieldError: a header is missing, repeated or invalid.
@@ -94,14 +93,10 @@ def _name(value: bytes) -> str:
 
 
 def by_body(request: AppendRequest, named: Identity | None) -> Identity | None:
-    """Return the producer of the records of a JSON body.
+    """Return the producer of the records of a JSON body; None if the request identifies none.
 
     Parameters:
-        request: the body.
         named: the producer that the headers identify.
-
-    Returns:
-        None: neither headers nor body identify a producer.
 
     Raises:
         ProducerFieldError: both identify one, or a field is missing or invalid.
@@ -137,8 +132,8 @@ def _leased(pid: int, generation: int, first: int, last: int | None, records: in
             raise ProducerFieldError(
                 "first_sequence", f"{records} records from it on go beyond {_INT64_MAX}"
             )
-    # Every later start reads the log: it must have no invalid batch, not even where batches are
-    # not validated.
+    # Check this even if the topic's batches are not validated: every later start replays the log,
+    # and no batch in it may be invalid.
     if records > last - first + 1:
         raise ProducerFieldError(
             "last_sequence", f"{records} records do not fit sequences {first}..{last}"
@@ -147,13 +142,12 @@ def _leased(pid: int, generation: int, first: int, last: int | None, records: in
 
 
 class NewBatch(NamedTuple):
-    """A batch made of a body.
+    """A batch made from a body.
 
     Attributes:
-        data: the batch.
         identity: the producer; None: the request does not identify it.
-        repeatable: whether the same request makes the same content: either each record has its own
-            time, or all have the server's.
+        repeatable: whether the same request always makes the same content: either each record has
+            its own time, or all have the server's.
     """
 
     data: bytearray
@@ -161,24 +155,21 @@ class NewBatch(NamedTuple):
     repeatable: bool
 
 
-Build = Callable[[bytearray, Identity | None], NewBatch]
+#: Makes a batch from a body; and the largest body to convert on the event loop, in bytes.
+Build = tuple[Callable[[bytearray, Identity | None], NewBatch], int]
 
 
 class BatchMaker:
-    """Makes batches.
-
-    Parameters:
-        bytes_max: the largest batch.
-    """
+    """Makes batches of at most `bytes_max` bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max: Final = bytes_max
-        # One large body at a time: the memory it needs beside its own size is needed once, and
-        # threads would only compete for the interpreter.
+        # One large body at a time: each needs memory beyond its own size, and threads would only
+        # compete for the interpreter.
         self._large: Final = asyncio.Lock()
 
-    def way_of(self, request: Request) -> tuple[Build, int]:
-        """Return how to build a batch of a body, and up to which size on the event loop.
+    def build_of(self, request: Request) -> Build:
+        """Return how to make a batch from the request's type of body.
 
         Raises:
             WrongTypeError: the type of the body is not supported.
@@ -198,26 +189,25 @@ class BatchMaker:
         raise WrongTypeError("Content-Type", text)
 
     async def make(
-        self, way: tuple[Build, int], body: bytearray, named: Identity | None, pool: IoPool
+        self, build: Build, body: bytearray, named: Identity | None, pool: IoPool
     ) -> NewBatch:
-        """Make a batch of a body.
+        """Make a batch from a body.
 
         Parameters:
-            way: the result of `way_of`.
-            body: the body.
+            build: the result of `build_of`.
             named: the producer that the headers identify.
-            pool: the threads for large bodies.
+            pool: threads for large bodies.
 
         Raises:
             RequestValidationError: the body is invalid.
             ProducerFieldError: a field that identifies the producer is invalid.
             BodyTooLongError: the batch would be too large.
         """
-        build, inline_bytes = way
+        convert, inline_bytes = build
         if len(body) <= inline_bytes:
-            return build(body, named)
+            return convert(body, named)
         async with self._large:
-            return await pool.run(partial(build, body, named))
+            return await pool.run(partial(convert, body, named))
 
     def _of_raw(self, body: bytearray, named: Identity | None) -> NewBatch:
         record = NewRecord.model_construct(value=bytes(body), key=None, headers=[])
@@ -237,12 +227,12 @@ class BatchMaker:
     def _build(self, records: Sequence[NewRecord], identity: Identity | None) -> bytearray:
         builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, self._bytes_max)
         now_ms = time.time_ns() // 1_000_000
-        for place, record in enumerate(records):
+        for number, record in enumerate(records):
             headers = [(each.key, each.value) for each in record.headers]
-            if identity is not None and place == 0:
+            if identity is not None and number == 0:
                 headers.insert(0, (HEADER_KEY.decode(), encode_identity(identity)))
             time_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
-            if builder.append(place, time_ms, record.key, record.value, headers) is None:
+            if builder.append(number, time_ms, record.key, record.value, headers) is None:
                 raise self._too_long()
         if builder.size() > self._bytes_max:
             raise self._too_long()

@@ -1,4 +1,4 @@
-"""Memory for requests in flight, and the bodies read into it."""
+"""Bounds the memory of requests in flight; reads their bodies, and sends their responses."""
 
 import asyncio
 from types import TracebackType
@@ -12,21 +12,21 @@ from typing_extensions import override
 from pidlease.core.byte_budget import ByteBudget
 from proxy.http.record_responses import BodyTooLongError, BodyTooSlowError, NoRoomError
 
-#: What a request takes beside its body: headers, task, futures.
+#: The memory of a request beside its body: headers, task, futures.
 _REQUEST_BYTES: Final = 8 << 10
-#: How long the next part of a body may take to come, or the next part of a response to go out.
+#: How long the next part of a body may take to arrive, or of a response to be sent.
 _IDLE_SECONDS: Final = 30.0
-#: The parts of a response: no more of it waits in a connection.
+#: Responses are sent in parts of this size: no more of one waits in the connection.
 _PART_BYTES: Final = 64 << 10
 
 
 class HeldBytes:
-    """What one request holds of a budget; as a context manager, until its end.
+    """The memory that one request holds; a context manager releases it.
 
-    No request waits for memory: it is free, or the request is refused.
+    No request waits for memory: if none is free, it is refused.
 
     Parameters:
-        budget: the bytes that all requests may hold together.
+        budget: the memory for all requests together.
 
     Raises:
         NoRoomError: no memory is free.
@@ -38,7 +38,7 @@ class HeldBytes:
         self.more(_REQUEST_BYTES)
 
     def more(self, size: int) -> None:
-        """Hold more.
+        """Hold more bytes.
 
         Raises:
             NoRoomError: not enough memory is free.
@@ -48,7 +48,7 @@ class HeldBytes:
         self.size += size
 
     def release(self) -> None:
-        """Hold nothing any more."""
+        """Release all bytes."""
         self._budget.release(self.size)
         self.size = 0
 
@@ -68,13 +68,12 @@ async def read_body(request: Request, limit: int, held: HeldBytes) -> bytearray:
     """Read a request's body up to a limit.
 
     Parameters:
-        request: the request.
         limit: in bytes.
-        held: counts the body's bytes as they come.
+        held: counts the body's bytes as they arrive.
 
     Raises:
         BodyTooLongError: the body is longer.
-        BodyTooSlowError: the body stopped coming.
+        BodyTooSlowError: no part of the body arrived in time.
         NoRoomError: not enough memory is free.
         ClientDisconnect: the client disconnected.
     """
@@ -102,12 +101,7 @@ async def read_body(request: Request, limit: int, held: HeldBytes) -> bytearray:
 
 
 class HeldResponse(Response):
-    """A response that counts as held until it is sent.
-
-    Parameters:
-        content: JSON.
-        held: counts its bytes.
-    """
+    """A JSON response with memory that is released when it is sent."""
 
     def __init__(self, content: bytes, held: HeldBytes) -> None:
         super().__init__(content, media_type="application/json")
@@ -123,7 +117,7 @@ class HeldResponse(Response):
                 part = bytes(content[at : at + _PART_BYTES])
                 more = at + _PART_BYTES < len(content)
                 message = {"type": "http.response.body", "body": part, "more_body": more}
-                # A client that does not read is cut off, so that others get the memory.
+                # Disconnect a client that does not read: others need the memory.
                 async with asyncio.timeout(_IDLE_SECONDS):
                     await send(message)
         finally:

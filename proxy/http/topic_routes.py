@@ -1,6 +1,6 @@
-"""/v1/topics and /v1/topic-defaults: topics and their settings, to read and to change.
+"""/v1/topics and /v1/topic-defaults: read topics, and read and change their settings.
 
-The settings of all topics have their own path: below /v1/topics it would hide a topic of that name.
+The settings of all topics are not below /v1/topics: their path could be the name of a topic.
 """
 
 import heapq
@@ -45,7 +45,7 @@ class NotStoredError(Exception):
 
 
 class _Changes:
-    """The requested changes: the engine makes one at a time, the others wait."""
+    """Bounds the changes that wait: the engine makes one at a time."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -72,10 +72,10 @@ class _Changes:
 
 
 def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
-    """The routes for topics.
+    """Make the routes for topics.
 
     Parameters:
-        engine: the engine; None while there is none yet.
+        engine: returns the engine; None while there is none yet.
     """
     router = APIRouter(prefix="/v1", tags=["topics"])
     changes = _Changes()
@@ -136,7 +136,7 @@ def add_topic_handlers(app: FastAPI) -> None:
         return refusal(503, f"the change could not be stored: {error}")
 
 
-#: How much of a setting's name an error repeats.
+#: The most characters of a setting's name that an error repeats.
 _SHOWN: Final = 100
 
 

@@ -14,10 +14,10 @@ _METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"))
 
 
 class HttpCounts:
-    """Counts since the start, by route as the code writes it: there are few.
+    """Counters since the start; a route is the code's path pattern, so that there are few.
 
     Attributes:
-        seconds: the durations.
+        seconds: durations, by route.
         responses: the number of responses, by route and status code.
     """
 
@@ -32,12 +32,7 @@ class HttpCounts:
 
 
 class HttpMetrics:
-    """Counts all requests of an application.
-
-    Parameters:
-        app: the application.
-        counts: gets the counts.
-    """
+    """Middleware that counts all requests of an application."""
 
     def __init__(self, app: ASGIApp, counts: HttpCounts) -> None:
         self._app: Final = app

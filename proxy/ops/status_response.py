@@ -10,12 +10,7 @@ _PARTITIONS_MAX: Final = 1000
 
 
 def stopped_of(engine: Engine, limit: int = _PARTITIONS_MAX) -> dict[str, Any]:
-    """Return the number of stopped partitions, and some of them with the reason.
-
-    Parameters:
-        engine: the engine.
-        limit: the most partitions to list.
-    """
+    """Return the number of stopped partitions, and at most `limit` of them with the reason."""
     stopped = [partition for partition in engine.partitions() if partition.log.stopped]
     return {
         "stopped_count": len(stopped),
@@ -37,12 +32,7 @@ def replay_of(engine: Engine) -> dict[str, int]:
 
 
 def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
-    """Return the state of a running server.
-
-    Parameters:
-        engine: the engine.
-        started_ms: when the process started, in ms since 1970.
-    """
+    """Return the state of a server that started at this time, in ms since 1970."""
     now_ms = wall_clock_ms()
     partitions = engine.partitions()
     newest = engine.maintenance.newest

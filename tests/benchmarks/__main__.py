@@ -17,8 +17,8 @@ from tests.benchmarks.contenders import Contender, Servers
 from tests.benchmarks.load import LostRecordsError
 from tests.benchmarks.report import machine_info, print_table, write_json
 from tests.benchmarks.suite import SUITE
-from tests.servers.java import compiler_missing
-from tests.servers.kafka import KafkaUnavailableError, unavailable_reason
+from tests.servers.java import JavaUnavailableError, compiler_missing
+from tests.servers.kafka import unavailable_reason
 from tests.servers.process import ServerError
 
 _BUILD = Path(__file__).resolve().parents[2] / "build"
@@ -55,7 +55,7 @@ def _check_machine(comparisons: list[Comparison]) -> None:
     if any(contender.kind == "kafka" for contender in _contenders(comparisons)):
         reason = unavailable_reason()
         if reason is not None:
-            raise KafkaUnavailableError(reason)
+            raise JavaUnavailableError(reason)
     free = shutil.disk_usage(_BUILD).free
     if free < _FREE_BYTES_MIN:
         raise ServerError(f"the logs need {_FREE_BYTES_MIN:,} bytes in {_BUILD}, free are {free:,}")
@@ -111,7 +111,7 @@ def main(
         console.print(f"[yellow]fewer than {ROUNDS_MIN} rounds: good for a look, no more[/yellow]")
     try:
         results = _run(comparisons, rounds, warmup, output, console)
-    except (LostRecordsError, ServerError, KafkaUnavailableError) as error:
+    except (LostRecordsError, ServerError, JavaUnavailableError) as error:
         # No markup: the end of a log may hold brackets.
         console.print(f"{type(error).__name__}: {error}", style="red", markup=False)
         raise typer.Exit(1) from error

@@ -140,9 +140,11 @@ GROUPS: Final = (
     Mutant(
         "a member of any generation commits",
         _GROUP,
-        "        if generation != self.generation:\n"
-        "            return ErrorCode.illegal_generation\n"
+        "        error = self._check_current(member_id, instance_id, generation)\n"
+        "        if error is not ErrorCode.none:\n            return error\n"
         "        if self.state is State.COMPLETING:\n",
+        "        error = self._check_member(member_id, instance_id)\n"
+        "        if error is not ErrorCode.none:\n            return error\n"
         "        if self.state is State.COMPLETING:\n",
         (_STATES, _MACHINE),
     ),

@@ -1,4 +1,4 @@
-"""Certificates that are worth something in tests only, by openssl."""
+"""Makes certificates for tests, by openssl."""
 
 import shutil
 import subprocess
@@ -20,14 +20,14 @@ class Certificate(NamedTuple):
 
 
 class Authority:
-    """Makes certificates that are worth something here only."""
+    """A certificate authority that only tests trust."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = self._made("root", "-x509", "-subj", "/CN=root")
 
     def issue(self, name: str, *addresses: str) -> Certificate:
-        """A certificate for some addresses, signed by the root."""
+        """Make a certificate for addresses, signed by the root."""
         made = self._made(name, "-subj", f"/CN={name}")
         extensions = self.folder / f"{name}.ext"
         extensions.write_text(f"subjectAltName={','.join(addresses) or 'DNS:none'}\n")

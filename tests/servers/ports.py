@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 LOOPBACK = "127.0.0.1"
-# Below the range that the kernel hands out to outgoing connections (32768 and up on Linux).
-# A client that keeps connecting to a port of that range while its server is dead can be given
-# the very same number as its own and so connect to itself: the restarted server would then
-# find its port in use.
+# Below the range of ephemeral ports (from 32768 on, on Linux). A client that keeps connecting to a
+# port of that range while the server is dead may get the same number as its own port, and connect
+# to itself: the restarted server would find its port in use.
 _PORTS = range(12000, 32000)
 _TRIES_MAX = 2000
-#: Ports that one process keeps for itself; the oldest ones are given back.
+#: The most ports that one process keeps; beyond, it releases the oldest.
 _KEPT_MAX: Final = 3000
 
 
 class _Claims:
-    """Ports that processes of tests keep from one another, bound or not.
+    """Reserves ports between test processes, whether bound or not.
 
-    A server may bind its port many seconds after it was chosen, or be down for a while. Each claim
-    is a lock on one byte of a common file, which ends with the process that holds it.
+    A server may bind its port many seconds after it was chosen, or be down for a while. A claim is
+    a lock on one byte of a common file, and ends with its process.
     """
 
     def __init__(self) -> None:
@@ -35,7 +34,7 @@ class _Claims:
         self._process = -1
 
     def take(self, port: int) -> bool:
-        """Claim a port; False: it is claimed."""
+        """Claim a port; return False if it is claimed already."""
         if self._process != os.getpid():  # a fork has none of its parent's locks
             path = Path(tempfile.gettempdir()) / f"pidlease-test-ports-{os.getuid()}"
             self._file, self._process = path.open("ab"), os.getpid()
@@ -57,8 +56,8 @@ _claims: Final = _Claims()
 
 
 def _is_free(port: int) -> bool:
-    # Without SO_REUSEADDR, which would share one that is taken and not listened on yet: a server
-    # that stands by has such.
+    # Without SO_REUSEADDR: with it, a port that is bound but not listened on yet would seem free,
+    # as that of a server that stands by.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((LOOPBACK, port))
@@ -69,7 +68,7 @@ def _is_free(port: int) -> bool:
 
 def free_ports(count: int) -> list[int]:
     """Return `count` different ports on which nothing listens now, for this process alone."""
-    # A generator of its own: a test that seeds `random` must not make two runs meet.
+    # Not `random` itself: a test that seeds it would get the same ports in each run.
     source = random.SystemRandom()
     found: set[int] = set()
     for _ in range(_TRIES_MAX):

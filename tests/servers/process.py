@@ -1,4 +1,4 @@
-"""One child process with its log file: started, watched, and ended by its pid alone."""
+"""A child process with a log file: started, watched, and ended by its pid."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _PIDLEASE = (sys.executable, "-m", "proxy")
 
 
 class ServerError(RuntimeError):
-    """A server did not start, did not answer in time, or ended by itself."""
+    """A server did not start, did not answer in time, or ended unexpectedly."""
 
 
 @dataclass
 class ServerProcess:
-    """A server's operating system process; can be started again after it ended.
+    """A server's process; it can be started again after it has ended.
 
     Attributes:
-        forks: whether `pidlease` may be forked from a process that has imported it; see `forked`.
+        forks: whether `pidlease` may be forked from a process that has imported it (`Forked`).
     """
 
     name: str
@@ -40,7 +40,7 @@ class ServerProcess:
     _child: subprocess.Popen[bytes] | Forked | None = field(default=None, init=False)
 
     def start(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start `command`; its output is appended to the log, so that restarts stay readable."""
+        """Start a command; append its output to the log of earlier starts."""
         if self.alive:
             raise ServerError(f"{self.name} runs already as pid {self.pid}")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The pid of the process that was started last."""
+        """The pid of the last start."""
         if self._child is None:
             raise ServerError(f"{self.name} was never started")
         return self._child.pid
@@ -78,7 +78,7 @@ class ServerProcess:
         return None if self._child is None else self._child.poll()
 
     def wait_exit(self, timeout_s: float) -> int:
-        """Wait until it ends by itself, e.g. at a fault point, and return its exit code."""
+        """Wait until it ends by itself, e.g. at a fault point; return its exit code."""
         if self._child is None:
             raise ServerError(f"{self.name} was never started")
         try:
@@ -87,13 +87,13 @@ class ServerProcess:
             raise ServerError(f"{self.name} runs on after {timeout_s} s{self.tail()}") from error
 
     def kill9(self) -> None:
-        """End it at once, as a crash would."""
+        """Send SIGKILL, and wait until it has ended."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
 
     def stop(self, timeout_s: float) -> int | None:
-        """Ask it to end (SIGTERM) and return its exit code; raise if it had to be killed."""
+        """Send SIGTERM and return the exit code; raise if it had to be killed."""
         if self._child is None:
             return None
         if self._child.poll() is None:
@@ -108,7 +108,7 @@ class ServerProcess:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """It does nothing for a while (SIGSTOP), and does not know it; what is sent to it waits."""
+        """Stop it during the block (SIGSTOP); data sent to it waits."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             tasks = list(Path(f"/proc/{self.pid}/task").glob("*/stat"))
@@ -130,7 +130,7 @@ class ServerProcess:
 
     def cpu_s(self) -> float:
         """Processor seconds that it has used so far, all threads together."""
-        # Behind the last ")": the name in parentheses may itself hold blanks.
+        # After the last ")": the name in parentheses may contain blanks.
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -144,7 +144,7 @@ class ServerProcess:
 
 
 def in_short_test() -> bool:
-    """Whether a test asks, and not one of the soak: servers may start in a cheaper way then."""
+    """Whether a test other than a soak runs: then servers may be started in cheaper ways."""
     return "PYTEST_CURRENT_TEST" in os.environ and not SOAK
 
 

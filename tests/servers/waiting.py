@@ -1,35 +1,22 @@
-"""Waiting for something that is seen by looking."""
+"""Waits for a condition by polling."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
-#: Longer than this nobody takes, on however busy a machine: it hangs.
+#: Nothing takes longer, even on a very busy machine: after this time it is taken to hang.
 WAIT_S: Final = 300.0
 
 
 def until(
     happened: Callable[[], bool], what: str, poll_s: float = 0.05, within_s: float = WAIT_S
 ) -> None:
-    """Wait until something happened.
-
-    Parameters:
-        happened: looks.
-        what: for the message where it does not.
-        poll_s: between two looks.
-        within_s: at most.
-    """
+    """Wait until `happened` returns True; `what` describes it in the error."""
     assert happens(happened, within_s, poll_s), f"waited {within_s} s for {what}"
 
 
 def happens(happened: Callable[[], bool], within_s: float, poll_s: float = 0.05) -> bool:
-    """Wait until something happened; whether it did.
-
-    Parameters:
-        happened: looks.
-        within_s: at most.
-        poll_s: between two looks.
-    """
+    """Wait until `happened` returns True; return False if it does not in time."""
     deadline = time.monotonic() + within_s
     while not happened():
         if time.monotonic() >= deadline:

@@ -22,7 +22,7 @@ async def test_a_disk_that_hangs_is_looked_at_once(
 ) -> None:
     monkeypatch.setattr(measuring, "_DISK_SECONDS", 0.05)
     found = MetricsRegistry("embedded", tmp_path, Histogram(), lambda: Parts(None, None, None))
-    await found.look_at_disk()
+    await found.measure_disk()
     before = _told(found)
     assert before is not None
     looks, go_on = [], threading.Event()
@@ -36,10 +36,10 @@ async def test_a_disk_that_hangs_is_looked_at_once(
     monkeypatch.setattr(shutil, "disk_usage", hangs)
     async with asyncio.timeout(10):
         for _ in range(5):
-            await found.look_at_disk()
+            await found.measure_disk()
     assert len(looks) == 1
     assert _told(found) == before
     go_on.set()
     async with asyncio.timeout(10):
         while len(looks) == 1:
-            await found.look_at_disk()
+            await found.measure_disk()

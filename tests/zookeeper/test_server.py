@@ -102,7 +102,7 @@ def test_a_directory_stays_with_its_coordinator(server: ZooKeeperServer, tmp_pat
         proxy.settings = {"fsync": "never"}
         refused(proxy, "say --zookeeper")
         proxy.settings = {**_QUICK, "zookeeper": f"{server.hosts}/{uuid.uuid4().hex}"}
-        refused(proxy, "for a second time")
+        refused(proxy, "lease the same PIDs again")
         proxy.settings = {**_QUICK, "zookeeper": hosts}
         proxy.start()
         assert asyncio.run(first_pid(proxy)) > 101

@@ -1,4 +1,4 @@
-"""The dashboards, each in a module of its own."""
+"""The dashboards, one in each module."""
 
 from typing import Final
 

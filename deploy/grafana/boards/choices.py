@@ -1,16 +1,14 @@
-"""The variables above the panels."""
+"""The dashboards' common variables."""
 
 from typing import Final
 
 from deploy.grafana.panels import Variable
 
-#: A server.
 INSTANCE: Final = Variable("instance", "Server", "label_values(pidlease_build_info, instance)")
-#: A server in front of Kafka.
+#: Servers with Kafka as the log.
 IN_FRONT: Final = Variable(
     "instance", "Server", 'label_values(pidlease_build_info{log="kafka"}, instance)', narrow=True
 )
-#: A topic.
 TOPIC: Final = Variable(
     "topic",
     "Topic",

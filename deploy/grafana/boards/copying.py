@@ -1,4 +1,4 @@
-"""Copies between clusters: by copiers, and by Spark."""
+"""The dashboard of copies between clusters, by copiers and by Spark."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Fenced producers, sequence gaps, duplicates, and errors."""
+"""The dashboard of fenced producers, sequence gaps, duplicates, and errors."""
 
 from typing import Final
 

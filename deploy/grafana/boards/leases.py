@@ -1,4 +1,4 @@
-"""Leases granted and refused, and how long the PIDs last."""
+"""The dashboard of leases: granted and refused, and how long the PIDs last."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The log, its disk, snapshots, and the start."""
+"""The dashboard of the log, its disk, snapshots, and the start."""
 
 from typing import Final
 

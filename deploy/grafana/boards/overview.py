@@ -1,4 +1,4 @@
-"""The state of the servers, their traffic, and latencies."""
+"""The overview dashboard: the state of the servers, their traffic, and latencies."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""In front of Kafka: the batches that are forwarded to it."""
+"""The dashboard of servers with Kafka as the log: the batches forwarded to it."""
 
 from typing import Final
 

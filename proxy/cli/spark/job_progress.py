@@ -1,4 +1,4 @@
-"""A progress bar of Spark's jobs."""
+"""Shows a progress bar of Spark's jobs."""
 
 import threading
 from collections.abc import Callable, Iterator

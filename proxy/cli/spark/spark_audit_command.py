@@ -1,4 +1,4 @@
-"""`pidlease spark audit`: checks all sends of a log against the rules of their policies."""
+"""`pidlease spark audit`: check all sends of a log against the rules of their policies."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from proxy.cli.console import WRONG, cannot_look, pairs_table, plain_table, stdout
+from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, stdout
 from proxy.cli.spark.job_progress import progress
 from proxy.cli.spark.spark_copy_command import is_spark
 
@@ -31,14 +31,14 @@ def audit(
     ],
     *,
     topics: Annotated[str, typer.Option(help="Topics, separated by commas; default: all.")] = "",
-    topics_regex: Annotated[str, typer.Option(help="Or those that this expression matches.")] = "",
+    topics_regex: Annotated[str, typer.Option(help="Or a regular expression of their names.")] = "",
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for report.html, producers.parquet and violations.parquet."),
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
-    """Check all that producers have sent. Exit code 0: sound; 1: violations, or damage; 2: could not look."""  # noqa: E501 - one line in the help
+    """Check all that producers have sent. Exit code 0: sound; 1: violations, or damage; 2: it could not be checked."""  # noqa: E501 - one line in the help
     from pidlease.spark.errors import text_of  # noqa: PLC0415 - PySpark is an extra
     from pidlease.spark.session import session  # noqa: PLC0415
 
@@ -47,13 +47,13 @@ def audit(
     spark.sparkContext.setLogLevel("OFF")
     try:
         with progress(spark.sparkContext) as report:
-            shown = look(spark, options, log, output, report)
+            shown = audit_log(spark, options, log, output, report)
     except OSError as error:
-        raise cannot_look(f"{error}") from None
+        raise cannot_run(f"{error}") from None
     except Exception as error:
         if not is_spark(error):
             raise
-        raise cannot_look(text_of(error)) from None
+        raise cannot_run(text_of(error)) from None
     finally:
         spark.stop()
     _show(stdout(), shown)
@@ -63,19 +63,18 @@ def audit(
         raise typer.Exit(WRONG)
 
 
-def look(
+def audit_log(
     spark: "SparkSession",
     options: dict[str, str],
     log: str,
     output: Path | None,
     report: "ReportStep",
 ) -> "Summary":
-    """Audit a log.
+    """Audit a log; write the report and the tables to `output`, unless None.
 
     Parameters:
-        options: of the source.
-        log: the name of the log.
-        output: a folder for files; None: no files.
+        options: of Spark's source.
+        log: the log's name in the report.
         report: called with the current step.
 
     Raises:
@@ -100,7 +99,7 @@ def _options(log: str, topics: str, regex: str) -> dict[str, str]:
         typer.Exit: they contradict each other.
     """
     if topics and regex:
-        raise cannot_look("either --topics, or --topics-regex")
+        raise cannot_run("give either --topics or --topics-regex")
     options = {"rows": "sends", "failOnDataLoss": "false"}
     options |= {"subscribe": topics} if topics else {"subscribePattern": regex or ".*"}
     if log.startswith(_KAFKA):
@@ -108,7 +107,7 @@ def _options(log: str, topics: str, regex: str) -> dict[str, str]:
     return {**options, "path": str(Path(log).absolute())}
 
 
-# ---------------------------------------------------------------------- on the console
+# ---------------------------------------------------------------------- output
 
 
 def _show(console: Console, shown: "Summary") -> None:

@@ -1,4 +1,4 @@
-"""`pidlease spark copy`: copies topics by Spark, each record exactly once."""
+"""`pidlease spark copy`: copy topics by Spark, each record exactly once."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from proxy.cli.console import cannot_look, stderr, stdout
+from proxy.cli.console import cannot_run, stderr, stdout
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Exit code: another run has taken over.
 FENCED: Final = 3
 _SOURCES: "Final[dict[str, SourceName]]" = {"kafka": "kafka", "pidlease": "pidlease"}
-_LOOK_S: Final = 1
+_POLL_SECONDS: Final = 1
 
 
 def copy(  # noqa: PLR0913 - an option each
@@ -29,7 +29,7 @@ def copy(  # noqa: PLR0913 - an option each
         typer.Option(
             "--from",
             help="kafka:HOST:PORT,... by Spark's Kafka source; pidlease:HOST:PORT,... or"
-            " pidlease:DIRECTORY by ours, which needs no connector.",
+            " pidlease:DIRECTORY by pidlease's, which needs no connector.",
         ),
     ],
     destination: Annotated[
@@ -38,20 +38,21 @@ def copy(  # noqa: PLR0913 - an option each
     checkpoint: Annotated[str, typer.Option(help="Spark's checkpoint of this copy.")],
     *,
     topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
-    topics_regex: Annotated[str, typer.Option(help="Or those that this expression matches.")] = "",
+    topics_regex: Annotated[str, typer.Option(help="Or a regular expression of their names.")] = "",
     leases: Annotated[
-        str, typer.Option(help="The destination's HTTP port; default: port 8080 where --to is.")
+        str,
+        typer.Option(help="URL of the destination's HTTP port; default: port 8080 of --to."),
     ] = "",
-    topic: Annotated[str, typer.Option(help="What a topic is called there.")] = "{topic}",
+    topic: Annotated[str, typer.Option(help="The topic's name at the destination.")] = "{topic}",
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when all is copied that is there now.")
+        bool, typer.Option("--available-now", help="Copy the present records, then end.")
     ] = False,
     trigger_seconds: Annotated[float, typer.Option(help="How often a micro-batch begins.")] = 0,
     starting_offsets: Annotated[
-        str, typer.Option(help="Where a new copy begins, as Spark's Kafka source has it.")
+        str, typer.Option(help="Where a new copy begins, as for Spark's Kafka source.")
     ] = "earliest",
     max_offsets_per_trigger: Annotated[
-        int, typer.Option(help="Records of a micro-batch; 0: all there are.")
+        int, typer.Option(help="The most records of a micro-batch; 0: no limit.")
     ] = 0,
     transform: Annotated[
         str, typer.Option(help="MODULE:FUNCTION, which takes and returns a DataFrame.")
@@ -71,7 +72,7 @@ def copy(  # noqa: PLR0913 - an option each
         int | None, typer.Option(help="Prometheus metrics, on this machine's loopback.")
     ] = None,
 ) -> None:
-    """Copy topics by Spark, each record exactly once, over any crash. Exit code 0: done, or stopped; 2: it cannot go on; 3: another run has taken over."""  # noqa: E501 - one line in the help
+    """Copy topics by Spark, each record exactly once, over any crash. Exit code 0: done, or stopped; 2: it cannot continue; 3: another run has taken over."""  # noqa: E501 - one line in the help
     from pidlease.spark.errors import SparkPieceError, is_fenced, text_of  # noqa: PLC0415
     from pidlease.spark.listener import summary, watch  # noqa: PLC0415
     from pidlease.spark.session import session  # noqa: PLC0415
@@ -113,13 +114,13 @@ def copy(  # noqa: PLR0913 - an option each
         if is_fenced(error):
             stderr().print(f"pidlease: fenced: {text_of(error)}", style="red", markup=False)
             raise typer.Exit(FENCED) from None
-        raise cannot_look(text_of(error)) from None
+        raise cannot_run(text_of(error)) from None
     finally:
         spark.stop()
 
 
 def is_spark(error: BaseException) -> bool:
-    """Return whether an error is Spark's own, of the driver or of a task."""
+    """Whether an error is Spark's own, of the driver or of a task."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - PySpark is an extra
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -133,7 +134,7 @@ def _until_done(query: "StreamingQuery") -> None:
         StreamingQueryException: the query has failed.
     """
     with _signals() as stopped:
-        while not query.awaitTermination(_LOOK_S):
+        while not query.awaitTermination(_POLL_SECONDS):
             if stopped.is_set():
                 query.stop()
 
@@ -161,9 +162,9 @@ def _source(source: str, topics: str, regex: str) -> "tuple[SourceName, dict[str
     named, _, where = source.partition(":")
     kind = _SOURCES.get(named)
     if kind is None or not where:
-        raise cannot_look(f"--from {source}: it begins with {' or '.join(_SOURCES)} and a colon")
+        raise cannot_run(f"--from {source}: it begins with {' or '.join(_SOURCES)} and a colon")
     if bool(topics) == bool(regex):
-        raise cannot_look("either --topics, or --topics-regex")
+        raise cannot_run("give either --topics or --topics-regex")
     names = {"subscribe": topics} if topics else {"subscribePattern": regex}
     if kind == "pidlease" and Path(where).is_dir():
         return kind, {"path": where, **names}
@@ -175,7 +176,7 @@ def _pairs(given: list[str] | None, name: str) -> dict[str, str]:
     for each in given or ():
         key, equals, value = each.partition("=")
         if not equals:
-            raise cannot_look(f"{name} {each}: it is NAME=VALUE")
+            raise cannot_run(f"{name} {each}: give NAME=VALUE")
         pairs[key] = value
     return pairs
 
@@ -190,5 +191,5 @@ def _function(name: str) -> "Transform":
     try:
         found = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise cannot_look(f"--transform {name}: {error}; it is MODULE:FUNCTION") from None
+        raise cannot_run(f"--transform {name}: {error}; give MODULE:FUNCTION") from None
     return found  # type: ignore[no-any-return] # the user's

@@ -1,4 +1,4 @@
-"""`pidlease spark rebuild`: makes a snapshot from a log."""
+"""`pidlease spark rebuild`: write a snapshot from a log."""
 
 import time
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.console import cannot_look, pairs_table, stdout
+from proxy.cli.console import cannot_run, pairs_table, stdout
 from proxy.cli.spark.job_progress import progress
 from proxy.cli.spark.spark_copy_command import is_spark
 
@@ -22,7 +22,7 @@ def rebuild(
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
-    """Write a snapshot of the state of producers, from the log alone; a server loads it. Exit code 0: done; 2: it cannot be done."""  # noqa: E501 - one line in the help
+    """Write a snapshot of the producers' state, from the log alone, for a server to load. Exit code 0: done; 2: it could not be done."""  # noqa: E501 - one line in the help
     from pidlease.spark.errors import SparkPieceError, text_of  # noqa: PLC0415 - an extra
     from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory  # noqa: PLC0415
     from pidlease.spark.session import session  # noqa: PLC0415
@@ -36,11 +36,11 @@ def rebuild(
             now_ms = int(time.time() * 1000)
             rebuilt = rebuild_directory(spark, path, folder, now_ms, report)
     except OSError as error:
-        raise cannot_look(f"the snapshot cannot be written: {error}") from None
+        raise cannot_run(f"the snapshot cannot be written: {error}") from None
     except Exception as error:
         if not isinstance(error, SparkPieceError) and not is_spark(error):
             raise
-        raise cannot_look(text_of(error)) from None
+        raise cannot_run(text_of(error)) from None
     finally:
         spark.stop()
     manifest = rebuilt.manifest

@@ -192,8 +192,8 @@ def _some_changed(current: _Current, own: dict[str, str]) -> dict[str, str]:
 def _list_changed(setting: Setting, before: str, operation: Operation, value: str) -> str:
     """Add names to a list, or remove some.
 
-    `before` is the topic's own value, or else the one in effect for it. Kafka then starts from an
-    empty or default list (ConfigurationControlManager.getParts); that could allow a topic what is
+    `before` is the topic's own value, or else the one in effect for it. Kafka would then start from
+    the setting's default (ConfigurationControlManager.getParts), and so could allow a topic what is
     forbidden for all topics.
     """
     if setting.kind is not Kind.LIST or not setting.writable:

@@ -247,11 +247,9 @@ class Group:
             self.effects.append(Store(self.generation))
 
     def _check_sync(self, request: Sync) -> ErrorCode:
-        error = self._check_member(request.member_id, request.instance_id)
+        error = self._check_current(request.member_id, request.instance_id, request.generation)
         if error is not ErrorCode.none:
             return error
-        if request.generation != self.generation:
-            return ErrorCode.illegal_generation
         if request.protocol_type not in (None, self.members.protocol_type):
             return ErrorCode.inconsistent_group_protocol
         if self.protocol_name is not None and request.protocol_name not in (
@@ -269,11 +267,9 @@ class Group:
         self, now: int, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         """Handle Heartbeat: extend the member's session."""
-        error = self._check_member(member_id, instance_id)
+        error = self._check_current(member_id, instance_id, generation)
         if error is not ErrorCode.none:
             return error
-        if generation != self.generation:
-            return ErrorCode.illegal_generation
         self._touch(now, member_id)
         if self.state is State.PREPARING:
             return ErrorCode.rebalance_in_progress
@@ -287,11 +283,9 @@ class Group:
             return ErrorCode.none  # a tool, or a consumer that does not join the group
         if generation < 0 and not member_id and instance_id is None:
             return ErrorCode.unknown_member_id
-        error = self._check_member(member_id, instance_id)
+        error = self._check_current(member_id, instance_id, generation)
         if error is not ErrorCode.none:
             return error
-        if generation != self.generation:
-            return ErrorCode.illegal_generation
         if self.state is State.COMPLETING:
             return ErrorCode.rebalance_in_progress
         self._touch(now, member_id)
@@ -300,6 +294,13 @@ class Group:
     def _touch(self, now: int, member_id: str) -> None:
         member = self.members.by_id[member_id]
         member.deadline = self._due(now + member.session_ms)
+
+    def _check_current(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Check that the ids are a member's, and the generation is the group's."""
+        error = self._check_member(member_id, instance_id)
+        if error is ErrorCode.none and generation != self.generation:
+            return ErrorCode.illegal_generation
+        return error
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Check that the ids are a member's (ClassicGroup.validateMember)."""

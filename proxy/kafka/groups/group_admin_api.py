@@ -15,11 +15,11 @@ from pidlease.kafka.api import (
 from pidlease.kafka.codec.messages import Response, read_request, read_request_slowly
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, INT32, RequestHeader, write_array
-from pidlease.storage.offsets.journal_records import OffsetsFailedError, RemoveGroup
+from pidlease.storage.offsets.journal_records import RemoveGroup
 from pidlease.storage.offsets.offset_store import OffsetStore
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import Group, State
-from proxy.kafka.groups.group_coordinator import Coordinator
+from proxy.kafka.groups.group_coordinator import Coordinator, stored_code
 from proxy.kafka.growing_response import GrowingResponse
 from proxy.kafka.request_order import Answered
 
@@ -243,14 +243,6 @@ async def _deleted(
     response = Response(API_DELETE_GROUPS, header.version)
     results = []
     for group_id, outcome in outcomes.items():
-        code = outcome if isinstance(outcome, ErrorCode) else await _outcome(outcome)
+        code = outcome if isinstance(outcome, ErrorCode) else await stored_code(outcome)
         results.append(response.part("DeletableGroupResult", group_id=group_id, error_code=code))
     return response.encode(header.correlation_id, results=tuple(results))
-
-
-async def _outcome(stored: "asyncio.Future[None]") -> ErrorCode:
-    try:
-        await stored
-    except OffsetsFailedError:
-        return ErrorCode.coordinator_not_available
-    return ErrorCode.none

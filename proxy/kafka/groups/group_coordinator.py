@@ -14,7 +14,11 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.observability.repeated_lines import LINES
-from pidlease.storage.offsets.journal_records import GroupNote, OffsetsFullError
+from pidlease.storage.offsets.journal_records import (
+    GroupNote,
+    OffsetsFailedError,
+    OffsetsFullError,
+)
 from pidlease.storage.offsets.offset_store import OffsetStore
 from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_members import NEVER
@@ -340,6 +344,15 @@ def _answer(effect: Answer) -> None:
     waiter, answer = cast("asyncio.Future[JoinAnswer | SyncAnswer]", effect.waiter), effect.answer
     if not waiter.done():  # cancelled if the client has disconnected
         waiter.set_result(answer)
+
+
+async def stored_code(stored: "asyncio.Future[None]") -> ErrorCode:
+    """Wait for a write of the offset store; return the error code of its outcome."""
+    try:
+        await stored
+    except OffsetsFailedError:
+        return ErrorCode.coordinator_not_available
+    return ErrorCode.none
 
 
 def _log_failure(stored: "asyncio.Future[None]") -> None:

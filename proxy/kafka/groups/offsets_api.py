@@ -30,7 +30,6 @@ from pidlease.storage.offsets.journal_records import (
     Commit,
     CommittedOffset,
     Forget,
-    OffsetsFailedError,
     OffsetsFullError,
     TopicOffsets,
 )
@@ -38,7 +37,7 @@ from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import State
-from proxy.kafka.groups.group_coordinator import Coordinator
+from proxy.kafka.groups.group_coordinator import Coordinator, stored_code
 from proxy.kafka.groups.subscription import CONSUMER
 from proxy.kafka.growing_response import GrowingResponse
 from proxy.kafka.request_order import Answered
@@ -279,11 +278,7 @@ async def _topics(
 async def _committed_later(
     header: RequestHeader, codes: _Codes, stored: "asyncio.Future[None]"
 ) -> bytes:
-    try:
-        await stored
-    except OffsetsFailedError:
-        codes = _with_error(codes, ErrorCode.coordinator_not_available)
-    return write_commit(header, codes)
+    return write_commit(header, _with_error(codes, await stored_code(stored)))
 
 
 def _with_error(codes: _Codes, error: ErrorCode) -> _Codes:
@@ -297,11 +292,8 @@ def _with_error(codes: _Codes, error: ErrorCode) -> _Codes:
 async def _deleted_later(
     header: RequestHeader, codes: _Codes, stored: "asyncio.Future[None]"
 ) -> bytes:
-    try:
-        await stored
-    except OffsetsFailedError:
-        return _deleted(header, [], ErrorCode.coordinator_not_available)
-    return _deleted(header, codes, ErrorCode.none)
+    error = await stored_code(stored)
+    return _deleted(header, codes if error is ErrorCode.none else [], error)
 
 
 def _deleted(header: RequestHeader, codes: _Codes, error: ErrorCode) -> bytes:

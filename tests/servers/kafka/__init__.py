@@ -1,7 +1,7 @@
 """A real Apache Kafka, fetched by its Maven coordinates, and its own segment reader."""
 
 from tests.servers.kafka.cluster import KafkaCluster
-from tests.servers.kafka.install import KafkaUnavailableError, kafka_version, unavailable_reason
+from tests.servers.kafka.install import kafka_version, unavailable_reason
 from tests.servers.kafka.segments import (
     DumpedBatch,
     DumpedFile,
@@ -17,7 +17,6 @@ __all__ = [
     "DumpedRecord",
     "KafkaCluster",
     "KafkaServer",
-    "KafkaUnavailableError",
     "SegmentDump",
     "dump_log_segments",
     "kafka_version",

@@ -1,4 +1,4 @@
-"""Three real brokers, each a controller as well, with small heaps."""
+"""A Kafka cluster of three brokers, each a controller as well, with small heaps."""
 
 from pathlib import Path
 from typing import Final, Self
@@ -7,7 +7,7 @@ from tests.servers.kafka.server import KafkaServer
 from tests.servers.kafka.template import new_id
 
 _HEAP: Final = "256m"
-#: What a cluster should have that people trust with their data.
+#: The usual settings of a cluster in production.
 _SAFE: Final = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -16,7 +16,7 @@ _SAFE: Final = {
     "transaction.state.log.min.isr": "2",
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
-    # So that a broker that died is missed soon, and leaders move back.
+    # Short, so that a dead broker is noticed soon, and leaders move back soon.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
@@ -27,11 +27,10 @@ _SAFE: Final = {
 
 
 class KafkaCluster:
-    """Starts all of them, and stops them by their pids.
+    """Runs the brokers during a block.
 
     Parameters:
-        directory: for their data and logs.
-        overrides: further settings of all.
+        overrides: further settings of all brokers.
     """
 
     def __init__(self, directory: Path, *, overrides: dict[str, str] | None = None) -> None:

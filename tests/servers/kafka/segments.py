@@ -1,11 +1,11 @@
-"""Kafka's own reader of segment files as a judge over ours.
+"""Reads segment files with Kafka's own tool, to check those of the embedded log.
 
-`kafka.tools.DumpLogSegments` reads .log, .index and .timeindex files. It exits with 0 even when
-it found something wrong, so what counts is what it printed: `SegmentDump.problems` is empty only
-if every line was understood and none told of damage.
+`kafka.tools.DumpLogSegments` reads .log, .index and .timeindex files. It exits with 0 even if it
+finds errors, so its output counts: `SegmentDump.problems` is empty only if every line was
+understood and none reports damage.
 
-Dump the indexes of a closed segment only: Kafka preallocates an open one with zeros, and the tool
-takes the first zero for an entry.
+Dump the indexes of a closed segment only: Kafka preallocates those of an open one with zeros, and
+the tool takes the first zero for an entry.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_PROBLEM = re.compile(
 
 @dataclass(frozen=True)
 class DumpedRecord:
-    """One record, as far as the tool shows it without its content."""
+    """One record, without its content."""
 
     offset: int
     timestamp_ms: int
@@ -58,7 +58,7 @@ class DumpedRecord:
 
 @dataclass(frozen=True)
 class DumpedBatch:
-    """The header of one batch, Kafka's opinion of its CRC, and its records."""
+    """The header of one batch, whether its CRC is valid, and its records."""
 
     base_offset: int
     last_offset: int
@@ -82,7 +82,7 @@ class DumpedBatch:
 
 @dataclass
 class DumpedFile:
-    """What the tool printed of one file; only the lists of its kind are filled."""
+    """The tool's output for one file; only the lists of its kind are filled."""
 
     path: Path
     batches: list[DumpedBatch] = field(default_factory=list)
@@ -92,7 +92,7 @@ class DumpedFile:
 
 @dataclass
 class SegmentDump:
-    """All files of one run of the tool, and all that it found wrong with them."""
+    """All files of one run of the tool, and all problems that it found."""
 
     files: dict[Path, DumpedFile] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -148,7 +148,7 @@ def _to_record(found: re.Match[str]) -> DumpedRecord:
 
 
 def _read_line(line: str, dump: SegmentDump, file: DumpedFile) -> bool:
-    """Take in one line about a file; False if it is of no known kind."""
+    """Parse one line about a file; return False if it is of no known kind."""
     if found := _BATCH.fullmatch(line):
         batch = _to_batch(found)
         file.batches.append(batch)
@@ -166,7 +166,7 @@ def _read_line(line: str, dump: SegmentDump, file: DumpedFile) -> bool:
 
 
 def parse_dump(stdout: str, stderr: str, returncode: int) -> SegmentDump:
-    """Read what the tool printed; what is not known to be harmless is a problem."""
+    """Parse the tool's output; each line that is not known to be harmless is a problem."""
     dump = SegmentDump()
     file = DumpedFile(Path())
     for line in stdout.splitlines():
@@ -183,13 +183,13 @@ def parse_dump(stdout: str, stderr: str, returncode: int) -> SegmentDump:
 
 
 def dump_log_segments(files: Iterable[Path]) -> SegmentDump:
-    """Let Kafka read these .log, .index and .timeindex files, down to the single records."""
+    """Let Kafka read .log, .index and .timeindex files, with all records."""
     names = [str(path.resolve()) for path in files]
     if not names:
         raise ValueError("no segment files to dump")
     if separators := [name for name in names if "," in name]:
         raise ValueError(f"the tool separates files by commas; these hold one: {separators}")
-    # It runs for a second or two: what makes a long run fast makes a short one slow.
+    # The tool runs for a second or two: optimizing for long runs would make it slower.
     options = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
     silent = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
     command = java_command("kafka.tools.DumpLogSegments", *options, silent)

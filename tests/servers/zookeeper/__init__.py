@@ -1,4 +1,4 @@
-"""A real Apache ZooKeeper, fetched by its Maven coordinates. No pytest: the demo has one, too."""
+"""A real Apache ZooKeeper, fetched by its Maven coordinates. No pytest: the demo imports this."""
 
 from tests.servers.zookeeper.server import ZooKeeperServer, unavailable_reason
 

@@ -1,4 +1,4 @@
-"""For tests that need a ZooKeeper."""
+"""The mark of tests that need ZooKeeper."""
 
 import pytest
 

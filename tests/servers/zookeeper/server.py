@@ -1,4 +1,4 @@
-"""One ZooKeeper server, in a process of its own; killed and paused by tests."""
+"""A ZooKeeper server as a child process: killed, restarted and paused by tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JVM_OPTIONS = (
     *SHORT_LIVED,
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.4lw.commands.whitelist=*",
-    # The new node that it lists the files of must not be mistaken for one that lost its data.
+    # Without this, ZooKeeper takes a new node's empty directory for one that lost its data.
     "-Dzookeeper.snapshot.trust.empty=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
@@ -32,18 +32,17 @@ _ANSWER_S = 2
 
 
 def unavailable_reason() -> str | None:
-    """Why no ZooKeeper can be started on this machine; None if one can."""
+    """Return why ZooKeeper cannot be started on this machine; None if it can."""
     return _JARS.unavailable_reason()
 
 
 class ZooKeeperServer:
-    """Starts, waits until it answers; stops by pid.
+    """A ZooKeeper on a loopback port that stays the same over restarts.
 
     Parameters:
         directory: for its data and its log.
-        tick_ms: ZooKeeper's tick; sessions live for two to twenty of them.
+        tick_ms: sessions last for two to twenty ticks.
         options: further settings of its configuration.
-        jvm_options: further options of the Java runtime.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class ZooKeeperServer:
         self.process.kill9()
 
     def start(self) -> None:
-        """Start, with the old port and data if there are any."""
+        """Start with the data of an earlier start, and wait until it answers."""
         (self.directory / "data").mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
         config.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
@@ -90,12 +89,12 @@ class ZooKeeperServer:
         self.process.start([*_JARS.command(main, *self._jvm_options), str(config)], os.environ)
         try:
             self.process.wait_until(self.answers, self.start_timeout_s)
-        except BaseException:  # also Ctrl-C: nobody else knows the pid
+        except BaseException:  # Ctrl-C, too: the caller does not have the server yet
             self.process.kill9()
             raise
 
     def answers(self) -> bool:
-        """Whether it says that it is well."""
+        """Whether it answers a health check."""
         try:
             with socket.create_connection((LOOPBACK, self.port), _ANSWER_S) as connection:
                 connection.sendall(b"ruok")
@@ -104,13 +103,13 @@ class ZooKeeperServer:
             return False
 
     def kill9(self) -> None:
-        """End it at once; it starts again with what is on its disk."""
+        """Send SIGKILL; the next start uses the data on disk."""
         self.process.kill9()
 
     def pause(self) -> None:
-        """It neither answers nor goes away."""
+        """Send SIGSTOP: it does not answer, and its connections stay open."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """It goes on."""
+        """Let it continue after `pause`."""
         os.kill(self.process.pid, signal.SIGCONT)
