@@ -8,7 +8,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-TESTS_IN_PARALLEL ?= 2
+# More than there are cores: a third of what the tests take is waiting.
+TESTS_IN_PARALLEL ?= 4
+# Compiled files are kept: each worker would compile all tests anew.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest \
+  -n $(TESTS_IN_PARALLEL) --dist loadgroup
 
 .PHONY: demo demo-kafka demo-spark test test-fast check bench mutants soak compatibility lock clean
 
@@ -25,7 +29,7 @@ demo-spark: $(VENV)/.spark
 	$(BIN)/python -m deploy.demo.spark
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --dist loadgroup
+	$(PYTEST)
 
 # The inner loop: within a minute, without a server process, Java, or a network beyond loopback.
 # FAST names what it runs, SLOW what of that it leaves out.
@@ -35,9 +39,9 @@ FAST := tests/unit tests/property/test_exhaustive.py tests/client/test_batch.py 
 SLOW := tests/unit/engine/test_kafka_appender.py tests/unit/engine/test_repair_crashes.py \
   tests/unit/log/test_embedded_damage.py tests/unit/storage/test_faults.py
 
+test-fast: TESTS_IN_PARALLEL = 2
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $(TESTS_IN_PARALLEL) --dist loadgroup $(FAST) \
-	  $(addprefix --ignore=,$(SLOW))
+	$(PYTEST) -q $(FAST) $(addprefix --ignore=,$(SLOW))
 	@echo "Run: $(FAST)"
 	@echo "Left out: $(SLOW), and all else that make test runs"
 
@@ -55,14 +59,14 @@ mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants
 
 # The full counts of what `make test` runs a part of; about two hours.
+soak: TESTS_IN_PARALLEL = 2
 soak: $(VENV)/.dev
-	PIDLEASE_SOAK=1 $(BIN)/python -m pytest -n $(TESTS_IN_PARALLEL) --dist loadgroup --timeout 7200
+	PIDLEASE_SOAK=1 $(PYTEST) --timeout 7200
 
 # docs/compatibility.md anew, from a run of other people's clients and tools.
 compatibility: $(VENV)/.dev
 	rm -rf build/compatibility
-	$(BIN)/python -m pytest tests/clients -n $(TESTS_IN_PARALLEL) --dist loadgroup \
-	  --ignore tests/clients/test_report.py
+	$(PYTEST) tests/clients --ignore tests/clients/test_report.py
 	$(BIN)/python -m tests.clients.report
 
 # New locked versions, after a change of pyproject.toml.

@@ -20,7 +20,7 @@ pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(7200 if SOAK e
 
 #: Of each kind.
 FAULTS = 8 if SOAK else 1
-COUNT = 1_000_000 if SOAK else 100_000
+COUNT = 1_000_000 if SOAK else 40_000
 PER_SECOND = 4_000
 FENCED = 3
 _SESSION_S = 6

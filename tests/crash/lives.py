@@ -105,6 +105,18 @@ def get_on(
         time.sleep(poll_s)
 
 
+def rounds(least: int, happened: Callable[[], bool]) -> Iterator[int]:
+    """Number rounds of faults: at least so many, and more until what has to happen has.
+
+    A fault that hits nothing proves nothing; how many do depends on the machine. Four times as many
+    are the end: the test then says what never happened.
+    """
+    for number in range(4 * least):
+        if number >= least and happened():
+            return
+        yield number
+
+
 def loads_for(bootstrap: str, topic: str, partitions: int, random: Random) -> list[Load]:
     """One of each client."""
     kinds = (LibrdkafkaLoad, AiokafkaLoad)

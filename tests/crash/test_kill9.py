@@ -23,7 +23,7 @@ _DISKS = ("", "", "slow=0.004 before fsync *.log 1", "slow=0.002 after write *.l
 @pytest.mark.parametrize(
     ("fsync", "kills"),
     [
-        ("batch", 500 if SOAK else 20),
+        ("batch", 500 if SOAK else 12),
         ("interval", 100 if SOAK else 4),
         ("never", 100 if SOAK else 4),
     ],

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from proxy.kafka.produce_api import OWN_PIDS_FROM
 from tests.crash.clients import LibrdkafkaLoad, Load
-from tests.crash.lives import Retries, loads_for
+from tests.crash.lives import Retries, loads_for, rounds
 from tests.crash.readback import Stored, consume
 from tests.crash.relay import Weather
 from tests.crash.seeds import SOAK, new_random
@@ -37,7 +37,8 @@ pytestmark = [
 
 SOURCE, TARGET, NAME = "to-copy", "copied", "copier"
 PARTITIONS: Final = 3
-#: What happens once in each round, in an order by the seed.
+#: What happens once in each round, in an order by the seed; there are more rounds where it hits
+#: nothing.
 FAULTS: Final = ("server", "server", "broker", "instance")
 ROUNDS: Final = 15 if SOAK else 1
 
@@ -57,7 +58,15 @@ def test_transactions_while_everything_is_killed(cluster: KafkaCluster, tmp_path
         loads: list[Load] = [feed, copying, *plain]
         for load in loads:
             load.start()
-        for _ in range(ROUNDS):
+
+        def all_happened() -> bool:
+            retries.look()
+            lost = weather.done["lose answer"] + weather.done["cut answer"]
+            ended = copying.done["committed"] and copying.done["aborted"]
+            return retries.total > 0 and lost > 0 and ended > 0
+
+        replaced = 0
+        for _ in rounds(ROUNDS, all_happened):
             for fault in random.sample(FAULTS, len(FAULTS)):
                 get_on(loads, retries, WAIT_S)
                 time.sleep(random.random())
@@ -69,6 +78,7 @@ def test_transactions_while_everything_is_killed(cluster: KafkaCluster, tmp_path
                     copying.done["leaders moved"] += kill_a_broker(cluster, TARGET, random)
                 else:
                     copying.replace(WAIT_S)
+                    replaced += 1
         get_on(loads, retries, WAIT_S)
         weather.faults_every = 0
         feed.finish(WAIT_S)
@@ -84,7 +94,7 @@ def test_transactions_while_everything_is_killed(cluster: KafkaCluster, tmp_path
         _check_copies(source, target)
         _check_known(server, target)
     assert len(everything) > len(target), "nothing that was aborted ever stood in the log"
-    assert copying.done["fenced"] == ROUNDS
+    assert copying.done["fenced"] == replaced >= ROUNDS
     for happened in ("committed", "aborted", "leaders moved"):
         assert copying.done[happened] > 0, happened
     assert weather.done["lose answer"] + weather.done["cut answer"] > 0

@@ -22,7 +22,8 @@ from tests.zookeeper.leasing import IN_FLIGHT, lease_all
 
 pytestmark = [needs_zookeeper, pytest.mark.timeout(7200 if SOAK else 900)]
 
-LEASES = 1_000_000 if SOAK else 100_000
+#: And as many more as it takes until each kind of trouble has come.
+LEASES = 1_000_000 if SOAK else 40_000
 _LOADING = 14
 _FAILED, _UNKNOWN = 19, 59
 _QUICK = {"zookeeper_session_seconds": "2", "zookeeper_timeout_seconds": "5", "fsync": "never"}
@@ -134,7 +135,8 @@ class Crowd:
         self.away = 0
 
     def done(self) -> bool:
-        return len(self.pids) >= LEASES
+        happened = self.crashes and self.away and self.refused
+        return len(self.pids) >= LEASES and bool(happened)
 
     async def client(self, proxy: PidleaseServer) -> None:
         while not self.done():
@@ -190,9 +192,6 @@ def test_four_servers_lease_from_one_zookeeper(
     finally:
         for proxy in crowd.proxies:
             proxy.kill9()
-    assert crowd.crashes
-    assert crowd.away
-    assert crowd.refused, "the blocks never ran out"
     assert len(set(crowd.pids)) == len(crowd.pids)
     zookeeper = connect(hosts=crowd.hosts)
     blocks = ZooKeeperSequence(zookeeper, "test", lambda: 0, 0).blocks()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.servers.kafka.install import java_command
+from tests.servers.kafka.server import short_lived
 
 _TIMEOUT_S = 300
 _BATCH = re.compile(
@@ -189,10 +190,8 @@ def dump_log_segments(files: Iterable[Path]) -> SegmentDump:
         raise ValueError("no segment files to dump")
     if separators := [name for name in names if "," in name]:
         raise ValueError(f"the tool separates files by commas; these hold one: {separators}")
-    # The tool runs for a second or two: optimizing for long runs would make it slower.
-    options = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
     silent = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
-    command = java_command("kafka.tools.DumpLogSegments", *options, silent)
+    command = java_command("kafka.tools.DumpLogSegments", "-Xmx256m", *short_lived(), silent)
     done = subprocess.run(
         [*command, "--deep-iteration", "--files", ",".join(names)],
         capture_output=True,

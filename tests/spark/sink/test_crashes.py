@@ -13,7 +13,7 @@ from tests.servers.spark.application import SparkCopy
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 900)]
 
 KILLS = 12 if SOAK else 3
-COUNT = 1_000_000 if SOAK else 80_000
+COUNT = 1_000_000 if SOAK else 40_000
 FENCED = 3
 
 
