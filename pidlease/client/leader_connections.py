@@ -85,6 +85,7 @@ class LeaderConnections:
         connection = self._connections.get(node)
         if connection is not None and connection.open:
             return connection
+        self.cluster.topics.add(partition.topic)
         self._waiting.setdefault(node, set()).add(partition)
         if node not in self._connecting:
             self._connecting[node] = self._host.spawn(self._connect(node))

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,10 @@ from pidlease.client import (
     SessionEndedError,
     partition_for_key,
 )
-from pidlease.client.partition_queue import RECORD_OVERHEAD
+from pidlease.client.leader_connections import LeaderConnections
+from pidlease.client.metrics import ProducerMetrics
+from pidlease.client.partition_queue import RECORD_OVERHEAD, PartitionQueue
+from pidlease.client.settings import ProducerSettings
 from tests.client.fake_broker import Fault
 from tests.client.harness import until, world
 
@@ -353,3 +357,40 @@ async def test_a_defect_in_the_handling_of_a_response_ends_the_producer(
             await producer.send_and_wait("t", b"")
         with pytest.raises(SessionEndedError, match="the producer broke"):
             await producer.send("t", b"")
+
+
+async def test_a_topic_is_looked_up_for_a_connection_that_needs_it() -> None:
+    """A copier's partitions never ask for their topic."""
+
+    class Owner:
+        """Of connections."""
+
+        settings = ProducerSettings(bootstrap_servers="", leases="http://x")
+        metrics = ProducerMetrics()
+
+        def __init__(self) -> None:
+            self.woken = asyncio.Event()
+
+        def wake(self, _: Any) -> None:
+            self.woken.set()
+
+        def spawn(self, work: Any) -> "asyncio.Task[None]":
+            return asyncio.ensure_future(work)
+
+        def broken(self, error: BaseException) -> None:
+            raise error
+
+    async with world() as all_:
+        owner = Owner()
+        owner.settings = replace(owner.settings, bootstrap_servers=all_.broker.bootstrap)
+        connections = LeaderConnections(owner)
+        await connections.start()
+        try:
+            partition = PartitionQueue("t", 0, cast("Any", owner))
+            async with asyncio.timeout(20):
+                while connections.connection(partition) is None:
+                    await owner.woken.wait()
+                    owner.woken.clear()
+            assert all_.broker.described == {"t"}
+        finally:
+            await connections.close()
