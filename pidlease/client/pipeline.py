@@ -68,8 +68,8 @@ class Pipeline:
         self.memory: Final = Memory(settings.buffer_memory)
         self.partitions: Final[dict[tuple[str, int], PartitionQueue]] = {}
         self.partitioners: Final[dict[str, Partitioner]] = {}
-        #: Topics whose metadata callers wait for. As long as one waits, others wait after it: their
-        #: records would overtake.
+        #: Topics with callers that wait for metadata. As long as one waits, others wait after it:
+        #: their records would overtake.
         self.loading: Final[dict[str, _Turns]] = {}
         #: As many futures as fit into the buffer: if all of them fail at once, the application can
         #: still see each.
