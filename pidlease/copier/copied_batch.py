@@ -33,7 +33,7 @@ from pidlease.kafka.records.record_batch import (
     read_header,
     write_header,
 )
-from pidlease.kafka.records.varints import Reader, encode_varint
+from pidlease.kafka.records.varints import VarintReader, encode_varint
 
 _UINT32: Final = struct.Struct(">I")
 _DECODERS: Final = {
@@ -170,7 +170,7 @@ class RecordWriter:
         data = self._builder.build()
         header = read_header(data)
         payload = bytearray(memoryview(data)[HEADER_BYTES:])
-        reader = Reader(payload)
+        reader = VarintReader(payload)
         to_headers(reader)
         reader.varint()
         identity_at = reader.at + len(_HEADER_FRONT)
@@ -199,7 +199,7 @@ def with_identity(header: BatchHeader, records: Buffer) -> CopiedRecords | None:
         ValueError: they are no records.
     """
     view = memoryview(records)
-    reader = Reader(view)
+    reader = VarintReader(view)
     body, end = to_headers(reader)
     headers_at = reader.at
     kept: list[Buffer] = []

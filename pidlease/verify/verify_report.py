@@ -64,7 +64,7 @@ class Note(NamedTuple):
 
 
 @dataclass(slots=True)
-class Totals:
+class VerifyTotals:
     """How much was verified."""
 
     partitions: int = 0
@@ -94,7 +94,7 @@ class Report:
 
     root: Path
     clean: bool = False
-    totals: Totals = field(default_factory=Totals)
+    totals: VerifyTotals = field(default_factory=VerifyTotals)
     findings: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     pids: set[int] = field(default_factory=set)

@@ -18,7 +18,7 @@ class UnreachableError(Exception):
     """No pidlease responds at the address; the message says what to do."""
 
 
-class RefusedError(Exception):
+class ServerRefusedError(Exception):
     """A server responded with an error.
 
     Attributes:
@@ -41,7 +41,7 @@ def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JS
 
     Raises:
         UnreachableError: no server responds, or it is no pidlease.
-        RefusedError: the response's status is an error.
+        ServerRefusedError: the response's status is an error.
     """
     if not url.startswith(("http://", "https://")):
         raise UnreachableError(f"--url {url} is no HTTP address, for example {URL}")
@@ -57,7 +57,7 @@ def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JS
         with opener.open(request, timeout=timeout) as answer:
             return json.loads(answer.read(_ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
-        raise RefusedError(url, error.code, str(error.reason), _body(error)) from None
+        raise ServerRefusedError(url, error.code, str(error.reason), _body(error)) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise UnreachableError(_unreachable(url, error, changes=change is not None)) from None
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, print_json, stdout
-from proxy.cli.http_client import URL, RefusedError, UnreachableError, ask
+from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 
 
 class _Partition(BaseModel):
@@ -108,7 +108,7 @@ def _ask(url: str) -> tuple[int, Any]:
     """
     try:
         return HTTPStatus.OK, ask(url, "/v1/status")
-    except RefusedError as error:
+    except ServerRefusedError as error:
         # A pidlease that has only just started has no status yet.
         if error.code == HTTPStatus.SERVICE_UNAVAILABLE and isinstance(error.answer, dict):
             return error.code, error.answer

@@ -14,7 +14,7 @@ from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, Topics
 from pidlease.storage.topics.topic_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.cli.console import WRONG, cannot_run, plain_table, print_json, stderr, stdout
-from proxy.cli.http_client import URL, RefusedError, UnreachableError, ask
+from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 
 topics_cli = typer.Typer(no_args_is_help=True, help="Show topics, and change their settings.")
 
@@ -145,7 +145,7 @@ def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _An
         return kind.model_validate(ask(url, path, change))
     except UnreachableError as error:
         raise cannot_run(str(error)) from None
-    except RefusedError as error:
+    except ServerRefusedError as error:
         raise _refused(error) from None
     except ValidationError:
         raise cannot_run(
@@ -153,7 +153,7 @@ def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _An
         ) from None
 
 
-def _refused(error: RefusedError) -> typer.Exit:
+def _refused(error: ServerRefusedError) -> typer.Exit:
     try:
         refusal = ErrorAnswer.model_validate(error.answer)
     except ValidationError:

@@ -141,7 +141,7 @@ def _leased(pid: int, generation: int, first: int, last: int | None, records: in
     return Identity(pid, "", generation, first, last)
 
 
-class NewBatch(NamedTuple):
+class RequestBatch(NamedTuple):
     """A batch made from a body.
 
     Attributes:
@@ -156,7 +156,7 @@ class NewBatch(NamedTuple):
 
 
 #: Makes a batch from a body; and the largest body to convert on the event loop, in bytes.
-Build = tuple[Callable[[bytearray, Identity | None], NewBatch], int]
+Build = tuple[Callable[[bytearray, Identity | None], RequestBatch], int]
 
 
 class BatchMaker:
@@ -190,7 +190,7 @@ class BatchMaker:
 
     async def make(
         self, build: Build, body: bytearray, named: Identity | None, pool: IoPool
-    ) -> NewBatch:
+    ) -> RequestBatch:
         """Make a batch from a body.
 
         Parameters:
@@ -209,11 +209,11 @@ class BatchMaker:
         async with self._large:
             return await pool.run(partial(convert, body, named))
 
-    def _of_raw(self, body: bytearray, named: Identity | None) -> NewBatch:
+    def _of_raw(self, body: bytearray, named: Identity | None) -> RequestBatch:
         record = NewRecord.model_construct(value=bytes(body), key=None, headers=[])
-        return NewBatch(self._build([record], named), named, repeatable=True)
+        return RequestBatch(self._build([record], named), named, repeatable=True)
 
-    def _of_json(self, body: bytearray, named: Identity | None) -> NewBatch:
+    def _of_json(self, body: bytearray, named: Identity | None) -> RequestBatch:
         try:
             request = AppendRequest.model_validate_json(body)
         except ValidationError as error:
@@ -222,7 +222,7 @@ class BatchMaker:
             raise RequestValidationError([first]) from None
         identity = by_body(request, named)
         repeatable = len({record.timestamp_ms is None for record in request.records}) == 1
-        return NewBatch(self._build(request.records, identity), identity, repeatable)
+        return RequestBatch(self._build(request.records, identity), identity, repeatable)
 
     def _build(self, records: Sequence[NewRecord], identity: Identity | None) -> bytearray:
         builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, self._bytes_max)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-from pidlease.kafka.codec.metadata import FLEXIBLE_FROM, PartitionRows, write_topic
+from pidlease.kafka.codec.metadata import FLEXIBLE_FROM, MetadataPartitions, write_topic
 from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics.topic_store import Topic
 
@@ -75,8 +75,8 @@ class MetadataCache:
         self._view = view
         self._bytes_max = bytes_max
         self._layouts: OrderedDict[int, _Layout] = OrderedDict()
-        self._rows = PartitionRows(leader_epoch)
-        self._rows_without_leader = PartitionRows(leader_epoch, led=False)
+        self._rows = MetadataPartitions(leader_epoch)
+        self._rows_without_leader = MetadataPartitions(leader_epoch, led=False)
         self._building = asyncio.Lock()
         #: How often a topic, and the array of all topics, was encoded.
         self.topics_encoded = 0

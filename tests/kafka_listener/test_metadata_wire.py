@@ -15,9 +15,9 @@ from kio.serial import entity_reader, entity_writer
 from pidlease.kafka.codec.metadata import (
     FLEXIBLE_FROM,
     NO_ID,
+    MetadataPartitions,
     MetadataReader,
     MetadataRequest,
-    PartitionRows,
     RequestedTopic,
     topic_layout,
     write_head,
@@ -150,7 +150,7 @@ def _topic(
 @pytest.mark.parametrize("version", _VERSIONS)
 @pytest.mark.parametrize("counts", [[], [1], [3, 0, 1], [1000, 2], [1] * 200])
 def test_an_answer_is_byte_by_byte_what_kio_writes(version: int, counts: list[int]) -> None:
-    layout, rows = topic_layout(version), PartitionRows()
+    layout, rows = topic_layout(version), MetadataPartitions()
     flexible = version >= FLEXIBLE_FROM
     ids = [uuid.uuid4() for _ in counts]
     parts = [write_array(len(counts) + 1, flexible=flexible)]
@@ -179,7 +179,7 @@ def test_a_topic_that_no_id_names_has_a_null_name(version: int) -> None:
 
 @pytest.mark.parametrize("layout", [0, 1, 5, 7, 8, 9, 10])
 def test_rows_grow_and_stay_the_same(layout: int) -> None:
-    table = PartitionRows()
+    table = MetadataPartitions()
     few, many = table.of(layout, 3), table.of(layout, 70_000)
     assert many.startswith(few)
     assert table.of(layout, 3) == few

@@ -124,7 +124,7 @@ def write_topic(layout: int, name: str, topic_id: str, rows: bytes, partitions: 
     Parameters:
         layout: from `topic_layout`.
         topic_id: as hex.
-        rows: its partitions, encoded by `PartitionRows`.
+        rows: its partitions, encoded by `MetadataPartitions`.
     """
     head = _topic_head(layout, 0, name, bytes.fromhex(topic_id))
     array = write_array(partitions, flexible=layout >= FLEXIBLE_FROM)
@@ -160,7 +160,7 @@ def _topic_tail(layout: int) -> bytes:
     return operations + (b"\0" if layout >= FLEXIBLE_FROM else b"")
 
 
-class PartitionRows:
+class MetadataPartitions:
     """The encoded partitions of a topic. Those of different topics differ only in their number.
 
     They are kept once for each layout, as many as the largest topic needs.

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.records import varints
-from pidlease.kafka.records.varints import Reader
+from pidlease.kafka.records.varints import VarintReader
 
 #: The header's key. Users' records must not have a header with this key.
 HEADER_NAME: Final = "pidlease"
@@ -139,14 +139,14 @@ def identity_header(records: Buffer) -> bytes | None:
         IdentityError: the bytes are not a record.
     """
     try:
-        return _identity_header(Reader(records))
+        return _identity_header(VarintReader(records))
     except varints.CutOffError:
         raise CutOffError("the first record is cut off") from None
     except ValueError:
         raise IdentityError("the first record cannot be read") from None
 
 
-def to_headers(reader: Reader) -> tuple[int, int]:
+def to_headers(reader: VarintReader) -> tuple[int, int]:
     """Read a record from its beginning to the number of its headers.
 
     Returns:
@@ -165,7 +165,7 @@ def to_headers(reader: Reader) -> tuple[int, int]:
     return begin, begin + length
 
 
-def _identity_header(reader: Reader) -> bytes | None:
+def _identity_header(reader: VarintReader) -> bytes | None:
     _, end = to_headers(reader)
     for _ in range(min(reader.varint(), _HEADERS_MAX)):
         key = reader.take(reader.varint())

@@ -10,7 +10,7 @@ class CutOffError(ValueError):
     """The bytes end too early."""
 
 
-class Reader:
+class VarintReader:
     """Reads varints and bytes, one after the other.
 
     Attributes:

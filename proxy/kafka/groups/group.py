@@ -22,9 +22,9 @@ from proxy.kafka.groups.group_steps import (
     Answer,
     Effect,
     GroupLimits,
-    Identity,
     Join,
     JoinAnswer,
+    MemberIdentity,
     Store,
     Sync,
     SyncAnswer,
@@ -316,14 +316,14 @@ class Group:
 
     # ------------------------------------------------------------------ LeaveGroup
 
-    def leave(self, now: int, leaving: Iterable[Identity]) -> list[ErrorCode]:
+    def leave(self, now: int, leaving: Iterable[MemberIdentity]) -> list[ErrorCode]:
         """Handle LeaveGroup: remove members; return an error code for each."""
         errors = [self._leave(each) for each in leaving]
         if ErrorCode.none in errors and self.state is not State.EMPTY:
             self._prepare_or_complete(now)
         return errors
 
-    def _leave(self, leaving: Identity) -> ErrorCode:
+    def _leave(self, leaving: MemberIdentity) -> ErrorCode:
         member_id: str | None = leaving.member_id
         if not leaving.member_id:
             # A tool removes a static member by its instance id.

@@ -19,7 +19,7 @@ from pidlease.storage.offsets.journal_records import RemoveGroup
 from pidlease.storage.offsets.offset_store import OffsetStore
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import Group, State
-from proxy.kafka.groups.group_coordinator import Coordinator, stored_code
+from proxy.kafka.groups.group_coordinator import GroupCoordinator, stored_code
 from proxy.kafka.growing_response import GrowingResponse
 from proxy.kafka.request_order import Answered
 
@@ -45,7 +45,9 @@ class GroupAdminApi:
         at: host and port of this server.
     """
 
-    def __init__(self, coordinator: Coordinator, offsets: OffsetStore, at: tuple[str, int]) -> None:
+    def __init__(
+        self, coordinator: GroupCoordinator, offsets: OffsetStore, at: tuple[str, int]
+    ) -> None:
         self._coordinator = coordinator
         self._offsets = offsets
         self._host, self._port = at

@@ -25,9 +25,9 @@ from proxy.kafka.groups.group_members import NEVER
 from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
-    Identity,
     Join,
     JoinAnswer,
+    MemberIdentity,
     Sync,
     SyncAnswer,
 )
@@ -44,7 +44,7 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class Coordinator:
+class GroupCoordinator:
     """The server's groups.
 
     Parameters:
@@ -171,7 +171,9 @@ class Coordinator:
         self._arm(group)
         return error
 
-    def leave(self, group_id: str, leaving: list[Identity]) -> tuple[ErrorCode, list[ErrorCode]]:
+    def leave(
+        self, group_id: str, leaving: list[MemberIdentity]
+    ) -> tuple[ErrorCode, list[ErrorCode]]:
         """Handle LeaveGroup; return the error of the request, and of each member."""
         error = self._check_id(group_id)
         group = self.active.get(group_id)

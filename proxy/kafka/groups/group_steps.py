@@ -75,7 +75,7 @@ class Sync:
     assignments: dict[str, bytes]
 
 
-class Identity(NamedTuple):
+class MemberIdentity(NamedTuple):
     """A member in a LeaveGroup request; a static one may have an empty member id."""
 
     member_id: str

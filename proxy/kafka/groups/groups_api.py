@@ -22,7 +22,7 @@ from pidlease.kafka.api import (
 from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.groups.group_admin_api import GroupAdminApi
-from proxy.kafka.groups.group_coordinator import Coordinator
+from proxy.kafka.groups.group_coordinator import GroupCoordinator
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.groups.membership_api import MembershipApi
 from proxy.kafka.groups.offset_expiry import Expiry
@@ -49,7 +49,7 @@ class GroupsApi:
         at: tuple[str, int],
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self.coordinator: Final = Coordinator(offsets, limits, clock_ms)
+        self.coordinator: Final = GroupCoordinator(offsets, limits, clock_ms)
         self.expiry: Final = Expiry(self.coordinator, offsets, clock_ms)
         membership = MembershipApi(self.coordinator)
         committed = OffsetsApi(engine, self.coordinator, offsets, clock_ms)

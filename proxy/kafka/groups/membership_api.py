@@ -9,8 +9,15 @@ from pidlease.kafka.api import API_HEARTBEAT, API_JOIN_GROUP, API_LEAVE_GROUP, A
 from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.client_connection import Slot
-from proxy.kafka.groups.group_coordinator import Coordinator, JoinFuture, SyncFuture
-from proxy.kafka.groups.group_steps import Identity, Join, JoinAnswer, Protocols, Sync, SyncAnswer
+from proxy.kafka.groups.group_coordinator import GroupCoordinator, JoinFuture, SyncFuture
+from proxy.kafka.groups.group_steps import (
+    Join,
+    JoinAnswer,
+    MemberIdentity,
+    Protocols,
+    Sync,
+    SyncAnswer,
+)
 from proxy.kafka.request_order import Answered
 
 # The first versions of JoinGroup, SyncGroup and LeaveGroup with a feature.
@@ -25,7 +32,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 class MembershipApi:
     """Handles the requests of members."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
 
     def join_group(self, header: RequestHeader, frame: bytearray, slot: Slot) -> Answered:
@@ -93,9 +100,11 @@ class MembershipApi:
         response = Response(API_LEAVE_GROUP, header.version)
         many = header.version >= _LEAVE_MANY_FROM
         if many:
-            leaving = [Identity(each.member_id, each.group_instance_id) for each in request.members]
+            leaving = [
+                MemberIdentity(each.member_id, each.group_instance_id) for each in request.members
+            ]
         else:
-            leaving = [Identity(request.member_id, None)]
+            leaving = [MemberIdentity(request.member_id, None)]
         error, errors = self._coordinator.leave(request.group_id, leaving)
         if not many:
             error = errors[0] if errors else error

@@ -13,7 +13,7 @@ from pidlease.storage.offsets.journal_records import CommittedOffset, Forget, Re
 from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.groups.group import State
-from proxy.kafka.groups.group_coordinator import Coordinator
+from proxy.kafka.groups.group_coordinator import GroupCoordinator
 from proxy.kafka.groups.subscription import CONSUMER
 
 #: How often offsets are expired (Kafka's offsets.retention.check.interval.ms).
@@ -34,7 +34,7 @@ class Expiry:
         clock_ms: returns the time, in ms since 1970.
     """
 
-    coordinator: Coordinator
+    coordinator: GroupCoordinator
     offsets: OffsetStore
     clock_ms: Callable[[], int]
 

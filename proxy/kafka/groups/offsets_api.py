@@ -37,7 +37,7 @@ from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.offsets.offset_table import StoredGroup
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.groups.group import State
-from proxy.kafka.groups.group_coordinator import Coordinator, stored_code
+from proxy.kafka.groups.group_coordinator import GroupCoordinator, stored_code
 from proxy.kafka.groups.subscription import CONSUMER
 from proxy.kafka.growing_response import GrowingResponse
 from proxy.kafka.request_order import Answered
@@ -68,7 +68,7 @@ class OffsetsApi:
     def __init__(
         self,
         engine: Engine,
-        coordinator: Coordinator,
+        coordinator: GroupCoordinator,
         offsets: OffsetStore,
         clock_ms: Callable[[], int],
     ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
-from pidlease.kafka.records.varints import Reader
+from pidlease.kafka.records.varints import VarintReader
 from pidlease.spark.errors import ReadError
 from pidlease.spark.reader import batch_columns as columns
 from pidlease.spark.reader.log_parts import OFFSET_MAX, KafkaPart, StoredBatch
@@ -88,7 +88,7 @@ def by_the_book(batch: bytes) -> list[dict[str, Any]]:
     aiokafka reads a record's attributes as a varint; they are a byte.
     """
     header = read_header(batch)
-    reader = Reader(batch[HEADER_BYTES:])
+    reader = VarintReader(batch[HEADER_BYTES:])
     found = []
     for _ in range(header.records):
         end = reader.varint() + reader.at
@@ -108,7 +108,7 @@ def by_the_book(batch: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def _taken(reader: Reader) -> bytes | None:
+def _taken(reader: VarintReader) -> bytes | None:
     size = reader.varint()
     return None if size == -1 else reader.take(size)
 

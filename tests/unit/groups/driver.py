@@ -10,9 +10,9 @@ from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
-    Identity,
     Join,
     JoinAnswer,
+    MemberIdentity,
     Protocols,
     Store,
     Sync,
@@ -88,7 +88,7 @@ class Driver:
 
     def leave(self, *member_ids: str) -> list[ErrorCode]:
         """A LeaveGroup of dynamic members."""
-        codes = self.group.leave(self.now, [Identity(each, None) for each in member_ids])
+        codes = self.group.leave(self.now, [MemberIdentity(each, None) for each in member_ids])
         self.drain()
         return codes
 

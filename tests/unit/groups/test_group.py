@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from proxy.kafka.groups.group import NEW_MEMBER_JOIN_MS, Group, State
 from proxy.kafka.groups.group_members import NEVER
-from proxy.kafka.groups.group_steps import Identity
+from proxy.kafka.groups.group_steps import MemberIdentity
 from tests.unit.groups.driver import LIMITS, RANGE, REBALANCE_MS, SESSION_MS, Driver
 
 
@@ -516,7 +516,7 @@ def test_a_static_member_takes_its_place_again_without_a_rebalance() -> None:
     fenced = ErrorCode.fenced_instance_id
     assert driver.group.heartbeat(driver.now, b, "two", 1) == fenced
     assert commit(driver, b, 1, "two") == fenced
-    assert driver.group.leave(driver.now, [Identity(b, "two")]) == [fenced]
+    assert driver.group.leave(driver.now, [MemberIdentity(b, "two")]) == [fenced]
     driver.sync("old sync", b, instance_id="two")
     driver.join("old join", b, instance_id="two")
     assert driver.error("old sync") == driver.error("old join") == fenced
@@ -594,7 +594,7 @@ def test_a_tool_removes_a_static_member_by_its_name() -> None:
     a, b = static(driver, "a", "one"), static(driver, "b", "two")
     driver.wait(2 * LIMITS.initial_rebalance_ms + 1, a, b)
     driver.assign([a, b])
-    gone = [Identity("", "one"), Identity("", "unknown"), Identity("", None)]
+    gone = [MemberIdentity("", "one"), MemberIdentity("", "unknown"), MemberIdentity("", None)]
     unknown = ErrorCode.unknown_member_id
     assert driver.group.leave(driver.now, gone) == [0, unknown, unknown]
     driver.drain()

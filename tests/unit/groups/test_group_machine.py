@@ -17,9 +17,9 @@ from proxy.kafka.groups.group import Group, State
 from proxy.kafka.groups.group_steps import (
     Answer,
     GroupLimits,
-    Identity,
     Join,
     JoinAnswer,
+    MemberIdentity,
     Store,
     Sync,
     SyncAnswer,
@@ -123,7 +123,7 @@ class GroupMachine(RuleBasedStateMachine):
     def a_client_leaves(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(self.clients))
         self.clients.remove(client)
-        self.group.leave(self.now, [Identity(client.member_id, client.instance)])
+        self.group.leave(self.now, [MemberIdentity(client.member_id, client.instance)])
         self._drain()
 
     @precondition(lambda self: self.clients)
