@@ -37,7 +37,7 @@ from proxy.configuration.settings import Settings
 from proxy.http.http_listener import add_http_api
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
-from proxy.log_output import RepeatsFlush
+from proxy.log_output import write_repeats
 from proxy.metrics_registry import MetricsRegistry, Parts
 from proxy.ops.ops_api import ops_app
 from proxy.ops.status_response import replay_of
@@ -93,7 +93,6 @@ class App:
         self._end_reads: Callable[[], None] | None = None
         self._listeners: list[socket] = []
         self._last_moment: threading.Timer | None = None
-        self._repeats = RepeatsFlush()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop in order.
@@ -101,11 +100,12 @@ class App:
         Raises:
             StartError: the server cannot start.
         """
-        self._repeats.start()
+        repeats = asyncio.create_task(write_repeats())
         try:
             await self._run()
         finally:
-            self._repeats.stop()
+            repeats.cancel()
+            LINES.flush(everything=True)
 
     async def _run(self) -> None:
         stop = asyncio.Event()
@@ -282,7 +282,7 @@ class App:
                 await asyncio.to_thread(pool.close)
         await self._stop_http()
         await self._metrics.lag.stop()
-        self._repeats.stop()
+        LINES.flush(everything=True)
         _log.info("stopped")
 
     async def _stop_http(self) -> None:

@@ -70,23 +70,8 @@ def configure_logs(settings: Settings) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 
 
-class RepeatsFlush:
-    """Writes the counts of repeated lines that are due."""
-
-    def __init__(self) -> None:
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to write counts."""
-        self._task = asyncio.create_task(self._run())
-
-    def stop(self) -> None:
-        """Write all counts, and stop."""
-        if self._task is not None:
-            self._task.cancel()
-        LINES.flush(everything=True)
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(_FLUSH_SECONDS)
-            LINES.flush()
+async def write_repeats() -> None:
+    """Write the counts of repeated lines that are due, until cancelled."""
+    while True:
+        await asyncio.sleep(_FLUSH_SECONDS)
+        LINES.flush()

@@ -61,29 +61,31 @@ class Settings(BaseSettings):
         env_prefix="PIDLEASE_", extra="forbid", frozen=True, validate_default=True
     )
 
-    data_dir: Path = Field(description="where the log, snapshots and the PID sequence are")
-    kafka_listen: Address = Field("127.0.0.1:9092", description="where Kafka clients connect")
+    data_dir: Path = Field(description="directory of the log, the snapshots and the PID sequence")
+    kafka_listen: Address = Field("127.0.0.1:9092", description="address for Kafka clients")
     kafka_advertise: Address | None = Field(
-        None, description="the address for clients to connect to; default: the one of kafka_listen"
+        None, description="address that Kafka clients connect to; default: kafka_listen"
     )
-    http_listen: Address = Field("127.0.0.1:8080", description="health, metrics, status")
+    http_listen: Address = Field(
+        "127.0.0.1:8080", description="address for the HTTP API, health, metrics and status"
+    )
     insecure: bool = Field(
         default=False,
         description="listen beyond this machine although there is no authentication yet",
     )
 
     log: Literal["embedded", "kafka"] = Field(
-        "embedded", description="in the data directory, or the Kafka cluster of --upstream"
+        "embedded", description="log in the data directory, or in the Kafka cluster of --upstream"
     )
     upstream: Annotated[str, AfterValidator(_is_address_list)] | None = Field(
-        None, description="HOST:PORT,...: brokers of Kafka (with log=kafka)"
+        None, description="HOST:PORT,... of Kafka's brokers (with log=kafka)"
     )
     upstream_tls: bool = Field(default=False, description="connect to Kafka by TLS")
-    upstream_ca: Path | None = Field(None, description="CA certificates to trust")
-    upstream_certificate: Path | None = Field(None, description="certificate of pidlease")
-    upstream_key: Path | None = Field(None, description="key of that certificate")
+    upstream_ca: Path | None = Field(None, description="CA certificates to trust for Kafka")
+    upstream_certificate: Path | None = Field(None, description="certificate of pidlease for Kafka")
+    upstream_key: Path | None = Field(None, description="key of upstream_certificate")
     upstream_sasl: Literal["none", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "none", description="SASL mechanism towards Kafka"
+        "none", description="SASL mechanism for Kafka"
     )
     upstream_username: str = Field("", description="SASL user")
     upstream_password: SecretStr = Field(
@@ -98,45 +100,58 @@ class Settings(BaseSettings):
     )
 
     fsync: Literal["batch", "interval", "never"] = Field(
-        "batch", description="before the response; within flush-seconds; left to the system"
+        "batch",
+        description="fsync before each response, every flush-seconds, or only by the system",
     )
     flush_seconds: Seconds = Field(1.0, description="how often fsync=interval fsyncs")
     segment_bytes: int = Field(1 << 30, ge=1024, lt=2**31, description="size of a segment")
-    retention_ms: int = Field(7 * 24 * 3600 * 1000, ge=-1, description="age of records; -1: any")
-    retention_bytes: int = Field(-1, ge=-1, description="size of a partition; -1: any")
+    retention_ms: int = Field(
+        7 * 24 * 3600 * 1000, ge=-1, description="how long records are kept; -1: for ever"
+    )
+    retention_bytes: int = Field(-1, ge=-1, description="largest partition; -1: no limit")
     retention_check_seconds: Seconds = Field(300.0, description="how often to apply retention")
 
     auto_create_topics: bool = Field(default=True, description="create topics on first use")
-    default_partitions: int = Field(1, gt=0, le=10_000, description="of a topic created that way")
-    partitions_max: Positive = Field(20_000, description="of all topics together")
+    default_partitions: int = Field(
+        1, gt=0, le=10_000, description="partitions of a topic created on first use"
+    )
+    partitions_max: Positive = Field(20_000, description="partitions of all topics together")
 
     judging: Literal["on", "off"] = Field("on", description="off: no idempotence at all")
     lease_seconds: Seconds = Field(24 * 3600.0, description="length of a lease")
-    ring_capacity: int = Field(1_000_000, gt=0, le=50_000_000, description="leases at once")
+    ring_capacity: int = Field(
+        1_000_000, gt=0, le=50_000_000, description="size of the lease table"
+    )
 
     zookeeper: Annotated[str, AfterValidator(_is_zookeeper)] | None = Field(
-        None, description="HOST:PORT,.../CHROOT: PIDs from there; default: from a file"
+        None, description="HOST:PORT,.../CHROOT, the source of PIDs; default: a file"
     )
     zookeeper_digest: SecretStr = Field(
         SecretStr(""), description="USER:PASSWORD; better given by PIDLEASE_ZOOKEEPER_DIGEST"
     )
     zookeeper_tls: bool = Field(default=False, description="connect to ZooKeeper by TLS")
-    zookeeper_ca: Path | None = Field(None, description="CA certificates to trust")
-    zookeeper_certificate: Path | None = Field(None, description="certificate of pidlease")
-    zookeeper_key: Path | None = Field(None, description="key of that certificate")
+    zookeeper_ca: Path | None = Field(None, description="CA certificates to trust for ZooKeeper")
+    zookeeper_certificate: Path | None = Field(
+        None, description="certificate of pidlease for ZooKeeper"
+    )
+    zookeeper_key: Path | None = Field(None, description="key of zookeeper_certificate")
     zookeeper_session_seconds: Seconds = Field(10.0, description="silence that ends a session")
-    zookeeper_timeout_seconds: Seconds = Field(5.0, description="of one call, and of the start")
+    zookeeper_timeout_seconds: Seconds = Field(
+        5.0, description="longest wait for a call, and for the connection at the start"
+    )
 
-    snapshot_batches: Positive = Field(100_000, description="a snapshot after so many batches")
-    snapshot_seconds: Seconds = Field(60.0, description="or after this time")
+    snapshot_batches: Positive = Field(100_000, description="batches until the next snapshot")
+    snapshot_seconds: Seconds = Field(
+        60.0, description="time until the next snapshot, if it is over first"
+    )
 
     groups_max: Positive = Field(100_000, description="consumer groups, with members or without")
     group_members_max: Positive = Field(10_000, description="members of a consumer group")
     group_memory_bytes_max: int = Field(
-        64 << 20, ge=1 << 16, description="for subscriptions and assignments of all groups"
+        64 << 20, ge=1 << 16, description="memory for the members of all groups"
     )
     group_initial_rebalance_seconds: float = Field(
-        3.0, ge=0, le=3600, description="an empty group waits so long for more members"
+        3.0, ge=0, le=3600, description="how long an empty group waits for more members"
     )
     group_min_session_seconds: Seconds = Field(6.0, description="shortest session of a member")
     group_max_session_seconds: Seconds = Field(1800.0, description="longest session of a member")
@@ -148,9 +163,11 @@ class Settings(BaseSettings):
     request_bytes_max: int = Field(100 << 20, ge=1024, lt=2**31, description="largest request")
     batch_bytes_max: int = Field(1_048_588, ge=1024, lt=2**31, description="largest batch")
     fetch_bytes_max: int = Field(16 << 20, ge=1024, lt=2**31, description="largest Fetch response")
-    memory_bytes_max: int = Field(256 << 20, ge=1 << 20, description="for requests in flight")
-    connections_max: Positive = Field(10_000, description="Kafka clients at once")
-    idle_seconds: Seconds = Field(600.0, description="an idle connection is closed after this")
+    memory_bytes_max: int = Field(
+        256 << 20, ge=1 << 20, description="memory for requests and responses in flight"
+    )
+    connections_max: Positive = Field(10_000, description="concurrent Kafka connections")
+    idle_seconds: Seconds = Field(600.0, description="time after which to close idle connections")
     io_threads: int = Field(8, gt=0, le=256, description="threads for reading and writing files")
 
     stop_delay_seconds: float = Field(
@@ -159,17 +176,17 @@ class Settings(BaseSettings):
         le=3600,
         description="how long /readyz reports a stop before the listeners close",
     )
-    stop_seconds: Seconds = Field(60.0, description="longest stop; then the process ends")
+    stop_seconds: Seconds = Field(60.0, description="longest stop; then the process is ended")
 
     log_format: Literal["console", "json"] = Field("console", description="format of log lines")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="of log lines"
+        "info", description="lowest level of log lines to write"
     )
     log_repeat_seconds: float = Field(
         10.0,
         ge=0,
         le=3600,
-        description="log lines of the same cause are counted for so long; 0: all are written",
+        description="how long repeated log lines are only counted; 0: all are written",
     )
     faults: Annotated[str, AfterValidator(_is_fault_plan)] = Field(
         "", description="for tests only: file operations to fail, delay, or die at"

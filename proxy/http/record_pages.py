@@ -64,7 +64,7 @@ _encode: Final[Callable[[object], str]] = json.JSONEncoder(
 
 
 class Page(NamedTuple):
-    """Some records.
+    """A page of records.
 
     Attributes:
         records: each as JSON, separated by commas.

@@ -55,7 +55,7 @@ class MembershipApi:
         waiter = self._coordinator.join(request.group_id, join)
         if waiter.done():
             return _joined(header, waiter.result())
-        # It may wait for minutes, and the member's data is counted in the group's memory.
+        # It may wait for minutes, and its data is the member's: the group's memory counts it.
         slot.park()
         return _joined_later(header, waiter)
 
