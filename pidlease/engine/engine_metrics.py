@@ -9,7 +9,7 @@ from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.maintenance import Maintenance
 from pidlease.engine.replay_progress import ReplayProgress
-from pidlease.engine.topic_counts import Became, Counts, TopicCounts
+from pidlease.engine.topic_counts import Counts, TopicCounts
 from pidlease.observability import metric_catalogue as metrics
 
 _HTTP, _KAFKA = "http", "kafka"
@@ -61,16 +61,12 @@ def _topics(counts: Counts) -> Iterator[Metric]:
 
 
 def _judged(topic: str, counts: TopicCounts) -> Iterator[tuple[tuple[str, ...], float]]:
-    for outcome, total in counts.judged().items():
-        by_http = counts.by_http.get(outcome, 0)
+    for (policy, status), total in counts.judged().items():
+        by_http = counts.by_http.get((policy, status), 0)
         for listener, count in ((_HTTP, by_http), (_KAFKA, total - by_http)):
             if count > 0:
-                yield (listener, topic, *_labels(outcome)), count
-
-
-def _labels(outcome: Became) -> tuple[str, str]:
-    policy, status = outcome
-    return _policy(policy), status.value.replace(" ", "_")
+                labels = listener, topic, _policy(policy), status.value.replace(" ", "_")
+                yield labels, count
 
 
 def _policy(policy: Policy | None) -> str:

@@ -198,13 +198,7 @@ class Maintenance:
         """Remove segments past retention that no snapshot needs."""
         manifests = await self._pool.run(self._snapshots.manifests)
         for partition in self._partitions():
-            needed = [
-                manifest.offset_vector[partition.name].next_offset
-                if partition.name in manifest.offset_vector
-                and manifest.offset_vector[partition.name].topic_id == partition.topic_id
-                else 0
-                for manifest in manifests
-            ]
+            needed = [each.next_offset(partition.name, partition.topic_id) for each in manifests]
             try:
                 removed = await partition.log.retain(min(needed, default=0), self._clock_ms())
             except (OSError, LogError) as error:

@@ -1,7 +1,6 @@
 """The recovery at a start: the newest valid snapshot, then the log after its offset vector."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +17,6 @@ from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import (
     Manifest,
-    PartitionOffset,
     PartitionRows,
     Snapshot,
     SnapshotError,
@@ -70,8 +68,7 @@ class Recovery:
         topics = await self.pool.run(self.store.topics)
         awaited = await self.pool.run(self.store.awaited)
         manifests = await self.pool.run(self.snapshots.manifests)
-        durable = manifests[0].offset_vector if manifests else {}
-        partitions = await self._open(topics, durable)
+        partitions = await self._open(topics, manifests[0] if manifests else None)
         snapshot = await self.pool.run(partial(self._choose, manifests, partitions))
         await self.pool.run(self.leases.blocks.load)
         await self._replay(partitions, snapshot)
@@ -87,13 +84,10 @@ class Recovery:
         manifest = snapshot.manifest if snapshot else None
         return Recovered(topics, partitions, manifest, awaited, held)
 
-    async def _open(
-        self, topics: list[Topic], durable: Mapping[TopicPartition, PartitionOffset]
-    ) -> list[Partition]:
+    async def _open(self, topics: list[Topic], newest: Manifest | None) -> list[Partition]:
         async def open_one(topic: Topic, number: int) -> Partition:
             name = TopicPartition(topic.name, number)
-            entry = durable.get(name)
-            known = entry.next_offset if entry and entry.topic_id == topic.topic_id else 0
+            known = newest.next_offset(name, topic.topic_id) if newest else 0
             work = partial(self.store.open_partition, topic, number, known)
             return Partition(name, topic, await self.pool.run(work), self.context)
 

@@ -5,8 +5,8 @@ addition, and a histogram a search among fourteen bounds. A PID is never a label
 limit share one label value.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal, NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -82,11 +82,8 @@ def _define(kind: Kind, name: str, text: str, *labels: str) -> Definition:
     return definition
 
 
-class Source(Protocol):
-    """A source of metrics."""
-
-    def __call__(self) -> Iterable[Metric]:
-        """Return the current metrics."""
+#: Returns the current metrics of a component.
+Source = Callable[[], Iterable[Metric]]
 
 
 class PidleaseCollector(Collector):

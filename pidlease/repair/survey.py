@@ -126,8 +126,8 @@ def _check(
 ) -> DamagedPartition | None:
     folder = root / "logs" / f"{topic.name}-{number}"
     name = TopicPartition(topic.name, number)
-    entry = context.snapshots[0].manifest.offset_vector.get(name) if context.snapshots else None
-    known = entry.next_offset if entry and entry.topic_id == topic.topic_id else 0
+    newest = context.snapshots[0].manifest if context.snapshots else None
+    known = newest.next_offset(name, topic.topic_id) if newest else 0
     damage = find_damage(context.files, folder, known, clean=clean)
     if damage is None:
         return None

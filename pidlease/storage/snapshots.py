@@ -93,6 +93,11 @@ class Manifest:
     checksums: dict[str, tuple[int, int]]
     crc_rule: int = _CRC_RULE
 
+    def next_offset(self, name: TopicPartition, topic_id: str) -> int:
+        """Return up to which offset a partition's log is applied; 0: the snapshot lacks it."""
+        entry = self.offset_vector.get(name)
+        return entry.next_offset if entry is not None and entry.topic_id == topic_id else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

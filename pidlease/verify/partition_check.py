@@ -178,7 +178,11 @@ class PartitionCheck:
                     continue
                 indexes.give_up()
                 if is_last and self._is_torn(log, found, size):
-                    self._torn(path, size - found.position)
+                    torn = size - found.position
+                    self._report.totals.torn_bytes += torn
+                    self._report.note(path, f"torn tail of {torn} bytes after offset"
+                                      f" {self._expected}, never acknowledged; the next start"
+                                      " cuts it off")  # fmt: skip
                     break
                 self._damaged = True
                 self._report.wrong(Kind.DAMAGED, path, str(found), position=found.position,
@@ -191,11 +195,6 @@ class PartitionCheck:
         """Whether the next start will take it for a torn tail, as `ActiveSegment.recover` does."""
         durable = self._report.clean or self._expected < self._recovery_offset
         return not durable and is_torn(log, error.position, size, self._expected)
-
-    def _torn(self, path: Path, size: int) -> None:
-        self._report.totals.torn_bytes += size
-        self._report.note(path, f"torn tail of {size} bytes after offset {self._expected}, never"
-                                " acknowledged; the next start cuts it off")  # fmt: skip
 
     def _report_indexes(self, segment: SegmentFiles, indexes: IndexChecks, *, sealed: bool) -> None:
         for suffix, (position, message) in indexes.problems:

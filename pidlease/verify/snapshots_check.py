@@ -10,7 +10,7 @@ from pidlease.core.rules import rules_of
 from pidlease.core.state import ProducerState
 from pidlease.storage.snapshots import (
     LeaseRow,
-    PartitionOffset,
+    Manifest,
     Snapshot,
     SnapshotError,
     SnapshotStore,
@@ -39,10 +39,10 @@ class Snapshots:
     """All intact snapshots.
 
     Attributes:
-        durable: the newest offset vector; the log before its offsets cannot be torn.
+        newest: the newest valid manifest; the log before its offset vector cannot be torn.
     """
 
-    durable: dict[TopicPartition, PartitionOffset] = field(default_factory=dict)
+    newest: Manifest | None = None
     _loaded: list[_Loaded] = field(default_factory=list)
 
     def read(self, context: CheckContext, folder: Path) -> None:
@@ -52,8 +52,8 @@ class Snapshots:
             path = folder / f"snapshot-{number:012d}"
             try:
                 manifest = store.manifest(number)
-                if not self.durable:
-                    self.durable = manifest.offset_vector
+                if self.newest is None:
+                    self.newest = manifest
                 self._load(context, path, store.load(number), number)
             except (SnapshotError, AttributeError) as error:
                 _unusable(context, path, error, newer=bool(self._loaded))
@@ -84,8 +84,8 @@ class Snapshots:
 
     def recovery_offset(self, topic: Topic, number: int) -> int:
         """Return the offset up to which a partition's log is known to be durable."""
-        entry = self.durable.get(TopicPartition(topic.name, number))
-        return entry.next_offset if entry and entry.topic_id == topic.topic_id else 0
+        name = TopicPartition(topic.name, number)
+        return self.newest.next_offset(name, topic.topic_id) if self.newest else 0
 
     def check_topics(self, context: CheckContext, names: Collection[TopicPartition]) -> None:
         """Note partitions that are only in a snapshot: their topic was deleted since."""

@@ -52,7 +52,7 @@ class ZooKeeperOwnership:
             OwnershipError: the owner is unknown now.
         """
         try:
-            self._prepare()
+            self._zookeeper.ensure(self._root)
             if not self._make():
                 found = self._owner()
                 if found is None:
@@ -94,9 +94,6 @@ class ZooKeeperOwnership:
         alone = changes in (self._changes, self._changes + _OWN_CHANGES)
         self._changes = changes
         return alone
-
-    def _prepare(self) -> None:
-        self._zookeeper.ensure(self._root)
 
     def _make(self) -> bool:
         """Create the node; False: there is one."""

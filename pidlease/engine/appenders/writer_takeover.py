@@ -76,15 +76,12 @@ class WriterTakeover:
             await self._check(log, appender.writer)
             return
         if appender.fenced:
-            await self._own(log)
+            if not await log.owned():
+                raise NotOwnerError(f"another server has taken the writer of {self.name}")
             appender.fenced = False  # a replaced server took it before it noticed its replacement
         while appender.landing:  # responses to the former writer's batches
             await self._rest(_LANDING_POLL_SECONDS)
         await self._take(log, appender)
-
-    async def _own(self, log: ForwardingLog) -> None:
-        if not await log.owned():
-            raise NotOwnerError(f"another server has taken the writer of {self.name}")
 
     async def _check(self, log: ForwardingLog, writer: Writer) -> None:
         """Check that this server is still the writer, before it rejects a batch.

@@ -93,7 +93,7 @@ class StoredBatch(NamedTuple):
 
 
 class LogDamage(NamedTuple):
-    """A place of the log without an intact batch.
+    """A position of the log without an intact batch.
 
     Attributes:
         segment: the name of the file.

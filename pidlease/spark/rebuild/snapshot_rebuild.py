@@ -48,7 +48,7 @@ class PlacedPartition(NamedTuple):
     """A partition, with its entry in the offset vector."""
 
     name: TopicPartition
-    place: PartitionOffset
+    entry: PartitionOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,23 +123,19 @@ def _rows(
     leases: "_ReplayLeases",
 ) -> Iterator[PartitionRows]:
     """Return the rows of each partition, ordered by first send, as after a replay."""
-    for name, place in partitions:
+    for name, entry in partitions:
         mine = (ds.field("topic") == name.topic) & (ds.field("partition") == name.partition)
         table = folded.to_table(filter=mine).sort_by("first_offset")
         pids = _pids(table, names)
         leases.take(pids)
-        yield PartitionRows(name, *place, dict(zip(pids, _states(table), strict=True)))
+        states: list[bytes] = table.column("state").to_pylist()
+        yield PartitionRows(name, *entry, dict(zip(pids, states, strict=True)))
 
 
 def _pids(table: pa.Table, names: ProducerNames) -> list[int]:
     ids = table.column("producer_id").to_pylist()
     pids = table.column("pid").to_pylist()
     return [names.take(name) if name else pid for pid, name in zip(pids, ids, strict=True)]
-
-
-def _states(table: pa.Table) -> list[bytes]:
-    states: list[bytes] = table.column("state").to_pylist()
-    return states
 
 
 class _ReplayLeases:
@@ -223,10 +219,10 @@ def _plan(
         for number in range(topic.partitions):
             bases = directory.segments(topic.name, number)
             kept, end = min(bases, default=0), directory.offset_range(topic.name, number).end
-            place = PartitionOffset(
+            entry = PartitionOffset(
                 topic.topic_id, max(end, kept), _history_lost_ms(topic, kept, now_ms)
             )
-            placed.append(PlacedPartition(TopicPartition(topic.name, number), place))
+            placed.append(PlacedPartition(TopicPartition(topic.name, number), entry))
             # All segments on disk, as in a replay, even before the log start offset.
             ends = [*bases[1:], end]
             parts += [
