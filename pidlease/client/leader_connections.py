@@ -12,7 +12,7 @@ from pidlease.client.settings import ProducerSettings
 from pidlease.core.backoff import Backoff
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection
-from pidlease.kafka.client.cluster import Cluster, UpstreamTopic
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster, UpstreamTopic
 from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
 from pidlease.kafka.codec.messages import error_name
 from pidlease.kafka.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
@@ -33,7 +33,7 @@ class LeaderConnections:
     def __init__(self, host: ConnectionHost) -> None:
         self._host: Final[ConnectionHost] = host
         self._settings: Final = host.settings
-        self.cluster: Final = Cluster(_config(host.settings))
+        self.cluster: Final = Cluster(_config(host.settings), creates_topics=True)
         self._connections: dict[int, BrokerConnection] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, set[PartitionQueue]] = {}
@@ -70,7 +70,7 @@ class LeaderConnections:
         cluster.topics.add(name)
         give_up = loop.time() + self._settings.request_timeout_ms / 1000
         while (found := cluster.view.topics.get(name)) is None:
-            await self._load_metadata()
+            await cluster.load()
             if name in cluster.view.topics:
                 continue
             code = cluster.view.errors.get(name, UNKNOWN_TOPIC_OR_PARTITION)
@@ -116,25 +116,23 @@ class LeaderConnections:
 
     async def _open_or_wait(self, node: int) -> None:
         """Open a connection, or back off."""
+        if node != NO_LEADER and await self._open(node):
+            self._failures[node] = 0
+            return
+        self._failures[node] += 1
+        await self.cluster.load()
+        await asyncio.sleep(self.backoff(self._failures[node]))
+
+    async def _open(self, node: int) -> bool:
+        """Open a connection, and return whether that succeeded."""
         try:
             connection = await connect(self.cluster.config, self.cluster.address(node))
         except UpstreamError as error:
             _log.info("node %s: %s", node, error)
-        else:
-            self._host.metrics.reconnects += node in self._connections
-            self._connections[node] = connection
-            self._failures[node] = 0
-            return
-        self._failures[node] += 1
-        await self._load_metadata()
-        await asyncio.sleep(self.backoff(self._failures[node]))
-
-    async def _load_metadata(self) -> None:
-        """Load the metadata from a broker; if none is known to respond, from bootstrap servers."""
-        try:
-            await self.cluster.load()
-        except UpstreamError as error:
-            _log.info("no metadata: %s", error)
+            return False
+        self._host.metrics.reconnects += node in self._connections
+        self._connections[node] = connection
+        return True
 
 
 def _backoff(settings: ProducerSettings) -> Backoff:

@@ -9,12 +9,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from aiokafka.structs import TopicPartition
-
 from pidlease.copier.cluster_reader import RETRY_S
 from pidlease.copier.copy_checkpoint import CopyCheckpoint
 from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.group_membership import Saved, UnavailableError
+from pidlease.core.topic_partition import TopicPartition
 
 _log = logging.getLogger(__name__)
 

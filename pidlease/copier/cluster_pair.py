@@ -1,76 +1,37 @@
 """The two clusters of a copy: their topics, and that they are not the same."""
 
 import asyncio
+import datetime
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
-
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.admin import CreateTopicsRequest_v3, CreateTopicsResponse_v3
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from typing_extensions import override
 
 from pidlease.copier.cluster_reader import ClusterReader
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
-from pidlease.kafka.api import API_CREATE_TOPICS
+from pidlease.kafka.api import API_CREATE_PARTITIONS, API_CREATE_TOPICS
+from pidlease.kafka.client.cluster import Cluster, View
+from pidlease.kafka.client.exchange import ask, request_for
+from pidlease.kafka.client.settings import Mechanism, UpstreamConfig, addresses_of
+from pidlease.kafka.client.topic_configs import TOPIC, describe_configs
+from pidlease.kafka.codec.messages import error_name
 from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
+from pidlease.kafka.errors import UpstreamError
 
 _log = logging.getLogger(__name__)
 
 #: How long it may take until a created topic is visible, and how often to look.
-_SEEN_S: Final = 30.0
+_SEEN: Final = datetime.timedelta(seconds=30)
 _LOOK_S: Final = 0.1
 #: Back-off before a request to a cluster is sent again.
 _RETRY_S: Final = 0.5
-#: Kafka's own topics, which a pattern does not match.
-_INTERNAL: Final = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 _DEDUPLICATION: Final = "pidlease.deduplication"
 _OFF: Final = "off"
-#: The first version that leaves the replication factor to the cluster (KIP-464). aiokafka knows up
-#: to version 3, which has the same fields.
-API_CREATE_TOPICS_VERSION: Final = 4
-#: The cluster's default.
+#: The cluster's default (KIP-464).
 _DEFAULT_REPLICATION: Final = -1
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 Answer = TypeVar("Answer")
-
-
-class _CreateTopicsResponse(Response):  # type: ignore[misc]  # aiokafka is not typed
-    API_KEY = API_CREATE_TOPICS
-    API_VERSION = API_CREATE_TOPICS_VERSION
-    SCHEMA = CreateTopicsResponse_v3.SCHEMA
-
-
-class _CreateTopicsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka is not typed
-    API_KEY = API_CREATE_TOPICS
-    API_VERSION = API_CREATE_TOPICS_VERSION
-    RESPONSE_TYPE = _CreateTopicsResponse
-    SCHEMA = CreateTopicsRequest_v3.SCHEMA
-
-
-class _CreateTopic(Request[_CreateTopicsStruct]):  # type: ignore[misc]  # aiokafka is not typed
-    """A request to create a topic.
-
-    Parameters:
-        timeout_ms: how long the cluster may take.
-    """
-
-    API_KEY = API_CREATE_TOPICS
-
-    def __init__(self, topic: str, partitions: int, timeout_ms: int) -> None:
-        self._topic: Final = topic
-        self._partitions: Final = partitions
-        self._timeout_ms: Final = timeout_ms
-
-    @override
-    def build(self, request_struct_class: type[_CreateTopicsStruct]) -> _CreateTopicsStruct:
-        none: list[object] = []
-        topics = [(self._topic, self._partitions, _DEFAULT_REPLICATION, none, none)]
-        return request_struct_class(topics, self._timeout_ms, False)  # noqa: FBT003 - not only tried
 
 
 class Patience(Protocol):
@@ -92,24 +53,26 @@ class ClusterConnection:
         name: "the source" or "the destination", for messages.
         servers: HOST:PORT, or several.
         settings: how long to wait for it.
-        security: aiokafka's options for TLS and SASL.
+        security: aiokafka's options for TLS and SASL; `client_id` may be among them.
     """
 
-    def __init__(self, name: str, servers: Any, settings: Patience, security: Any) -> None:  # noqa: ANN401 - aiokafka's
+    def __init__(
+        self,
+        name: str,
+        servers: str | Sequence[str],
+        settings: Patience,
+        security: Mapping[str, Any],
+    ) -> None:
         self.name: Final = name
-        options = {
-            "bootstrap_servers": servers,
-            "client_id": CLIENT_ID,
-            "request_timeout_ms": settings.request_timeout_ms,
-            "metadata_max_age_ms": METADATA_MS,
-            **security,
-        }
-        self.client: Final = AIOKafkaClient(**options)
-        self._admin: Final = AIOKafkaAdminClient(**options)
-        self.reader: Final = ClusterReader(self.client, name, settings.give_up_ms / 1000)
-        self.cluster_id = ""
+        self.cluster: Final = Cluster(_config(servers, settings, security))
         self._give_up_s: Final = settings.give_up_ms / 1000
+        self.reader: Final = ClusterReader(self.cluster, name, self._give_up_s)
         self._making: Final = asyncio.Lock()
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id; empty before `start`, or if it has none."""
+        return self.cluster.view.cluster_id
 
     async def start(self) -> None:
         """Connect, with retries.
@@ -117,16 +80,9 @@ class ClusterConnection:
         Raises:
             CopyError: no server responds.
         """
-        described = await self._again("cannot be reached", self._reach)
-        self.cluster_id = str(described.get("cluster_id") or "")
+        await self._again("cannot be reached", self.cluster.start)
 
-    async def _reach(self) -> dict[str, Any]:
-        await self.client.bootstrap()
-        await self._admin.start()
-        found: dict[str, Any] = await self._admin.describe_cluster()
-        return found
-
-    async def _again(self, problem: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _again(self, problem: str, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Send a request, with retries: brokers come and go.
 
         Raises:
@@ -136,26 +92,27 @@ class ClusterConnection:
         give_up = loop.time() + self._give_up_s
         while True:
             try:
-                return await ask()
-            except (KafkaError, OSError, TimeoutError) as error:
+                return await request()
+            except UpstreamError as error:
                 if loop.time() > give_up:
-                    raise CopyError(f"{self.name} {problem}: {error!r}") from None
-                _log.info("%s %s yet: %r", self.name, problem, error)
+                    raise CopyError(f"{self.name} {problem}: {error}") from None
+                _log.info("%s %s yet: %s", self.name, problem, error)
                 await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._admin.close()
-        await self.client.close()
+        await self.cluster.close()
 
-    async def topics(self) -> set[str]:
-        """Return the names of all topics.
+    async def topics(self) -> dict[str, int]:
+        """Return the numbers of partitions of all topics, without Kafka's own.
 
         Raises:
             CopyError: the cluster does not respond.
         """
-        found = await self._again("does not list its topics", self._admin.list_topics)
-        return set(found) - _INTERNAL
+        found = await self._look_up(None, "does not list its topics")
+        return {
+            name: len(topic.leaders) for name, topic in found.topics.items() if not topic.internal
+        }
 
     async def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has; 0: there is no such topic.
@@ -163,11 +120,11 @@ class ClusterConnection:
         Raises:
             CopyError: the cluster does not respond.
         """
-        if topic not in await self.topics():
-            return 0  # a request with its name might create it
-        describe = partial(self._admin.describe_topics, [topic])
-        (found,) = await self._again(f"does not describe topic {topic}", describe)
-        return len(found["partitions"])
+        found = (await self._look_up([topic], f"does not describe topic {topic}")).topics.get(topic)
+        return 0 if found is None or found.internal else len(found.leaders)
+
+    async def _look_up(self, topics: Sequence[str] | None, problem: str) -> View:
+        return await self._again(problem, lambda: self.cluster.look_up(topics))
 
     async def provide(self, topic: str, partitions: int) -> None:
         """Make sure that a topic has at least so many partitions.
@@ -195,41 +152,91 @@ class ClusterConnection:
 
     async def _setting(self, topic: str, name: str) -> str | None:
         """Return a setting of a topic; None: there is no such setting."""
-        wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {name: ""})
-        describe = partial(self._admin.describe_configs, [wanted])
-        for response in await self._again(f"does not return the settings of {topic}", describe):
-            for _, _, _, _, entries in response.resources:
-                for entry in entries:
-                    if entry[0] == name:
-                        return str(entry[1])
-        return None
 
-    async def _create(self, topic: str, partitions: int) -> None:
-        """Create a topic; it is no error if another client does."""
-        request = _CreateTopic(topic, partitions, int(_SEEN_S * 1000))
-        node = self.client.get_random_node()
-        response = await self.client.send(node, request)
-        for _, code, message in response.topic_errors:
+        async def describe() -> dict[str, dict[str, str | None]]:
+            connection = await self.cluster.any_connection()
+            return await describe_configs(connection, TOPIC, [topic], (name,))
+
+        found = await self._again(f"does not return the settings of {topic}", describe)
+        return found.get(topic, {}).get(name)
+
+    async def _create(self, topic: str, partitions: int) -> Sequence[Any]:
+        connection = await self.cluster.any_connection()
+        request = request_for(connection, API_CREATE_TOPICS)
+        created = request.part(
+            "CreatableTopic", name=topic, num_partitions=partitions,
+            replication_factor=_DEFAULT_REPLICATION, assignments=(), configs=(),
+        )  # fmt: skip
+        body = request.encode(topics=(created,), timeout=_SEEN, validate_only=False)
+        topics: Sequence[Any] = (await ask(connection, request, body)).topics
+        return topics
+
+    async def _extend(self, topic: str, partitions: int) -> Sequence[Any]:
+        connection = await self.cluster.any_connection()
+        request = request_for(connection, API_CREATE_PARTITIONS)
+        extended = request.part(
+            "CreatePartitionsTopic", name=topic, count=partitions, assignments=None
+        )
+        body = request.encode(topics=(extended,), timeout=_SEEN, validate_only=False)
+        results: Sequence[Any] = (await ask(connection, request, body)).results
+        return results
+
+    async def _make(self, topic: str, there: int, partitions: int) -> None:
+        """Create or extend a topic; it is no error if another client does."""
+        what = f"topic {topic} with {partitions} partitions"
+        try:
+            rows = await (self._extend if there else self._create)(topic, partitions)
+        except UpstreamError as error:
+            raise CopyError(f"{self.name}: no {what}: {error}; make it by hand") from None
+        for row in rows:
+            code = row.error_code.value
             if code == TOPIC_ALREADY_EXISTS:
                 _log.info("%s: topic %s was created by another client", self.name, topic)
             elif code:
-                raise for_code(code)(message or "")
-
-    async def _make(self, topic: str, there: int, partitions: int) -> None:
-        try:
-            if there:
-                await self._admin.create_partitions({topic: NewPartitions(partitions)})
-            else:
-                await self._create(topic, partitions)
-        except (KafkaError, OSError, TimeoutError) as error:
-            what = f"topic {topic} with {partitions} partitions"
-            raise CopyError(f"{self.name}: no {what}: {error!r}; make it by hand") from None
+                reason = f"{error_name(code)} {row.error_message or ''}".strip()
+                raise CopyError(f"{self.name}: no {what}: {reason}; make it by hand")
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + _SEEN_S
+        give_up = loop.time() + _SEEN.total_seconds()
         while await self.partitions(topic) < partitions:
             if loop.time() > give_up:
                 raise CopyError(f"{self.name}: topic {topic} was made, and is not there")
             await asyncio.sleep(_LOOK_S)
+
+
+def _config(
+    servers: str | Sequence[str], settings: Patience, security: Mapping[str, Any]
+) -> UpstreamConfig:
+    """Return the settings of the connections.
+
+    Raises:
+        ValueError: an option is invalid; the text names it.
+    """
+    protocol = security.get("security_protocol", "PLAINTEXT")
+    context = security.get("ssl_context")
+    username = security.get("sasl_plain_username")
+    password = security.get("sasl_plain_password")
+    if protocol not in _PROTOCOLS:
+        raise ValueError(f"security_protocol {protocol!r} is none of {', '.join(_PROTOCOLS)}")
+    tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+    mechanism: Mechanism = security.get("sasl_mechanism", "PLAIN") if sasl else ""
+    if tls and context is None:
+        raise ValueError(f"security_protocol {protocol} needs an ssl_context")
+    if sasl and mechanism not in _MECHANISMS:
+        raise ValueError(f"sasl_mechanism {mechanism!r} is none of {', '.join(_MECHANISMS)}")
+    if sasl and (username is None or password is None):
+        raise ValueError(f"{protocol} needs sasl_plain_username and sasl_plain_password")
+    seconds = settings.request_timeout_ms / 1000
+    return UpstreamConfig(
+        addresses_of(servers),
+        tls_context=context if tls else None,
+        mechanism=mechanism,
+        username=username or "",
+        password=password or "",
+        client_id=security.get("client_id", CLIENT_ID),
+        connect_seconds=seconds,
+        request_seconds=seconds,
+        metadata_seconds=METADATA_MS / 1000,
+    )
 
 
 def both_sides(settings: CopySettings) -> tuple[ClusterConnection, ClusterConnection]:
@@ -253,7 +260,7 @@ async def connect(
     """
     await source.start()
     await target.start()
-    topics = await source.topics()
+    topics = set(await source.topics())
     if missing := sorted(set(settings.topics) - topics):
         raise CopyError(f"the source has no topic {', '.join(missing)}")
     check_apart(settings, source, target, topics)

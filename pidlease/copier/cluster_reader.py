@@ -2,38 +2,40 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final, NamedTuple
-
-from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, LeaderNotAvailableError, for_code
-from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.offset import OffsetRequest
-from aiokafka.structs import TopicPartition
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from pidlease.copier.errors import CopyError
 from pidlease.core.buffer import Buffer
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.api import API_FETCH
+from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.client.exchange import ask_for
+from pidlease.kafka.client.offset_requests import LATEST, list_offsets
+from pidlease.kafka.codec.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchLimits,
+    aborted_transactions,
+    read_partitions,
+    write_fetch_request,
+)
+from pidlease.kafka.codec.messages import error_name
 from pidlease.kafka.error_codes import REREAD
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamNonsenseError
 from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader, read_header
 
 _log = logging.getLogger(__name__)
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
-
 #: Back-off before a request of the copier is sent again.
 RETRY_S: Final = 0.2
-_NO_LEADER: Final = -1
+_WAIT_MS: Final = 100
 _READ_BYTES: Final = 4 << 20
 _PART_BYTES: Final = 1 << 20
-
-
-def known_leader(client: AIOKafkaClient, place: TopicPartition) -> int | None:
-    """Return a partition's leader by the client's metadata; None: it has none."""
-    leader = client.cluster.leader_for_partition(place)
-    return None if leader is None or leader == _NO_LEADER else int(leader)
+_NO_OFFSET: Final = -1
+Answer = TypeVar("Answer")
 
 
 class FetchedChunk(NamedTuple):
@@ -72,30 +74,50 @@ class FetchedChunk(NamedTuple):
         return last + 1 if last >= 0 else -1
 
 
-def chunk_of(part: tuple[Any, ...], *, committed: bool) -> FetchedChunk:
-    """Convert a partition's part of aiokafka's Fetch response, version 4 or newer.
+class FetchedPartition(NamedTuple):
+    """A partition's part of a response to Fetch: an error code, or a chunk."""
+
+    code: int
+    chunk: FetchedChunk
+
+
+async def fetch(
+    connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits
+) -> dict[TopicPartition, FetchedPartition]:
+    """Fetch partitions from their offsets on.
 
     Parameters:
-        committed: the request was for committed records: they end at the last stable offset.
+        connection: to the partitions' leader.
+
+    Raises:
+        UpstreamError: there is no response.
     """
-    _, _, end, stable, *rest = part
-    # Newer versions have more fields between the last stable offset and the records.
-    aborted = next((each for each in rest if isinstance(each, list)), [])
-    return FetchedChunk(rest[-1] or b"", [(each[0], each[1]) for each in aborted],
-                 stable if committed else end)  # fmt: skip
+    version = version_for(connection, API_FETCH)
+    body = write_fetch_request(version, offsets, limits, connection.client_id)
+    code, rows = await ask_for(connection, body, partial(read_partitions, version))
+    if code:
+        raise UpstreamAwayError(f"{connection}: {error_name(code)}")
+    found = {}
+    for place, row in rows.items():
+        high_watermark, last_stable, _ = row.offsets
+        found[TopicPartition(*place)] = FetchedPartition(row.code, FetchedChunk(
+            bytes(row.data[len(row.data) - row.size :]), aborted_transactions(version, row),
+            last_stable if limits.isolation == READ_COMMITTED else high_watermark,
+        ))  # fmt: skip
+    return found
 
 
 class ClusterReader:
     """Reads from one cluster.
 
     Parameters:
-        client: connected.
+        cluster: started.
         name: of the cluster, for messages.
         seconds: how long a request is sent again until it fails.
     """
 
-    def __init__(self, client: AIOKafkaClient, name: str, seconds: float) -> None:
-        self.client: Final = client
+    def __init__(self, cluster: Cluster, name: str, seconds: float) -> None:
+        self._cluster: Final = cluster
         self.name: Final = name
         self._seconds: Final = seconds
 
@@ -111,10 +133,15 @@ class ClusterReader:
         Raises:
             CopyError: the cluster does not return it.
         """
-        request = OffsetRequest(-1, isolation, [(place.topic, [(place.partition, timestamp)])])
-        response = await self._ask(place, request)
-        offset: int = response.topics[0][1][0][3]
-        if offset < 0:  # no record is so young
+
+        async def request(connection: BrokerConnection) -> tuple[int, int]:
+            rows = await list_offsets(connection, [place], timestamp, isolation)
+            if place not in rows:
+                raise UpstreamNonsenseError(f"{connection} returns no offset of {place}")
+            return int(rows[place].error_code.value), int(rows[place].offset)
+
+        offset = await self._ask(place, request)
+        if offset == _NO_OFFSET and timestamp != LATEST:  # no record is so young
             return await self.offset(place, LATEST, isolation)
         return offset
 
@@ -130,11 +157,9 @@ class ClusterReader:
         Raises:
             CopyError: it cannot be read.
         """
+        limits = FetchLimits(_WAIT_MS, _READ_BYTES, _PART_BYTES, isolation)
         while start < end:
-            topics = [(place.topic, [(place.partition, start, _PART_BYTES)])]
-            request = FetchRequest(100, 1, _READ_BYTES, isolation, topics)
-            response = await self._ask(place, request)
-            chunk = chunk_of(response.topics[0][1][0], committed=isolation == READ_COMMITTED)
+            chunk = await self._ask(place, partial(_fetch_one, {place: start}, limits))
             yield chunk
             next_offset = chunk.next_offset
             if next_offset <= start:
@@ -144,23 +169,30 @@ class ClusterReader:
                 return  # nothing is left there: compaction
             start = next_offset
 
-    async def leader(self, place: TopicPartition) -> int:
-        """Return a partition's leader; without one, load the metadata again.
+    async def _leader(self, place: TopicPartition) -> BrokerConnection:
+        """Return a connection to a partition's leader; without one, load the metadata again.
 
         Raises:
-            KafkaError: the partition has no leader.
+            UpstreamError: the partition has no leader, or it does not respond.
         """
-        leader = known_leader(self.client, place)
-        if leader is None:
-            self.client.add_topic(place.topic)
-            await self.client.force_metadata_update()
-            leader = known_leader(self.client, place)
-        if leader is None:
-            raise LeaderNotAvailableError(f"{place.topic}-{place.partition} has no leader")
-        return leader
+        cluster = self._cluster
+        cluster.topics.add(place.topic)
+        if cluster.view.leader(*place) == NO_LEADER:
+            await cluster.load()
+        leader = cluster.view.leader(*place)
+        if leader == NO_LEADER:
+            raise UpstreamAwayError(f"{place} has no leader")
+        return await cluster.connection_to(leader)
 
-    async def _ask(self, place: TopicPartition, request: Any) -> Any:  # noqa: ANN401 - any API
-        """The leader's answer, without an error.
+    async def _ask(
+        self,
+        place: TopicPartition,
+        request: Callable[[BrokerConnection], Awaitable[tuple[int, Answer]]],
+    ) -> Answer:
+        """Return the response of a partition's leader, with retries.
+
+        Parameters:
+            request: returns an error code and the response.
 
         Raises:
             CopyError: there is none.
@@ -168,21 +200,28 @@ class ClusterReader:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._seconds
         while True:
-            reason = ""
             try:
-                response = await self.client.send(await self.leader(place), request)
-            except (KafkaError, OSError, TimeoutError) as error:
-                reason = f"{error!r}"
+                code, response = await request(await self._leader(place))
+            except UpstreamError as error:
+                reason = str(error)
             else:
-                code = response.topics[0][1][0][1]
                 if not code:
                     return response
-                reason = for_code(code).__name__
+                reason = error_name(code)
                 if code not in REREAD:
-                    raise CopyError(f"{self.name}: {place.topic}-{place.partition}: {reason}")
+                    raise CopyError(f"{self.name}: {place}: {reason}")
             if loop.time() > give_up:
-                raise CopyError(f"{self.name} does not answer for {place.topic}-{place.partition}:"
-                                f" {reason}")  # fmt: skip
+                raise CopyError(f"{self.name} does not answer for {place}: {reason}")
             _log.info("%s: %s: %s", self.name, place, reason)
             await asyncio.sleep(RETRY_S)
-            await self.client.force_metadata_update()
+            await self._cluster.load()
+
+
+async def _fetch_one(
+    offsets: Mapping[TopicPartition, int], limits: FetchLimits, connection: BrokerConnection
+) -> tuple[int, FetchedChunk]:
+    found = await fetch(connection, offsets, limits)
+    if found.keys() != offsets.keys():
+        raise UpstreamAwayError(f"{connection} returns nothing of {', '.join(map(str, offsets))}")
+    (partition,) = found.values()
+    return partition

@@ -10,19 +10,15 @@ from typing import Final, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
-from aiokafka.structs import TopicPartition
 
 from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_pair import ClusterConnection, both_sides, connect
-from pidlease.copier.cluster_reader import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    ClusterReader,
-    FetchedChunk,
-)
+from pidlease.copier.cluster_reader import ClusterReader, FetchedChunk
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CopySettings
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
+from pidlease.kafka.codec.fetch import READ_COMMITTED
 from pidlease.kafka.records.identity_header import (
     HEADER_NAME,
     Identity,

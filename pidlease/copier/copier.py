@@ -10,8 +10,6 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from aiokafka.structs import TopicPartition
-
 from pidlease.client.errors import (
     FencedError,
     LeaseRefusedError,
@@ -37,6 +35,7 @@ from pidlease.copier.partition_copy import PartitionCopy
 from pidlease.copier.settings import CopySettings
 from pidlease.copier.source_fetcher import SourceFetcher
 from pidlease.core.lease import Lease
+from pidlease.core.topic_partition import TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ class Copier:
         self._membership = GroupMembership(settings, self._assigned, self._revoked)
         self._saving = CheckpointCommits(self._membership, self.metrics)
         self._fetcher = SourceFetcher(
-            self._source.client, settings.fetch_wait_ms, settings.give_up_ms / 1000
+            self._source.cluster, settings.fetch_wait_ms, settings.give_up_ms / 1000
         )
         try:
             if await self._unless_stopped(self._connect()):

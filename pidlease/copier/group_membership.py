@@ -8,7 +8,7 @@ that was replaced long ago would overwrite its successors' checkpoint.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from aiokafka.abc import ConsumerRebalanceListener
@@ -17,11 +17,11 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
-from aiokafka.structs import TopicPartition
 from typing_extensions import override
 
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.error_codes import (
     COORDINATOR_MOVED,
     GROUP_BUSY,
@@ -134,15 +134,15 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
     # ------------------------------------------------------------------ called by aiokafka
 
     @override
-    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+    async def on_partitions_assigned(self, assigned: Iterable[tuple[str, int]]) -> None:
         self._generation, self._member = self._now()
-        self._on_assigned(assigned)
+        self._on_assigned(_places(assigned))
 
     @override
-    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+    async def on_partitions_revoked(self, revoked: Collection[tuple[str, int]]) -> None:
         if revoked:
             lost = self._now() != (self._generation, self._member)
-            await self._on_revoked(revoked, lost=lost)
+            await self._on_revoked(_places(revoked), lost=lost)
         self._generation, self._member = _NO_GENERATION, ""
 
     def _now(self) -> tuple[int, str]:
@@ -220,3 +220,8 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
         if code in COORDINATOR_MOVED or code in GROUP_BUSY:
             raise UnavailableError(text)
         raise CopyError(text)
+
+
+def _places(partitions: Iterable[tuple[str, int]]) -> set[TopicPartition]:
+    """Convert aiokafka's names of partitions."""
+    return {TopicPartition(*each) for each in partitions}

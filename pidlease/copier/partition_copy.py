@@ -12,13 +12,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
-from aiokafka.structs import TopicPartition
-
 from pidlease.client.errors import FencedError, LeaseEndedError, ProducerError
 from pidlease.client.pending_batch import Sent
 from pidlease.client.producer_memory import Memory
 from pidlease.copier.batch_translator import BatchTranslator
-from pidlease.copier.cluster_reader import LATEST, READ_COMMITTED, ClusterReader, FetchedChunk
+from pidlease.copier.cluster_reader import ClusterReader, FetchedChunk
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.copy_checkpoint import CopyCheckpoint
 from pidlease.copier.copy_metrics import CopyMetrics, PartitionProgress
@@ -29,6 +27,9 @@ from pidlease.copier.resume_position import ResumeCheck, carry_over, generation_
 from pidlease.copier.settings import CopySettings
 from pidlease.core.backoff import Backoff
 from pidlease.core.lease import Lease
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.offset_requests import LATEST
+from pidlease.kafka.codec.fetch import READ_COMMITTED
 
 _log = logging.getLogger(__name__)
 

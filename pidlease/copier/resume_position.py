@@ -10,14 +10,16 @@ from typing import Final, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
-from aiokafka.structs import TopicPartition
 
-from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, ClusterReader
+from pidlease.copier.cluster_reader import ClusterReader
 from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
 from pidlease.copier.errors import CheckpointError, CopyError
 from pidlease.copier.group_membership import Saved
 from pidlease.copier.settings import CopySettings
 from pidlease.core.lease import Lease
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
+from pidlease.kafka.codec.fetch import READ_COMMITTED
 from pidlease.kafka.records.identity_header import (
     HEADER_NAME,
     Identity,

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from pidlease.client.settings import IN_FLIGHT_MAX
-from pidlease.copier.cluster_reader import EARLIEST, LATEST
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 
 #: The placeholder of the source's topic name in `rename`.
 NAME: Final = "{topic}"

@@ -2,23 +2,18 @@
 
 import asyncio
 import logging
-from typing import Any, Final, Protocol
-
-from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.structs import TopicPartition
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 from pidlease.client.background_tasks import BackgroundTasks
-from pidlease.copier.cluster_reader import (
-    READ_COMMITTED,
-    RETRY_S,
-    FetchedChunk,
-    chunk_of,
-    known_leader,
-)
+from pidlease.copier.cluster_reader import RETRY_S, FetchedChunk, FetchedPartition, fetch
 from pidlease.copier.errors import CopyError
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.codec.fetch import READ_COMMITTED, FetchLimits
+from pidlease.kafka.codec.messages import error_name
 from pidlease.kafka.error_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, REREAD
+from pidlease.kafka.errors import UpstreamError
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +47,14 @@ class SourceFetcher:
     """Fetches partitions of the source for their readers.
 
     Parameters:
-        client: of the source, connected.
+        cluster: the source, started.
         wait_ms: how long a fetch waits for records.
         give_up_s: how long to retry a partition that its broker cannot read.
     """
 
-    def __init__(self, client: AIOKafkaClient, wait_ms: int, give_up_s: float) -> None:
-        self._client: Final = client
-        self._wait_ms: Final = wait_ms
+    def __init__(self, cluster: Cluster, wait_ms: int, give_up_s: float) -> None:
+        self._cluster: Final = cluster
+        self._limits: Final = FetchLimits(wait_ms, _FETCH_BYTES, _PART_BYTES, READ_COMMITTED)
         self._give_up_s: Final = give_up_s
         #: Partitions that their brokers cannot read: since when, by the loop's clock.
         self._unread: Final[dict[TopicPartition, float]] = {}
@@ -73,7 +68,7 @@ class SourceFetcher:
     def add(self, reader: PartitionReader) -> None:
         """Fetch a partition from now on."""
         self._readers[reader.place] = reader
-        self._client.add_topic(reader.place.topic)
+        self._cluster.topics.add(reader.place.topic)
         self._wake.set()
 
     def remove(self, reader: PartitionReader) -> None:
@@ -108,64 +103,60 @@ class SourceFetcher:
         for place, reader in self._readers.items():
             if place in self._resting or (offset := reader.wants) < 0:
                 continue
-            leader = known_leader(self._client, place)
-            if leader is None:
+            leader = self._cluster.view.leader(*place)
+            if leader == NO_LEADER:
                 homeless = True
                 self._rest(place)
                 continue
             if leader not in self._busy:
                 wanted.setdefault(leader, []).append((reader, offset))
         if homeless:
-            self._tasks.spawn(self._refresh())
+            self._tasks.spawn(self._cluster.load())
         for node, readers in wanted.items():
             self._busy.add(node)
             self._tasks.spawn(self._fetch(node, readers))
 
     async def _fetch(self, node: int, readers: list[tuple[PartitionReader, int]]) -> None:
-        topics: dict[str, list[tuple[int, int, int]]] = {}
-        for reader, offset in readers:
-            part = reader.place.partition, offset, _PART_BYTES
-            topics.setdefault(reader.place.topic, []).append(part)
-        request = FetchRequest(self._wait_ms, 1, _FETCH_BYTES, READ_COMMITTED, list(topics.items()))
+        offsets = {reader.place: offset for reader, offset in readers}
         try:
-            response = await self._client.send(node, request)
-        except (KafkaError, OSError, TimeoutError) as error:
-            _log.info("node %s of the source: %r", node, error)
-            for reader, _ in readers:
-                self._rest(reader.place)
-            self._tasks.spawn(self._refresh())
+            found = await fetch(await self._cluster.connection_to(node), offsets, self._limits)
+        except UpstreamError as error:
+            _log.info("node %s of the source: %s", node, error)
+            for place in offsets:
+                self._rest(place)
+            self._tasks.spawn(self._cluster.load())
         else:
-            self._take(readers, response)
+            self._take(readers, found)
         finally:
             self._busy.discard(node)
             self._wake.set()
 
-    def _take(self, readers: list[tuple[PartitionReader, int]], response: Any) -> None:  # noqa: ANN401
+    def _take(
+        self,
+        readers: list[tuple[PartitionReader, int]],
+        found: Mapping[TopicPartition, FetchedPartition],
+    ) -> None:
         requested = {reader.place: (reader, offset) for reader, offset in readers}
         moved = False
-        for topic, parts in response.topics:
-            for part in parts:
-                place, code = TopicPartition(topic, part[0]), part[1]
-                reader, offset = requested.get(place, (None, 0))
-                if reader is None or self._readers.get(place) is not reader:
-                    continue  # it was removed, or added anew
-                if code != KAFKA_STORAGE_ERROR:
-                    self._unread.pop(place, None)
-                if not code:
-                    self._readers[place] = self._readers.pop(
-                        place
-                    )  # the next fetch begins with the others
-                    reader.came(offset, chunk_of(part, committed=True))
-                elif code == OFFSET_OUT_OF_RANGE:
-                    reader.out_of_range()
-                elif code in REREAD and not (code == KAFKA_STORAGE_ERROR and self._is_over(place)):
-                    moved = True
-                    self._rest(place)
-                else:
-                    reason = f"{topic}-{part[0]} of the source: {for_code(code).__name__}"
-                    reader.failed(CopyError(reason))
+        for place, (code, chunk) in found.items():
+            reader, offset = requested.get(place, (None, 0))
+            if reader is None or self._readers.get(place) is not reader:
+                continue  # it was removed, or added anew
+            if code != KAFKA_STORAGE_ERROR:
+                self._unread.pop(place, None)
+            if not code:
+                # The next fetch begins with the others.
+                self._readers[place] = self._readers.pop(place)
+                reader.came(offset, chunk)
+            elif code == OFFSET_OUT_OF_RANGE:
+                reader.out_of_range()
+            elif code in REREAD and not (code == KAFKA_STORAGE_ERROR and self._is_over(place)):
+                moved = True
+                self._rest(place)
+            else:
+                reader.failed(CopyError(f"{place} of the source: {error_name(code)}"))
         if moved:
-            self._tasks.spawn(self._refresh())
+            self._tasks.spawn(self._cluster.load())
 
     def _is_over(self, place: TopicPartition) -> bool:
         """Whether a partition's broker could not read it for too long."""
@@ -173,13 +164,6 @@ class SourceFetcher:
         if place not in self._unread:
             _log.warning("%s of the source: its broker cannot read it; trying again", place)
         return now - self._unread.setdefault(place, now) > self._give_up_s
-
-    async def _refresh(self) -> None:
-        """Load the metadata again."""
-        try:
-            await self._client.force_metadata_update()
-        except (KafkaError, OSError, TimeoutError) as error:
-            _log.info("no metadata of the source: %r", error)
 
     def _rest(self, place: TopicPartition) -> None:
         """Back off from a partition."""

@@ -14,9 +14,9 @@ from aiokafka.helpers import create_ssl_context
 from prometheus_client import CollectorRegistry, start_http_server
 
 from pidlease.copier import Copier, CopierFencedError, CopyError, CopySettings
-from pidlease.copier.cluster_reader import EARLIEST, LATEST
 from pidlease.copier.comparison import Comparison, compare_all
 from pidlease.copier.copy_metrics import CopyCollector
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from proxy.cli.console import WRONG, cannot_run, plain_table, stderr, stdout
 from proxy.cli.copy_progress import show_progress
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pytest
-from aiokafka.structs import TopicPartition
 
 from pidlease.copier import checkpoint_commits as saving
 from pidlease.copier.checkpoint_commits import CheckpointCommits
@@ -14,6 +13,7 @@ from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.group_membership import Saved, UnavailableError
 from pidlease.copier.resume_position import generation_of
 from pidlease.core.lease import Lease
+from pidlease.core.topic_partition import TopicPartition
 
 PLACE = TopicPartition("t", 0)
 

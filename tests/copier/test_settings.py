@@ -1,10 +1,13 @@
 """Options of a copy that make no sense are refused by name."""
 
+import ssl
 from typing import Any
 
 import pytest
 
 from pidlease.copier import CopySettings
+from pidlease.copier.cluster_pair import ClusterConnection
+from pidlease.kafka.client.settings import UpstreamConfig
 
 GOOD: dict[str, Any] = {
     "source": "a:1", "destination": "b:2", "leases": "http://b:3", "group": "g", "topics": ["t"],
@@ -45,3 +48,52 @@ def test_topics_are_chosen_and_renamed() -> None:
         "a", "ab", "abc",
     ]  # fmt: skip
     assert CopySettings(**GOOD, rename="other").renamed("t") == "other"
+
+
+class Patience:
+    """Of a client that waits for a cluster."""
+
+    request_timeout_ms = 1_500
+    give_up_ms = 1.0
+
+
+def config_of(**security: Any) -> UpstreamConfig:
+    return ClusterConnection("a side", "a:1", Patience(), security).cluster.config
+
+
+@pytest.mark.parametrize(
+    ("security", "said"),
+    [
+        ({"security_protocol": "TLS"}, "security_protocol 'TLS' is none of PLAINTEXT, SSL"),
+        ({"security_protocol": "SSL"}, "security_protocol SSL needs an ssl_context"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, "needs sasl_plain_username"),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"},
+         "sasl_mechanism 'GSSAPI' is none of PLAIN, SCRAM"),
+    ],
+)  # fmt: skip
+def test_connections_that_cannot_be_made_so_are_refused(
+    security: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        config_of(**security)
+
+
+def test_connections_are_made_as_the_options_say() -> None:
+    plain = config_of()
+    assert (plain.bootstrap, plain.client_id, plain.mechanism) == (
+        (("a", 1),), "pidlease-copier", "",
+    )  # fmt: skip
+    assert plain.ssl_context is None
+    assert (plain.connect_seconds, plain.request_seconds) == (1.5, 1.5)
+    context = ssl.create_default_context()
+    secure = config_of(
+        security_protocol="SASL_SSL", ssl_context=context, sasl_mechanism="SCRAM-SHA-256",
+        sasl_plain_username="me", sasl_plain_password="secret", client_id="spark",
+    )  # fmt: skip
+    assert secure.ssl_context is context
+    assert (secure.mechanism, secure.username, secure.password, secure.client_id) == (
+        "SCRAM-SHA-256", "me", "secret", "spark",
+    )  # fmt: skip
+    assert "secret" not in repr(secure)
+    defaults = {"sasl_plain_username": "me", "sasl_plain_password": "secret"}
+    assert config_of(security_protocol="SASL_PLAINTEXT", **defaults).mechanism == "PLAIN"

@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from aiokafka.structs import TopicPartition
-
-from pidlease.copier.cluster_reader import EARLIEST, ClusterReader, FetchedChunk
+from pidlease.copier.cluster_reader import ClusterReader, FetchedChunk
 from pidlease.copier.comparison import Comparison, compare
 from pidlease.core.pid import Policy, make_pid
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.offset_requests import EARLIEST
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from tests.copier.logs import Record, batch_of
 

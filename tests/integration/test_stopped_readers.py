@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiokafka import structs
-from aiokafka.client import AIOKafkaClient
 from typer.testing import CliRunner
 
 from pidlease.copier.cluster_reader import FetchedChunk
 from pidlease.copier.errors import CopyError
 from pidlease.copier.source_fetcher import SourceFetcher
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
 from pidlease.spark.errors import ReadError
 from pidlease.spark.reader.kafka_batches import ClusterLog, kafka_batches
 from pidlease.spark.reader.log_directory import LogDirectory, segment_batches
@@ -50,13 +50,13 @@ def test_a_copy_of_what_there_is_ends_with_the_reason(
         words = [word for pair in options.items() for word in pair]
         done = CliRunner().invoke(cli, ["copy", *words, "--once"])
     assert done.exit_code == 2, done.output
-    assert "KafkaStorageError" in done.stderr
+    assert "KAFKA_STORAGE_ERROR" in done.stderr
 
 
 class Reader:
     """Reads t-0 from an offset on."""
 
-    place = structs.TopicPartition("t", 0)
+    place = TopicPartition("t", 0)
 
     def __init__(self, offset: int) -> None:
         self.wants = offset
@@ -77,9 +77,9 @@ class Reader:
 
 def test_a_copier_at_work_reads_up_to_the_damage_and_gives_up(server: PidleaseServer) -> None:
     async def read(offset: int) -> tuple[int, list[CopyError]]:
-        client = AIOKafkaClient(bootstrap_servers=server.bootstrap)
-        await client.bootstrap()
-        fetcher, reader = SourceFetcher(client, 100, give_up_s=1), Reader(offset)
+        cluster = Cluster(UpstreamConfig(addresses_of(server.bootstrap)))
+        await cluster.start()
+        fetcher, reader = SourceFetcher(cluster, 100, give_up_s=1), Reader(offset)
         fetcher.add(reader)
         task = asyncio.create_task(fetcher.run())
         reached = offset
@@ -91,26 +91,26 @@ def test_a_copier_at_work_reads_up_to_the_damage_and_gives_up(server: PidleaseSe
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await client.close()
+            await cluster.close()
         return reached, reader.errors
 
     for offset in (0, CUT, 200):
         reached, errors = asyncio.run(read(offset))
         assert reached == max(offset, CUT)
-        assert "t-0 of the source: KafkaStorageError" in str(errors[0])
+        assert "t-0 of the source: KAFKA_STORAGE_ERROR" in str(errors[0])
 
 
 def test_spark_by_the_server_ends_with_the_reason(server: PidleaseServer) -> None:
     log = ClusterLog(server.bootstrap, (), 1)
     try:
-        with pytest.raises(ReadError, match="KafkaStorageError"):
+        with pytest.raises(ReadError, match="KAFKA_STORAGE_ERROR"):
             log.ranges([TopicPartition("t", 0)])
         assert list(log.ranges([TopicPartition("t", 1)]).values()) == [(0, 3)]
     finally:
         log.close()
     part = KafkaPart(server.bootstrap, "t", 0, 0, RECORDS, (), 1)
     read: list[int] = []
-    with pytest.raises(ReadError, match="KafkaStorageError"):
+    with pytest.raises(ReadError, match="KAFKA_STORAGE_ERROR"):
         read.extend(each.header.last_offset for each in kafka_batches(part))
     assert read[-1] == CUT - 1
 

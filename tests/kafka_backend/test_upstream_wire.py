@@ -13,7 +13,14 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH, API_PRODUCE, SENT_VERSIONS
 from pidlease.kafka.codec import fetch as fetch_wire
 from pidlease.kafka.codec import produce as produce_wire
-from pidlease.kafka.codec.fetch import empty_partition, join_partitions, read_partitions
+from pidlease.kafka.codec.fetch import (
+    READ_COMMITTED,
+    FetchLimits,
+    aborted_transactions,
+    empty_partition,
+    join_partitions,
+    read_partitions,
+)
 from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
@@ -123,7 +130,7 @@ def test_a_batch_that_went_alone_is_answered_as_others_are(
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_fetch_is_asked(version: int) -> None:
-    frame = fetch_wire.write_fetch_request(version, PLACES[1], 2**33, 5000, 70)
+    frame = fetch_wire.write_fetch_request(version, {PLACES[1]: 2**33}, FetchLimits(70, 5000, 5000))
     header, body = read_request(FETCH, version, frame)
     assert (header.request_api_key, header.client_id) == (FETCH, "pidlease")
     assert (body.max_wait, body.min_bytes, body.max_bytes) == (timedelta(milliseconds=70), 1, 5000)
@@ -136,9 +143,25 @@ def test_fetch_is_asked(version: int) -> None:
     assert (getattr(body, "session_id", 0), getattr(body, "session_epoch", -1)) == (0, -1)
 
 
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_fetch_of_many_partitions_is_asked(version: int) -> None:
+    offsets = {TopicPartition("a", 3): 1, TopicPartition("b", 7): 2, TopicPartition("a", 0): 2**33}
+    limits = FetchLimits(70, 5000, 600, READ_COMMITTED)
+    header, body = read_request(
+        FETCH, version, fetch_wire.write_fetch_request(version, offsets, limits, "caf\u00e9")
+    )
+    assert header.client_id == "caf\u00e9"
+    assert (body.max_bytes, body.isolation_level) == (5000, 1)
+    assert [
+        (topic.topic, [(each.partition, each.fetch_offset) for each in topic.partitions])
+        for topic in body.topics
+    ] == [("a", [(3, 1), (0, 2**33)]), ("b", [(7, 2)])]
+    assert {each.partition_max_bytes for topic in body.topics for each in topic.partitions} == {600}
+
+
 def fetched(version: int) -> bytes:
     def part(index: int, code: int, records: bytes | None, aborted: int) -> dict[str, object]:
-        transactions = [{"producer_id": 5, "first_offset": n} for n in range(aborted)]
+        transactions = [{"producer_id": 5 + n, "first_offset": n} for n in range(aborted)]
         return {"partition_index": index, "error_code": ErrorCode(code), "high_watermark": 90,
                 "last_stable_offset": 80, "log_start_offset": 3, "preferred_read_replica": -1,
                 "aborted_transactions": transactions, "records": records}  # fmt: skip
@@ -161,6 +184,8 @@ def test_fetched_partitions_are_taken_apart_and_joined(version: int) -> None:
         ("a", 3): (6, 0, (90, 80, first)),
         ("b", 7): (0, 0, (90, 80, first)),
     }
+    aborted = {place: aborted_transactions(version, row) for place, row in rows.items()}
+    assert aborted == {("a", 0): [(5, 0), (6, 1)], ("a", 3): [], ("b", 7): []}
     topics: dict[str, list[bytes | memoryview]] = {
         "b": [rows["b", 7].data, empty_partition(version, 8, 5, (1, 2, 3))],
         "a": [rows["a", 3].data, rows["a", 0].data],
@@ -215,7 +240,9 @@ def test_a_fetch_that_has_to_wait(version: int) -> None:
 def test_requests_have_correlation_ids_of_their_own() -> None:
     """An answer that comes twice is not to pass for the next one."""
     asked = [Request(3, 4).encode(topics=None, allow_auto_topic_creation=False) for _ in range(3)]
-    asked += [fetch_wire.write_fetch_request(11, PLACES[0], 0, 1, 0) for _ in range(3)]
+    asked += [
+        fetch_wire.write_fetch_request(11, {PLACES[0]: 0}, FetchLimits(0, 1, 1)) for _ in range(3)
+    ]
     ids = {frame[4:8] for frame in asked}
     assert len(ids) == 6
     assert bytes(4) not in ids

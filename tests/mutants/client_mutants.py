@@ -9,8 +9,39 @@ _PIPELINE: Final = "pidlease/client/pipeline.py"
 _BLOCKING: Final = "pidlease/client/blocking_producer.py"
 _UNSEEN: Final = ("tests/client/test_unseen_failures.py",)
 _REPEATED: Final = ("tests/client/test_repeated_ids.py",)
+_LEADERS: Final = "pidlease/client/leader_connections.py"
+_METADATA: Final = "pidlease/kafka/client/cluster.py"
+_SENT: Final = ("tests/client/test_sending.py",)
 
 CLIENT: Final = (
+    Mutant(
+        "the topic of a partition is not looked up",
+        _LEADERS,
+        "        self.cluster.topics.add(partition.topic)\n",
+        "",
+        _SENT,
+    ),
+    Mutant(
+        "all topics are looked up",
+        _METADATA,
+        "        return await self._view_of(connection, frozenset(self.topics), create",
+        "        return await self._view_of(connection, None, create",
+        _SENT,
+    ),
+    Mutant(
+        "a defect in the handling of a response goes unnoticed",
+        "pidlease/client/batch_sender.py",
+        "            self._host.broken(error)\n",
+        "            del error\n",
+        _SENT,
+    ),
+    Mutant(
+        "a late response is looked for once a second",
+        "pidlease/kafka/client/broker_connection.py",
+        "        seconds = min(_WATCH_SECONDS, self._seconds)\n",
+        "        seconds = _WATCH_SECONDS\n",
+        _SENT,
+    ),
     Mutant(
         "flush reports no failed records",
         _PIPELINE,

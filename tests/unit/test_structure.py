@@ -1,5 +1,6 @@
 """The structure of the code: one name per file, imports that point one way, no circles."""
 
+import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -44,3 +45,21 @@ def test_every_package_has_a_layer(graph: grimp.ImportGraph) -> None:
     named = {name.strip() for layer in layers for name in layer.split("|")}
     children = {child for package in _PACKAGES for child in graph.find_children(package)}
     assert children == named
+
+
+#: Where aiokafka's client is used: a consumer group needs it.
+_GROUPS = "pidlease/copier/group_membership.py"
+#: Parts of aiokafka that are no client. `conn` has the SASL mechanisms.
+_PARTS = ("aiokafka.codec", "aiokafka.conn", "aiokafka.errors", "aiokafka.helpers",
+          "aiokafka.record")  # fmt: skip
+
+
+def test_there_is_one_kafka_client() -> None:
+    found = {
+        (path.relative_to(_ROOT).as_posix(), module)
+        for package in _PACKAGES
+        for path in (_ROOT / package).rglob("*.py")
+        for module in re.findall(r"^(?:from|import) (aiokafka[\w.]*)", path.read_text(), re.M)
+        if not module.startswith(_PARTS)
+    }
+    assert {file for file, _ in found} == {_GROUPS}

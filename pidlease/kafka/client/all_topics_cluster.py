@@ -72,14 +72,6 @@ class AllTopicsCluster(Cluster):
                 await self._questions
         await super().close()
 
-    async def create_topic(self, name: str) -> None:
-        """Request a topic's metadata, so that Kafka creates it (auto.create.topics.enable).
-
-        Raises:
-            UpstreamError: no broker responds.
-        """
-        await self._view_of(await self.any_connection(), [name], create=True)
-
     async def id_expirations(self) -> IdExpirations:
         """Return how long the brokers remember unused ids."""
         return await id_expirations(self.view.brokers, self.connection_to)

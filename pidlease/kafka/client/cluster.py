@@ -95,15 +95,17 @@ class Cluster:
 
     Parameters:
         config: the settings of the connections.
+        creates_topics: whether Kafka may create `topics` (auto.create.topics.enable).
 
     Attributes:
-        topics: the topics to request. Kafka may create them (auto.create.topics.enable).
+        topics: the topics to request.
         view: the metadata.
         on_change: called, on the event loop, after a change: the view before, and the new one.
     """
 
-    def __init__(self, config: UpstreamConfig) -> None:
+    def __init__(self, config: UpstreamConfig, *, creates_topics: bool = False) -> None:
         self.config: Final = config
+        self._creates_topics: Final = creates_topics
         self.topics: Final[set[str]] = set()
         self.view = View()
         self.on_change: Final[list[Callable[[View, View], None]]] = []
@@ -217,14 +219,26 @@ class Cluster:
             await self._refreshed.wait_for(lambda: self._refreshes > before)
 
     async def load(self) -> None:
-        """Load the metadata now; concurrent callers share one request.
+        """Load the metadata now, if a broker responds; concurrent callers share one request."""
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._load())
+        try:
+            await asyncio.shield(self._loading)
+        except UpstreamError as error:
+            LINES.write(_log, "info", "Kafka does not return its metadata",
+                        kind_of(error), error=str(error))  # fmt: skip
+
+    async def look_up(self, topics: Collection[str] | None, *, create: bool = False) -> View:
+        """Request topics once, and return what a broker returns; `view` stays as it is.
+
+        Parameters:
+            topics: their names; None: all.
+            create: whether Kafka may create them.
 
         Raises:
             UpstreamError: no broker responds.
         """
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.create_task(self._load())
-        await asyncio.shield(self._loading)
+        return await self._view_of(await self.any_connection(), topics, create=create)
 
     async def _refresh_often(self) -> None:
         unchanged = 1
@@ -262,7 +276,7 @@ class Cluster:
         Raises:
             UpstreamError: it does not respond.
         """
-        return await self._view_of(connection, frozenset(self.topics), create=True)
+        return await self._view_of(connection, frozenset(self.topics), create=self._creates_topics)
 
     def _show(self, found: View, started: float) -> None:
         """Replace the view.

@@ -8,18 +8,20 @@ from typing import Any, Final
 
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.api import API_FETCH, API_LIST_OFFSETS
+from pidlease.kafka.api import API_FETCH
 from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.coordinators import Coordinators
-from pidlease.kafka.client.exchange import ask, ask_for, request_for
+from pidlease.kafka.client.exchange import ask_for
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST, list_offsets
 from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.codec.fetch import (
     FetchedRecords,
+    FetchLimits,
     first_offset,
     read_fetch_response,
     write_fetch_request,
@@ -33,8 +35,6 @@ from pidlease.kafka.errors import (
 from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
 
-_LATEST: Final = -1
-_EARLIEST: Final = -2
 #: The most connections to one broker for fetches.
 _READING_MAX: Final = 4
 #: Partitions in one request for offsets.
@@ -102,7 +102,8 @@ class Upstream:
             readers = self._reading[leader] = _Readers(self.cluster, leader)
         async with readers.connection() as connection:
             version = version_for(connection, API_FETCH)
-            body = write_fetch_request(version, place, offset, bytes_max, wait_ms=0)
+            limits = FetchLimits(0, bytes_max, bytes_max)
+            body = write_fetch_request(version, {place: offset}, limits)
             return await ask_for(connection, body, partial(self._fetched, version, place, offset))
 
     def _fetched(
@@ -169,8 +170,8 @@ class Upstream:
             for first in range(0, len(led), _PARTITIONS_AT_ONCE):
                 some = led[first : first + _PARTITIONS_AT_ONCE]
                 try:
-                    starts = await self._offsets(leader, some, _EARLIEST)
-                    ends = await self._offsets(leader, some, _LATEST)
+                    starts = await self._offsets(leader, some, EARLIEST)
+                    ends = await self._offsets(leader, some, LATEST)
                 except UpstreamError as error:
                     LINES.write(_log, "warning", "a broker returns no offsets", leader,
                                 broker=leader, error=str(error))  # fmt: skip
@@ -190,28 +191,12 @@ class Upstream:
         self, leader: int, places: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, Any]:
         connection = await self.cluster.connection_to(leader)
-        request = request_for(connection, API_LIST_OFFSETS)
-        topics: dict[str, list[Any]] = {}
-        for place in places:
-            row = request.part(
-                "ListOffsetsPartition", partition_index=place.partition,
-                current_leader_epoch=-1, timestamp=timestamp,
-            )  # fmt: skip
-            topics.setdefault(place.topic, []).append(row)
-        asked = tuple(
-            request.part("ListOffsetsTopic", name=name, partitions=tuple(rows))
-            for name, rows in topics.items()
-        )
-        # Ends are high watermarks: uncommitted transactions count.
-        body = request.encode(replica_id=-1, isolation_level=0, topics=asked)
-        answer = await ask(connection, request, body)
         found = {}
-        for topic in answer.topics:
-            for row in topic.partitions:
-                if row.error_code.value:
-                    self.stale()
-                else:
-                    found[TopicPartition(topic.name, row.partition_index)] = row
+        for place, row in (await list_offsets(connection, places, timestamp)).items():
+            if row.error_code.value:
+                self.stale()
+            else:
+                found[place] = row
         return found
 
     def _leader(self, place: TopicPartition) -> int:

@@ -69,11 +69,11 @@ class Fencing:
         Raises:
             UpstreamError: it failed, or the outcome is unknown.
         """
-        answer = await self._ask(
+        response = await self._ask(
             place, API_INIT_PRODUCER_ID, lambda response: response.error_code,
             transactional_id=self._id(place), transaction_timeout=_TRANSACTION,
         )  # fmt: skip
-        writer = Writer(int(answer.producer_id), int(answer.producer_epoch))
+        writer = Writer(int(response.producer_id), int(response.producer_epoch))
         if not (0 <= writer.pid < _PIDS_OF_KAFKA and writer.epoch >= 0):
             error = f"Kafka returns {writer} as the writer of {place}: no valid producer"
             LINES.write(_log, "error", "a response of Kafka is invalid", str(place),
@@ -109,12 +109,12 @@ class Fencing:
         )
         if API_DESCRIBE_TRANSACTIONS not in connection.versions:
             return None
-        answer = await self._ask(
+        response = await self._ask(
             place, API_DESCRIBE_TRANSACTIONS,
             lambda response: _only(response.transaction_states).error_code,
             transactional_ids=(transactional_id,),
         )  # fmt: skip
-        found = answer.transaction_states[0]
+        found = response.transaction_states[0]
         return Writer(int(found.producer_id), int(found.producer_epoch))
 
     def _id(self, place: TopicPartition) -> str:
@@ -135,8 +135,8 @@ class Fencing:
         failures = 0
         while True:
             try:
-                answer = await self._once(place, api_key, values)
-                code = code_of(answer)
+                response = await self._once(place, api_key, values)
+                code = code_of(response)
             except UpstreamRefusedError:
                 raise
             except UpstreamError as error:
@@ -144,7 +144,7 @@ class Fencing:
                 reason = str(error)
             else:
                 if not code.value:
-                    return answer
+                    return response
                 reason = f"Kafka returns {code.name.upper()} ({code.value})"
                 if code in COORDINATOR_MOVED:
                     self._coordinators.forget()
@@ -172,8 +172,8 @@ class Fencing:
         return await ask(connection, request, request.encode(**values))
 
 
-def _of_partition(answer: Any) -> ErrorCode:  # noqa: ANN401 - one of kio's classes
-    topic = _only(answer.results_by_topic_v3_and_below)
+def _of_partition(response: Any) -> ErrorCode:  # noqa: ANN401 - one of kio's classes
+    topic = _only(response.results_by_topic_v3_and_below)
     found: ErrorCode = _only(topic.results_by_partition).partition_error_code
     return found
 

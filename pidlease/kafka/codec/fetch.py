@@ -21,9 +21,9 @@ _SESSION_FROM: Final = 7
 _LEADER_EPOCH_FROM: Final = 9
 _RACK_FROM: Final = 11
 
-#: API, version, correlation id, client id.
-_HEADER: Final = struct.Struct(f">hhih{len(CLIENT_ID)}s")
-#: No replica, maximum wait, least and most bytes, isolation (read uncommitted).
+#: API, version, correlation id.
+_HEADER: Final = struct.Struct(">hhi")
+#: No replica, maximum wait, least and most bytes, isolation.
 _WAIT: Final = struct.Struct(">iiiib")
 #: No session.
 _SESSION: Final = struct.Struct(">ii")
@@ -43,7 +43,10 @@ _WHOLE_ROW: Final = struct.Struct(">ihqqii")
 _WHOLE_ROW_LOG_START: Final = struct.Struct(">ihqqqii")
 #: The same with no preferred replica.
 _WHOLE_ROW_RACK: Final = struct.Struct(">ihqqqiii")
-_ABORTED_BYTES: Final = 16
+#: Of an aborted transaction: its producer id, and its first offset.
+_ABORTED: Final = struct.Struct(">qq")
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
 _NONE: Final = -1
 _NO_THROTTLE: Final = b"\0\0\0\0"
 #: No error, no session.
@@ -97,38 +100,69 @@ class PartitionRecords(NamedTuple):
     data: bytes
 
 
-# ---------------------------------------------------------------------- one partition
+# ---------------------------------------------------------------------- requests to Kafka
+
+
+class FetchLimits(NamedTuple):
+    """How much a Fetch returns, and when.
+
+    Attributes:
+        wait_ms: how long the broker may wait for a record.
+        bytes_max: the most bytes of all partitions; one batch may be larger.
+        partition_bytes_max: the most bytes of one partition; one batch may be larger.
+        isolation: READ_UNCOMMITTED or READ_COMMITTED.
+    """
+
+    wait_ms: int
+    bytes_max: int
+    partition_bytes_max: int
+    isolation: int = READ_UNCOMMITTED
 
 
 def write_fetch_request(
-    version: int, partition: TopicPartition, offset: int, bytes_max: int, wait_ms: int
+    version: int,
+    offsets: Mapping[TopicPartition, int],
+    limits: FetchLimits,
+    client_id: str = CLIENT_ID,
 ) -> bytes:
-    """Encode a request to Kafka for one partition, with a new correlation id.
+    """Write a request to Kafka, under a correlation id of its own.
 
     Parameters:
         version: one of SENT_VERSIONS.
-        offset: of the first record.
-        bytes_max: the most bytes of records; one batch may be larger.
-        wait_ms: how long the broker may wait for a record.
+        offsets: of the first record of each partition.
+        limits: how much to return, and when.
+        client_id: the name of this client in the brokers' logs.
     """
+    topics: dict[str, list[bytes]] = {}
+    for place, offset in offsets.items():
+        row = _write_position(version, place.partition, offset, limits.partition_bytes_max)
+        topics.setdefault(place.topic, []).append(row)
     parts = [
-        _HEADER.pack(API_FETCH, version, next_id(), len(CLIENT_ID), CLIENT_ID.encode()),
-        _WAIT.pack(-1, wait_ms, 1, bytes_max, 0),
+        _HEADER.pack(API_FETCH, version, next_id()),
+        write_string(client_id, flexible=False),
+        _WAIT.pack(-1, limits.wait_ms, 1, limits.bytes_max, limits.isolation),
     ]
     if version >= _SESSION_FROM:
         parts.append(_SESSION.pack(0, -1))
-    parts += (INT32.pack(1), write_string(partition.topic, flexible=False), INT32.pack(1))
-    if version >= _LEADER_EPOCH_FROM:
-        parts.append(_REQUEST_LEADER_EPOCH.pack(partition.partition, -1, offset, -1, bytes_max))
-    elif version >= _LOG_START_FROM:
-        parts.append(_REQUEST_LOG_START.pack(partition.partition, offset, -1, bytes_max))
-    else:
-        parts.append(_REQUEST.pack(partition.partition, offset, bytes_max))
+    parts.append(INT32.pack(len(topics)))
+    for name, rows in topics.items():
+        parts += (write_string(name, flexible=False), INT32.pack(len(rows)), *rows)
     if version >= _SESSION_FROM:
         parts.append(INT32.pack(0))  # no forgotten partitions: there is no session
     if version >= _RACK_FROM:
         parts.append(INT16.pack(0))  # no rack: the leader must respond
     return b"".join(parts)
+
+
+def _write_position(version: int, number: int, offset: int, bytes_max: int) -> bytes:
+    if version >= _LEADER_EPOCH_FROM:
+        return _REQUEST_LEADER_EPOCH.pack(number, -1, offset, -1, bytes_max)
+    if version >= _LOG_START_FROM:
+        return _REQUEST_LOG_START.pack(number, offset, -1, bytes_max)
+    return _REQUEST.pack(number, offset, bytes_max)
+
+
+# ---------------------------------------------------------------------- Kafka's responses
 
 
 def read_fetch_response(
@@ -180,9 +214,6 @@ def first_offset(data: bytes) -> int | None:
         return None
     offset, length = _BATCH.unpack_from(data)
     return int(offset) if 0 <= length <= len(data) - _BATCH.size else None
-
-
-# ---------------------------------------------------------------------- several leaders
 
 
 def read_partitions(
@@ -240,9 +271,20 @@ def _read_row(
         start = -1
         at += _ROW.size
     (aborted,) = INT32.unpack_from(frame, at)
-    at += 4 + max(aborted, 0) * _ABORTED_BYTES + (4 if version >= _RACK_FROM else 0)
+    at += 4 + max(aborted, 0) * _ABORTED.size + (4 if version >= _RACK_FROM else 0)
     (size,) = INT32.unpack_from(frame, at)
     return number, code, (end, stable, start), max(size, 0), at + 4
+
+
+def aborted_transactions(version: int, partition: EncodedPartition) -> list[tuple[int, int]]:
+    """Return the aborted transactions of a partition: producer id and first offset of each."""
+    at = (_ROW_LOG_START if version >= _LOG_START_FROM else _ROW).size
+    (count,) = INT32.unpack_from(partition.data, at)
+    begin = at + INT32.size
+    return list(_ABORTED.iter_unpack(partition.data[begin : begin + max(count, 0) * _ABORTED.size]))
+
+
+# ---------------------------------------------------------------------- joining leaders' responses
 
 
 def empty_partition(version: int, number: int, code: int, offsets: tuple[int, int, int]) -> bytes:

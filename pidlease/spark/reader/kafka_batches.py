@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from aiokafka import structs
-from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
 
 from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_pair import ClusterConnection
-from pidlease.copier.cluster_reader import EARLIEST, LATEST, READ_COMMITTED, FetchedChunk
+from pidlease.copier.cluster_reader import FetchedChunk
 from pidlease.copier.errors import CopyError
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
+from pidlease.kafka.codec.fetch import READ_COMMITTED
 from pidlease.spark.errors import ReadError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.reader.log_parts import KafkaPart, Part, Security, StoredBatch, name_of
@@ -62,23 +62,7 @@ class ClusterLog:
         Raises:
             ReadError: the cluster does not respond.
         """
-
-        async def ask(cluster: ClusterConnection) -> dict[str, int]:
-            loop = asyncio.get_running_loop()
-            give_up = loop.time() + self._connection[2]
-            while True:
-                try:
-                    metadata = await cluster.client.fetch_all_metadata()
-                except (KafkaError, OSError, TimeoutError) as error:
-                    if loop.time() > give_up:
-                        text = f"{cluster.name} does not list its topics: {error!r}"
-                        raise CopyError(text) from None
-                    await asyncio.sleep(_LOOK_S)
-                else:
-                    names = metadata.topics()  # without Kafka's own
-                    return {name: len(metadata.partitions_for_topic(name)) for name in names}
-
-        return self._run(ask)
+        return self._run(ClusterConnection.topics)
 
     def ranges(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
         """Return the committed offsets that partitions have.
@@ -88,11 +72,9 @@ class ClusterLog:
         """
 
         async def of_one(cluster: ClusterConnection, partition: TopicPartition) -> OffsetRange:
-            kafka_partition = structs.TopicPartition(*partition)
-            start = await cluster.reader.offset(kafka_partition, EARLIEST)
-            return OffsetRange(
-                start, await cluster.reader.offset(kafka_partition, LATEST, READ_COMMITTED)
-            )
+            start = await cluster.reader.offset(partition, EARLIEST)
+            end = await cluster.reader.offset(partition, LATEST, READ_COMMITTED)
+            return OffsetRange(start, end)
 
         async def ask(cluster: ClusterConnection) -> list[OffsetRange]:
             return await asyncio.gather(*(of_one(cluster, each) for each in partitions))
@@ -227,7 +209,7 @@ class _Ahead:
         part = self._part
         cluster = await _connected(part.servers, part.security, part.seconds)
         try:
-            partition = structs.TopicPartition(part.topic, part.partition)
+            partition = TopicPartition(part.topic, part.partition)
             moved = loop.time()
             async for chunk in cluster.reader.chunks(
                 partition, part.start, part.end, READ_COMMITTED

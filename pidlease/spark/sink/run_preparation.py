@@ -11,14 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from aiokafka import structs
-
 from pidlease.client.lease_client import LeaseClient
 from pidlease.copier.cluster_pair import ClusterConnection
-from pidlease.copier.cluster_reader import EARLIEST, LATEST
 from pidlease.copier.errors import CopyError
 from pidlease.copier.resume_position import last_in_log
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from pidlease.spark.errors import SinkError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.sink.name_leases import NameLease, NameLeases, ending_soon
@@ -74,7 +72,7 @@ class RunPreparation:
         self._check_same(before, query, spread=spread)
         state = replace(before, prepared=-1)
         topics = {each.topic for each in state.ends}
-        if missing := topics - await self._cluster.topics():
+        if missing := topics - (await self._cluster.topics()).keys():
             raise SinkError(
                 f"the checkpoint is ahead of the destination, which has no topic {min(missing)} any"
                 f" more. {_RESTORE}"
@@ -171,9 +169,7 @@ class RunPreparation:
                 destination = TopicPartition(topic, number)
                 if destination in ends:
                     continue
-                end = await self._cluster.reader.offset(
-                    structs.TopicPartition(*destination), LATEST
-                )
+                end = await self._cluster.reader.offset(destination, LATEST)
                 if end and not self._settings.append:
                     raise SinkError(
                         f"{destination} of the destination has records that this checkpoint does"
@@ -278,9 +274,8 @@ class _DestinationLogs:
         """
         ranges: dict[TopicPartition, OffsetRange] = {}
         for destination, offset in state.ends.items():
-            partition = structs.TopicPartition(*destination)
-            start = await self._cluster.reader.offset(partition, EARLIEST)
-            end = await self._cluster.reader.offset(partition, LATEST)
+            start = await self._cluster.reader.offset(destination, EARLIEST)
+            end = await self._cluster.reader.offset(destination, LATEST)
             if end < offset:
                 raise SinkError(
                     f"the checkpoint is ahead of the destination: {destination} ends at {end}, and"
@@ -330,8 +325,7 @@ class _DestinationLogs:
                     " were sent were stored"
                 )
             searched = max(start, offset), end
-            partition = structs.TopicPartition(*destination)
-            highs = await last_in_log(self._cluster.reader, partition, searched)
+            highs = await last_in_log(self._cluster.reader, destination, searched)
             if not complete and (others := {pid for pid in highs if pid > 0} - ours):
                 self._doubt(
                     f"the lease of PID {min(old)} has ended, and its name was granted to others"

@@ -303,7 +303,7 @@ class ForwardedApis:
         if name in self._engine.awaited or now < self._absent.get(name, 0):
             return
         with suppress(UpstreamError):
-            await self._cluster.create_topic(name)
+            await self._cluster.look_up([name], create=True)
             seen = lambda: name in self._engine.topics  # noqa: E731
             await self._changing.wait_until(seen, _CREATE_SECONDS)
         if name not in self._engine.topics:
