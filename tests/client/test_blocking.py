@@ -17,6 +17,7 @@ from pidlease.client import (
 )
 from tests.client.fake_broker import Fault
 from tests.client.harness import World, world
+from tests.servers.waiting import WAIT_S
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def served(**topics: int) -> Iterator[World]:
         yield found[0]
     finally:
         end.set()
-        thread.join(20)
+        thread.join(WAIT_S)
 
 
 def producer_of(all_: World, **options: Any) -> BlockingProducer:
@@ -114,7 +115,7 @@ def test_a_full_buffer_blocks_and_stop_lets_go() -> None:
         thread.start()
         assert not blocked.wait(0.2)
         producer.stop(0.05)
-        thread.join(20)
+        thread.join(WAIT_S)
         assert not thread.is_alive()
         assert isinstance(errors[0], ProducerClosedError)
         assert len(futures) < 5000

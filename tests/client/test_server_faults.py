@@ -17,6 +17,7 @@ from tests.crash.relay import Relay, Weather
 from tests.crash.seeds import SOAK, new_random
 from tests.crash.test_kill9 import _kill
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 TOPIC = "leased"
 PARTITIONS = 3
@@ -102,7 +103,7 @@ def test_a_network_that_loses_things(tmp_path: Path, lease_seconds: str) -> None
                          f"switches of {load.ledger.name}", _look)  # fmt: skip
         weather.faults_every = 0
         for load in loads:
-            load.finish(60)
+            load.finish(WAIT_S)
         stored = read_back(server, loads)
     for load in loads:
         pids = {each.pid for sent in load.sent.values() for each in sent}

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.servers.waiting import WAIT_S
+
 _ROOT = Path(__file__).resolve().parents[2]
 _BUILD = _ROOT / "build" / "clients"
 _GO = Path(__file__).with_name("go")
@@ -61,7 +63,12 @@ def _version_of(command: Sequence[str], pattern: str) -> str | None:
     if program is None:
         return None
     done = subprocess.run(
-        [program, *command[1:]], capture_output=True, text=True, check=False, cwd="/", timeout=60
+        [program, *command[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        timeout=WAIT_S,
     )
     found = re.search(pattern, done.stdout)
     return found[1] if found else None

@@ -17,6 +17,7 @@ from tests.crash.readback import check_directory
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import unavailable_reason
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 #: For each codec.
 COUNT = 100_000 if SOAK else 20_000
@@ -69,8 +70,8 @@ def _check_committed(server: PidleaseServer, topic: str, group: str, count: int)
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": group})
     try:
         places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-        ends = [consumer.get_watermark_offsets(place, timeout=30)[1] for place in places]
-        committed = [place.offset for place in consumer.committed(places, timeout=30)]
+        ends = [consumer.get_watermark_offsets(place, timeout=WAIT_S)[1] for place in places]
+        committed = [place.offset for place in consumer.committed(places, timeout=WAIT_S)]
     finally:
         consumer.close()
     assert committed == ends

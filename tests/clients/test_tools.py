@@ -18,6 +18,7 @@ from tests.crash.seeds import SOAK
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 #: One server for all of them, so one worker.
 pytestmark = [needs_kafka, pytest.mark.kafka]
@@ -120,7 +121,7 @@ def test_console_producer_and_consumer(tools: Tools) -> None:
     assert got == [f"Offset:{place}:{line}" for place, line in enumerate(sent)]
     consumer = Consumer({"bootstrap.servers": tools.bootstrap, "group.id": "eyes"})
     try:
-        [place] = consumer.committed([TopicPartition("console", 0)], timeout=30)
+        [place] = consumer.committed([TopicPartition("console", 0)], timeout=WAIT_S)
     finally:
         consumer.close()
     assert place.offset == 1000
@@ -168,7 +169,7 @@ def test_members_of_a_group(tools: Tools) -> None:
     consumer = Consumer(settings)
     try:
         consumer.subscribe(["shared"])
-        assert len(consumer.consume(3, timeout=60)) == 3
+        assert len(consumer.consume(3, timeout=WAIT_S)) == 3
         lines = tools.run("kafka-consumer-groups", "--describe --members", "--describe",
                           "--members", "--group", "alive")  # fmt: skip
     finally:
@@ -230,7 +231,7 @@ def test_librdkafka_asks_for_all_topics(tools: Tools) -> None:
     """Its request has three bytes too many, which Kafka does not look at."""
     _fill(tools, "listed", [1, 1])
     admin = AdminClient({"bootstrap.servers": tools.bootstrap})
-    assert len(admin.list_topics(timeout=30).topics["listed"].partitions) == 2
+    assert len(admin.list_topics(timeout=WAIT_S).topics["listed"].partitions) == 2
 
 
 def test_performance(tools: Tools) -> None:
@@ -242,7 +243,7 @@ def test_performance(tools: Tools) -> None:
     consumer = Consumer({"bootstrap.servers": tools.bootstrap, "group.id": "none"})
     try:
         ends = [
-            consumer.get_watermark_offsets(TopicPartition("fast", number), timeout=30)[1]
+            consumer.get_watermark_offsets(TopicPartition("fast", number), timeout=WAIT_S)[1]
             for number in range(3)
         ]
     finally:

@@ -74,7 +74,7 @@ class Filler:
         """Whether it writes."""
         return self._thread.is_alive()
 
-    def finish(self, seconds: float = 180) -> None:
+    def finish(self, seconds: float = WAIT_S) -> None:
         """Write no more than that, and wait until all is written."""
         self._last.set()
         self._thread.join(seconds)
@@ -130,7 +130,7 @@ def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, **confi
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(30)
-    until(lambda: topic in admin.list_topics(timeout=10).topics, f"{topic} to be there")
+    until(lambda: topic in admin.list_topics(timeout=WAIT_S).topics, f"{topic} to be there")
 
 
 def read_all(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> dict[int, list[Row]]:

@@ -26,7 +26,7 @@ from tests.crash.seeds import new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -139,7 +139,7 @@ def test_commits_that_fail_after_appends(
         between.eats = False
         more_arrived(server, 1000)
         filler.finish()
-        assert second.process.stop(60) == 0, second.text[-3000:]
+        assert second.process.stop(WAIT_S) == 0, second.text[-3000:]
     finally:
         first.process.kill9()
         second.process.kill9()

@@ -14,7 +14,7 @@ from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(7200 if SOAK else 900)]
 
@@ -105,7 +105,7 @@ class Faults:
         with first.process.stopped():
             second = self.copier()
             until(lambda: self._took_over(second), "a successor at work")
-        assert first.process.wait_exit(60) == FENCED, first.text[-2000:]
+        assert first.process.wait_exit(WAIT_S) == FENCED, first.text[-2000:]
         assert f":{second.process.pid}:" in first.text, first.text[-2000:]
         more_arrived(self.server)
 
@@ -116,7 +116,7 @@ class Faults:
         until(lambda: "are this copier's" in other.text, "partitions to move")
         time.sleep(self.random.random() * 2)
         self.copiers.remove(other)
-        assert other.process.stop(60) == 0, other.text[-2000:]
+        assert other.process.stop(WAIT_S) == 0, other.text[-2000:]
         more_arrived(self.server)
 
     def _took_over(self, copier: CopyProcess) -> bool:
@@ -182,7 +182,7 @@ def _go_through(faults: Faults, filler: Filler, kinds: int | None) -> None:
         print(f"{name}: {filler.sent} at the source")
     filler.finish()
     for copier in faults.copiers:
-        assert copier.process.stop(60) == 0, copier.text[-2000:]
+        assert copier.process.stop(WAIT_S) == 0, copier.text[-2000:]
     options = "--topics", topic, "--rename", "{topic}.copy", "--group", faults.group
     last = CopyProcess(folder / "last", source.bootstrap, server, *options, "--once")
     assert last.run() == 0, last.text[-2000:]

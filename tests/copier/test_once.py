@@ -27,7 +27,7 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -126,7 +126,7 @@ def test_leases_of_seconds(source: KafkaServer, server: PidleaseServer, tmp_path
         more_arrived(server)
         until(lambda: "is over; it goes on" in copying.text, "the end of a lease")
         filler.finish()
-        assert copying.process.stop(60) == 0, copying.text[-2000:]
+        assert copying.process.stop(WAIT_S) == 0, copying.text[-2000:]
     finally:
         copying.process.kill9()
     last = copier(tmp_path / "2", source, server, "leases", "--once")
@@ -330,7 +330,7 @@ def test_metrics(source: KafkaServer, server: PidleaseServer, tmp_path: Path) ->
         until(lambda: lags(port) == [0] * PARTITIONS, "the metrics to say that all is copied")
         page = {each.name: each.value for each in scraped(port)}
         assert page["pidlease_copy_records_total"] == count
-        assert copying.process.stop(60) == 0, copying.text
+        assert copying.process.stop(WAIT_S) == 0, copying.text
     finally:
         copying.process.kill9()
     assert f"copied {count:,} records" in copying.text
@@ -342,7 +342,7 @@ def test_metrics(source: KafkaServer, server: PidleaseServer, tmp_path: Path) ->
 
 def scraped(port: int) -> list[Sample]:
     """What Prometheus would get."""
-    with urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=WAIT_S) as answer:
         page = answer.read().decode()
     return [each for family in text_string_to_metric_families(page) for each in family.samples]
 

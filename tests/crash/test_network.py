@@ -7,6 +7,7 @@ import pytest
 from tests.crash.lives import SETTINGS, Retries, finish, loads_for, server_in, verify, wait_for
 from tests.crash.relay import Relay, Weather
 from tests.crash.seeds import SOAK, new_random
+from tests.servers.waiting import WAIT_S
 
 TOPIC = "network"
 PARTITIONS = 4
@@ -38,7 +39,7 @@ def test_a_network_that_loses_things(tmp_path: Path) -> None:
                 wait_for(lambda: done[kind] > before, kind, lambda: None)  # noqa: B023 - used here
         weather.faults_every = 0
         for load in loads:
-            load.finish(60)
+            load.finish(WAIT_S)
         retries.look()
         stored = finish(server, TOPIC, PARTITIONS, loads)
     print(f"{dict(done)}; {len(stored)} records, {retries.total:.0f} duplicates caught")

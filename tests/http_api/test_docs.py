@@ -12,6 +12,7 @@ import pytest
 from tests.crash.lives import server_in
 from tests.kafka_listener.client import WireClient
 from tests.servers.ports import LOOPBACK
+from tests.servers.waiting import WAIT_S
 
 _DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "http-door.md"
 #: A command over one or more lines, and what it prints, if that is told.
@@ -53,7 +54,7 @@ def _adapted(command: str, port: int, lease: dict[str, int]) -> str:
 def _run(command: str) -> str:
     return subprocess.run(
         ["bash", "-c", command.replace("curl ", "curl -sS ", 1)],
-        check=True, capture_output=True, text=True, timeout=30,
+        check=True, capture_output=True, text=True, timeout=WAIT_S,
     ).stdout  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from proxy.__main__ import cli
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK, free_ports
+from tests.servers.waiting import WAIT_S
 
 _ROOT = Path(__file__).resolve().parents[2]
 _USAGE = 2
@@ -73,7 +74,7 @@ def test_the_exit_code_of_the_real_thing(tmp_path: Path) -> None:
         command = ["-m", "proxy", "serve", "--data-dir", str(tmp_path / "data")]
         done = subprocess.run(
             [sys.executable, *command, "--kafka-listen", address, "--http-listen", http],
-            cwd=_ROOT, capture_output=True, text=True, check=False, timeout=30,
+            cwd=_ROOT, capture_output=True, text=True, check=False, timeout=WAIT_S,
         )  # fmt: skip
     assert done.returncode == _USAGE
     assert address in _told(done.stderr)

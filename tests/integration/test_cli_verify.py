@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from proxy.__main__ import cli
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 SETTINGS = {
     "segment_bytes": "40000",
@@ -106,7 +107,7 @@ def _look_after_a_clean_stop(path: Path) -> None:
     assert totals["segments"] > 4
     assert totals["snapshots"] >= 1
     command = (str(Path(sys.executable).with_name("pidlease")), "verify", "--data-dir", str(path))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert "2,000" in done.stdout
 

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def stored(server: PidleaseServer, topic: str) -> int:
     """How many records a topic's one partition has."""
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "nobody"})
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=WAIT_S)
     finally:
         consumer.close()
     return int(high) - int(low)

@@ -9,6 +9,7 @@ import httpx
 from tests.http_api.appending import path_of
 from tests.http_api.lives import make_topic
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 APPENDS = 300
 
@@ -22,7 +23,7 @@ def test_a_full_disk_does_not_fill_the_log(tmp_path: Path) -> None:
     settings = {"faults": "fail-from before write *t-*/*.log 1", "log_format": "json"}
     with PidleaseServer(tmp_path, settings=settings) as server:
         make_topic(server, 1)
-        with httpx.Client(base_url=server.http_url, timeout=60) as client:
+        with httpx.Client(base_url=server.http_url, timeout=WAIT_S) as client:
             for _ in range(APPENDS):
                 answer = client.post(path_of(), json={"records": [{"value": "a"}]})
                 assert answer.status_code == 503, answer.text

@@ -33,6 +33,7 @@ from tests.kafka_listener.client import WireClient, fetched, fetched_of
 from tests.kafka_listener.messages import FETCH, LIST_OFFSETS
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
+from tests.servers.waiting import WAIT_S
 
 STORAGE: Final = int(KafkaError.KAFKA_STORAGE_ERROR)
 _DEADLINE_S: Final = 30.0
@@ -203,7 +204,7 @@ def test_a_group_of_a_real_client_is_not_reset(damaged: Damaged, reset: str) -> 
         assert [offset for place, offset in seen if place == 0] == list(readable)
         assert (1, 2) in seen
         places = [TopicPartition("t", 0)]
-        committed = consumer.committed(places, timeout=10)[0].offset
+        committed = consumer.committed(places, timeout=WAIT_S)[0].offset
         assert committed in (COMMITTED, *(each + 1 for each in readable))
     finally:
         consumer.close()

@@ -9,7 +9,7 @@ from deploy.demo.rows import CLIENTS, load_records
 from deploy.demo.story import SETTINGS, make_topics, read_topics
 from tests.crash.lives import get_on
 from tests.servers.pidlease import not_started
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 STOPS = 3
 
@@ -39,7 +39,7 @@ def test_stops_under_the_clients_of_the_demo(tmp_path: Path) -> None:
             server.start()
             left -= 1
         for client in clients:
-            client.join(120)
+            client.join(WAIT_S)
         stored = read_topics(server.bootstrap)
         assert server.stop() == 0
     found = audit([client.ledger for client in clients], stored)

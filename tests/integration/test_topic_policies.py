@@ -18,6 +18,7 @@ from tests.kafka_listener.client import INIT, Answer, WireClient
 from tests.kafka_listener.messages import INIT_PRODUCER_ID
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
+from tests.servers.waiting import WAIT_S
 
 _POLICY_VIOLATION, _GAP = 44, 45
 
@@ -46,7 +47,7 @@ def shown(server: PidleaseServer, *words: str) -> dict[str, tuple[str, str]]:
 
 
 def patch(server: PidleaseServer, path: str, change: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection(LOOPBACK, server.http_port, timeout=20)
+    connection = http.client.HTTPConnection(LOOPBACK, server.http_port, timeout=WAIT_S)
     try:
         headers = {"Content-Type": "application/json"}
         connection.request("PATCH", path, json.dumps(change), headers)

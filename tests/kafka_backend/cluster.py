@@ -105,7 +105,7 @@ def a_leader(cluster: KafkaCluster, topic: str, random: Random) -> KafkaServer:
 
 def _partitions(cluster: KafkaCluster, topic: str) -> dict[int, PartitionMetadata]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    return admin.list_topics(topic, timeout=30).topics[topic].partitions
+    return admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
 
 
 async def _reassign(node: KafkaServer, topic: str, replicas: dict[int, list[int]]) -> None:

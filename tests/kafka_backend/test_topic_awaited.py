@@ -121,7 +121,7 @@ def _check_told(server: PidleaseServer) -> None:
     assert sorted(found.partitions) == list(range(PARTITIONS))
     codes = {each.error and each.error.code() for each in found.partitions.values()}
     assert codes == {KafkaError.LEADER_NOT_AVAILABLE}
-    every = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=10).topics
+    every = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=WAIT_S).topics
     assert len(every[TOPIC].partitions) == PARTITIONS
     assert server.metric("pidlease_topics_awaited") == 1
     status, answer = ask(server, "POST", path_of(TOPIC), b"x", {**RAW, **producer("p", 0, 0)})

@@ -20,6 +20,7 @@ from tests.http_api.appending import JSON, RAW, path_of, producer
 from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import LOOPBACK
+from tests.servers.waiting import WAIT_S
 
 TOPIC: Final = "orders"
 #: Takes nothing that a client of ours sends.
@@ -51,7 +52,7 @@ class Repeated:
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
         self._ending.set()
-        self._thread.join(60)
+        self._thread.join(WAIT_S)
         if kind is None and self._errors:
             raise self._errors[0]
 
@@ -159,7 +160,7 @@ class Ours:
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        self._thread.join(60)
+        self._thread.join(WAIT_S)
 
     async def _run(self) -> None:
         sender = LeasedProducer(**self._options)

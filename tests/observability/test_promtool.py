@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.observability.rules import FOLDER, rules
+from tests.servers.waiting import WAIT_S
 
 _TESTS = sorted((FOLDER / "tests").glob("*.yml"))
 
@@ -14,7 +15,12 @@ _TESTS = sorted((FOLDER / "tests").glob("*.yml"))
 def run(promtool: Path, *arguments: str | Path) -> str:
     """Its output; it must be content."""
     done = subprocess.run(
-        [promtool, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
+        [promtool, *arguments],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -46,7 +52,7 @@ def test_the_tests_can_fail(promtool: Path, tmp_path: Path) -> None:
     shutil.copytree(FOLDER / "tests", tmp_path / "tests")
     done = subprocess.run(
         [promtool, "test", "rules", tmp_path / "tests" / "producers.yml"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert "FencingStorm" in done.stdout + done.stderr

@@ -109,10 +109,10 @@ class ClassArchive:
 
     @property
     def reading_options(self) -> tuple[str, ...]:
-        """The options that load the archive; none where this Java cannot write one."""
+        """The options that load the archive, if it fits; none where this Java cannot write one."""
         if not self.path.is_file():
             return ()
-        return (f"-XX:SharedArchiveFile={self.path}", "-Xlog:cds=off")
+        return (f"-XX:SharedArchiveFile={self.path}", "-Xlog:cds*=off")
 
 
 @dataclass(frozen=True)
@@ -189,5 +189,6 @@ class Jars:
 
     def command(self, main_class: str, *jvm_options: str) -> list[str]:
         """Return the command up to and with the class name; the caller appends arguments."""
-        jars = self.fetch()
-        return [str(find_java()), *jvm_options, "-cp", f"{jars}/*", main_class]
+        # By name: "*" stands for a folder's own order, and an archive of classes fits one order.
+        jars = sorted(map(str, self.fetch().glob("*.jar")))
+        return [str(find_java()), *jvm_options, "-cp", os.pathsep.join(jars), main_class]

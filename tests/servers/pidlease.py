@@ -16,9 +16,10 @@ from prometheus_client.samples import Sample
 from tests.servers.kafka import KafkaServer
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerProcess
+from tests.servers.waiting import WAIT_S
 
 _ROOT = Path(__file__).resolve().parents[2]
-_HTTP_TIMEOUT_S = 5.0
+_HTTP_TIMEOUT_S = 30.0
 
 
 def _sample_key(sample: Sample) -> str:
@@ -61,7 +62,7 @@ class PidleaseServer:
         *,
         settings: Mapping[str, str] | None = None,
         data_dir: Path | None = None,
-        start_timeout_s: float = 30,
+        start_timeout_s: float = WAIT_S,
     ) -> None:
         """`settings` become PIDLEASE_... variables: {"fsync": "never", "faults": "..."}."""
         self.directory = directory.resolve()
@@ -122,7 +123,7 @@ class PidleaseServer:
         """Wait until /readyz answers 200; raise with the end of the log if it died."""
         self.process.wait_until(self._is_ready, timeout_s)
 
-    def wait_exit(self, timeout_s: float = 30) -> int:
+    def wait_exit(self, timeout_s: float = WAIT_S) -> int:
         """Wait until it ends by itself, e.g. at a fault point; a negative code is a signal."""
         return self.process.wait_exit(timeout_s)
 
@@ -130,7 +131,7 @@ class PidleaseServer:
         """Send SIGKILL, and wait until the process has ended."""
         self.process.kill9()
 
-    def stop(self, timeout_s: float = 30) -> int | None:
+    def stop(self, timeout_s: float = WAIT_S) -> int | None:
         """Send SIGTERM, and return the exit code."""
         return self.process.stop(timeout_s)
 

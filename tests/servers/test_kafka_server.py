@@ -15,6 +15,7 @@ from tests.servers.kafka import (
     segments,
     unavailable_reason,
 )
+from tests.servers.waiting import WAIT_S
 
 _TOPIC = "plain"
 _COUNT = 500
@@ -43,7 +44,7 @@ def _consume(bootstrap: str) -> list[bytes | None]:
     consumer = Consumer(settings)
     consumer.subscribe([_TOPIC])
     try:
-        messages = consumer.consume(_COUNT, timeout=30)
+        messages = consumer.consume(_COUNT, timeout=WAIT_S)
     finally:
         consumer.close()
     assert all(message.error() is None for message in messages)

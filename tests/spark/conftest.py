@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A session on this machine, with Spark's own Kafka connector."""
     if reason := spark_missing():
@@ -28,7 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     found.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """One real Kafka for many tests; each has topics of its own."""
     reason = unavailable_reason() or spark_missing()

@@ -8,6 +8,7 @@ from kazoo.client import KazooClient
 
 from pidlease.coordination.name_bindings import Binding, BindingConflictError, NamesError
 from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
+from tests.servers.waiting import WAIT_S
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
@@ -68,7 +69,7 @@ def test_many_raise_one_name_at_once(connect: Connect) -> None:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(60)
+        each.join(WAIT_S)
     assert sorted(granted) == list(range(1, 121))
     assert conflicts
 

@@ -18,6 +18,7 @@ from pidlease.coordination.zookeeper.zookeeper_connection import (
 from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.core.blocks import BlockAges, PidBlock
 from tests.crash.seeds import new_random
+from tests.servers.waiting import WAIT_S
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
@@ -82,7 +83,7 @@ def test_many_take_at_once(connect: Connect) -> None:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(60)
+        each.join(WAIT_S)
     blocks = sorted(block for each in taken for block in each)
     assert [block.first for block in blocks] == list(range(1, 16_001, 100))
     assert sequences[0].blocks() == blocks
@@ -181,7 +182,7 @@ def test_zookeeper_goes_away_and_comes_back(
             time.sleep(0.02)
     stop.set()
     for each in threads:
-        each.join(30)
+        each.join(WAIT_S)
     assert all(failed), failed
     blocks = sorted(block for each in taken for block in each)
     firsts = [block.first for block in blocks]

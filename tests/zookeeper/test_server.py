@@ -15,6 +15,7 @@ from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import INIT, WireClient
 from tests.kafka_listener.messages import INIT_PRODUCER_ID
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
@@ -187,7 +188,7 @@ def test_four_servers_lease_from_one_zookeeper(
         proxy.launch()
     try:
         for proxy in crowd.proxies:
-            proxy.wait_ready(60)
+            proxy.wait_ready(WAIT_S)
         asyncio.run(crowd.run())
     finally:
         for proxy in crowd.proxies:

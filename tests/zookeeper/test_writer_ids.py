@@ -9,6 +9,7 @@ from kazoo.client import KazooClient
 from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper
 from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriterIds
+from tests.servers.waiting import WAIT_S
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 
@@ -51,7 +52,7 @@ def test_ids_of_several_servers_stand_in_a_few_nodes(connect: Connect) -> None:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(60)
+        each.join(WAIT_S)
     zookeeper = connect()
     due = {pid: of(pid) for pid in range(250)}
     assert ZooKeeperWriterIds(zookeeper).all() == due

@@ -19,6 +19,7 @@ from tests.servers.kafka.install import fetch_jars, java_command, kafka_version
 from tests.servers.kafka.template import Template, new_id
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerError, ServerProcess, in_short_test
+from tests.servers.waiting import WAIT_S
 
 _JVM_ALWAYS = ("-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 # The options of Kafka's own start script: benchmarks measure Kafka as people run it.
@@ -35,7 +36,6 @@ _QUIET = (
     "-Dorg.slf4j.simpleLogger.log.kafka.server.ReplicaManager=off",
     "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=warn",
 )
-_TEMPLATE_STOP_TIMEOUT_S = 300.0
 # These make one node enough; everything else keeps Kafka's defaults.
 _SINGLE_NODE = {
     "process.roles": "broker,controller",
@@ -68,7 +68,7 @@ class KafkaServer:
         overrides: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
         node_id: int = 1,
-        start_timeout_s: float = 90,
+        start_timeout_s: float = WAIT_S,
         template: Template | None = None,
     ) -> None:
         """Choose the ports; nothing starts yet.
@@ -137,7 +137,7 @@ class KafkaServer:
             self.process.kill9()
             raise
 
-    def stop(self, timeout_s: float = 60) -> None:
+    def stop(self, timeout_s: float = WAIT_S) -> None:
         """Shut it down cleanly: segments are closed and their indexes trimmed."""
         self.process.stop(timeout_s)
 
@@ -216,7 +216,7 @@ def short_lived() -> tuple[str, ...]:
 @cache
 def _filled_template() -> Template:
     jars = fetch_jars()
-    folder = jars.with_name("kafka-template")
+    folder = jars.with_name("kafka-classes")
     # The archive is valid for these jars only: Java compares their times.
     marker = folder / f"{kafka_version()}-{jars.stat().st_mtime_ns}"
     fetch_once(folder, marker.is_file, lambda aside: _fill_template(aside, marker.name))
@@ -229,6 +229,6 @@ def _fill_template(aside: Path, marker: str) -> Path:
     template = Template(folder)
     with KafkaServer(aside / "kafka", template=template) as kafka:
         template.take_storage(kafka.data_dir)
-        kafka.stop(_TEMPLATE_STOP_TIMEOUT_S)  # the archive is written at its exit
+        kafka.stop()  # the archive is written at its exit
     (folder / marker).touch()
     return folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.process import ServerProcess
 from tests.servers.spark import connector, java_environment, jvm_settings
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -56,7 +56,7 @@ class SparkCopy:
         for pid in members:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait_exit(60)
+        self.process.wait_exit(WAIT_S)
         until(lambda: not any(map(_runs, members)), "the application to be gone")
 
     @contextmanager

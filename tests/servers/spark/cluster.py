@@ -13,7 +13,7 @@ import pyspark
 from tests.servers.ports import free_ports
 from tests.servers.process import ServerProcess
 from tests.servers.spark import java_environment
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 _ROOT = Path(__file__).resolve().parents[3]
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -52,7 +52,7 @@ class SparkCluster:
 
     def __exit__(self, *_: object) -> None:
         for process in reversed(self._processes):
-            process.stop(60)
+            process.stop(WAIT_S)
 
     def _start(self, host: str, name: str, *arguments: str) -> None:
         number = len(self._processes)

@@ -12,6 +12,7 @@ from typing import Self
 from tests.servers.java import SHORT_LIVED, Jars
 from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerProcess
+from tests.servers.waiting import WAIT_S
 
 _JARS = Jars(
     pom=Path(__file__).with_name("pom.xml"),
@@ -52,7 +53,7 @@ class ZooKeeperServer:
         tick_ms: int = 200,
         options: Mapping[str, str] | None = None,
         jvm_options: tuple[str, ...] = (),
-        start_timeout_s: float = 60,
+        start_timeout_s: float = WAIT_S,
     ) -> None:
         self.directory = directory.resolve()
         self.start_timeout_s = start_timeout_s

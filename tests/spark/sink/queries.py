@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from tests.copier.sides import make_topic
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,7 +122,7 @@ def failing(
     url, before = f"{server.http_url}/metrics", server.metric(_APPENDED)
 
     def arrived() -> bool:
-        with urllib.request.urlopen(url, timeout=30) as response:
+        with urllib.request.urlopen(url, timeout=WAIT_S) as response:
             lines = response.read().decode().splitlines()
         return any(float(each.split()[1]) > before for each in lines if each.startswith(_APPENDED))
 

@@ -9,6 +9,7 @@ from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.spark.application import SparkCopy
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 900)]
 
@@ -53,9 +54,9 @@ def test_nothing_is_lost_or_doubled(
     if revived:
         with first.stopped():
             second = application()
-            assert second.process.wait_exit(200) == 0, second.text[-3000:]
-        assert first.process.wait_exit(100) == FENCED, first.text[-3000:]
+            assert second.process.wait_exit(WAIT_S) == 0, second.text[-3000:]
+        assert first.process.wait_exit(WAIT_S) == FENCED, first.text[-3000:]
         assert "fenced: " in first.text, first.text[-3000:]
     else:
-        assert first.process.wait_exit(200) == 0, first.text[-3000:]
+        assert first.process.wait_exit(WAIT_S) == 0, first.text[-3000:]
     assert check_same(kafka_source, topic, server, f"{topic}.copy") >= COUNT

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.ports import free_ports
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.spark.sink.queries import Copying, failing, fill, more
 from tests.spark.soak import in_the_soak
 
@@ -24,7 +24,7 @@ COUNT = 4_000
 
 def scraped(port: int) -> dict[str, float]:
     """Return the sums of all samples by name."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as response:
         text = response.read().decode()
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(text):

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from tests.copier.sides import check_same, read_all
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.spark.sink.queries import Copying, fill
 from tests.spark.soak import in_the_soak
 
@@ -299,7 +299,7 @@ def test_checkpoints_that_do_not_fit(
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     copy = f"{filled}.copy"
     admin.delete_topics([copy])[copy].result(30)
-    until(lambda: copy not in admin.list_topics(timeout=10).topics, "the topic to be gone")
+    until(lambda: copy not in admin.list_topics(timeout=WAIT_S).topics, "the topic to be gone")
     from confluent_kafka.cimpl import NewTopic
 
     admin.create_topics([NewTopic(copy, 4, 1)])[copy].result(30)

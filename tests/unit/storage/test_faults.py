@@ -11,6 +11,7 @@ import pytest
 from pidlease.core.buffer import Buffer
 from pidlease.storage.file_faults import Fault, FaultPlan, FaultyFiles
 from pidlease.storage.files import OpenFile, make_durable_folder, read_file, write_aside
+from tests.servers.waiting import WAIT_S
 from tests.sim.files import SimFiles
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +37,7 @@ for index in range(5):
 def run_victim(folder: Path, plan: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", VICTIM, str(folder), plan]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
 
 
