@@ -1,10 +1,11 @@
-"""One client's connection: frames in, answers out in the order of the requests.
+"""One client's connection: reads requests, and sends the responses in the order of the requests.
 
-    bytes -> frame -> handler -> slot, filled now or later -> flushed when all before it are
+    bytes -> frame -> handler -> slot, filled now or later -> flushed after all earlier slots
 
-A frame that does not fit the small buffer is read straight into a buffer of its own, and the
-batches in it go to the log from there. Nothing is read while the client has too much in flight,
-does not take its answers, or the server as a whole is short of memory; so a slow log pushes back.
+A frame that does not fit the small buffer is read straight into a buffer of its own, and the log
+appends its batches from there. The connection reads nothing while too many requests are in flight,
+while the client does not read its responses, and while the server is short of memory. So a slow log
+causes back-pressure.
 """
 
 import asyncio
@@ -27,21 +28,22 @@ from proxy.kafka.listener_counts import ListenerCounts
 from proxy.kafka.memory_budget import MemoryBudget
 
 _SMALL_BUFFER_BYTES: Final = 64 << 10
-#: Incomplete frames larger than this get a buffer of their own.
+#: An incomplete frame larger than this gets a buffer of its own.
 _LARGE_FRAME_BYTES: Final = 16 << 10
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES_MIN: Final = 8
-#: A request that has begun must arrive within this time, and one second for so many bytes.
+#: How long a request may take to arrive, plus the time for its size by the speed below.
 STALLED_SECONDS: Final = 30.0
+#: The slowest that a large request may arrive.
 _ARRIVING_BYTES_A_SECOND: Final = 1 << 20
-#: Requests of one connection that may wait for their answers.
+#: How many requests of one connection may wait for their responses.
 REQUESTS_MAX: Final = 128
 
 _log = structlog.get_logger(__name__)
 
 
 class Slot:
-    """The place of one answer in the order of answers, and the memory that it holds."""
+    """Holds the position of one response in the order of responses, and the memory for it."""
 
     __slots__ = (
         "answer",
@@ -61,64 +63,64 @@ class Slot:
         self.connection = connection
         self.correlation_id = correlation_id
         self.request_size = size
-        #: Where it is counted; None: it is no request yet.
+        #: The listener's counts; None: the request's header is not read yet.
         self.counts: ListenerCounts | None = None
         self.api_key = -1
         self.began = 0.0
-        #: Bytes held for the answer.
+        #: Bytes held for the response.
         self.reserved = 0
-        #: Whether it waits for other clients, for as long as they like.
+        #: Whether the request waits for other clients, without a limit of time.
         self.parked = False
         self.ready = False
         self.answer: tuple[bytes, ...] = ()
-        #: Set when its turn has come, for a task that waits for that.
+        #: Set when all earlier responses are sent; None: no task waits for that.
         self.waiting: asyncio.Event | None = None
 
     def measure(self, counts: ListenerCounts, api_key: int) -> None:
-        """It is a request: from now on it is counted how long its answer takes."""
+        """Count the request, its errors and its latency from now on."""
         self.counts = counts
         self.api_key = api_key
-        # From when its bytes were there: a request that waits to be looked at is late, too.
+        # The latency counts from the arrival of the bytes, so it includes the wait for the handler.
         self.began = self.connection.last_read
 
     def count_error(self, code: int) -> None:
-        """Count an error code of the answer."""
+        """Count an error code of the response."""
         if self.counts is not None:
             self.counts.errors[self.api_key, code] += 1
 
     async def turn(self) -> None:
-        """Return when all answers before this one are out, and the client takes more.
+        """Wait until all earlier responses are sent, and the client reads its responses.
 
-        A large response waits for this first: so a connection makes one at a time, and none waits
-        for memory while responses after it hold what there is.
+        A large response is made only after this. So a connection makes one at a time, and no
+        response waits for memory that later responses hold.
         """
         while not self.connection.is_next(self):
             self.waiting = asyncio.Event()
             await self.waiting.wait()
 
     def followed(self) -> asyncio.Future[None]:
-        """Return a future that is done when a request of another API waits for this response.
+        """Return a future that completes when a request of another API waits for this response.
 
-        A request that only waits for records responds then: clients send everything for a broker
-        on one connection, and librdkafka loses its group coordinator where the next response
-        takes longer than its retry back-off.
+        A request that only waits for records responds then: clients send all requests for a broker
+        on one connection, and librdkafka loses its group coordinator if the next response takes
+        longer than its retry back-off.
         """
         return self.connection.followed(self)
 
     def reserve(self, size: int) -> bool:
-        """Hold memory for the answer, if there is any."""
+        """Reserve memory for the response; False: there is not enough."""
         if not self.connection.budget.reserve(size):
             return False
         self.reserved += size
         return True
 
     async def hold(self, size: int, seconds: float) -> bool:
-        """Hold memory for the answer as soon as there is some; False when the time is up.
+        """Wait for memory for the response, and reserve it; False: the time is up.
 
-        A quarter of all memory at most: a larger answer is given, too, but counts as no more.
+        A response counts as at most a quarter of all memory: a larger one is sent, too.
 
         Parameters:
-            size: in bytes.
+            size: the response's size in bytes.
             seconds: how long to wait.
         """
         budget = self.connection.budget
@@ -132,14 +134,15 @@ class Slot:
         return True
 
     def count(self, size: int) -> None:
-        """Count memory that the answer takes already."""
+        """Count memory that the response holds already, even above the limit."""
         self.reserved += size
         self.connection.budget.add(size)
 
     def park(self) -> None:
-        """Wait for other clients, and hold no memory: what is kept of the request counts elsewhere.
+        """Release the request's memory while it waits for other clients, as Kafka does.
 
-        As Kafka does (RequestChannel.Request). What follows is read only if it is small.
+        Kafka does so in RequestChannel.Request. The data kept from the request is counted
+        elsewhere. Until the response is sent, the connection reads only small requests.
         """
         self.parked = True
         self.connection.parked += 1
@@ -147,15 +150,15 @@ class Slot:
         self.connection.budget.release(size)
 
     def resize(self, size: int) -> None:
-        """Hold as much as the answer really takes."""
+        """Release the memory beyond the response's real size in bytes."""
         surplus = self.reserved - size
         self.reserved = size
         self.connection.budget.release(surplus)
 
     def fill(self, *parts: bytes) -> None:
-        """Give the answer, from the response header on; no parts: the request gets none."""
+        """Set the response, from its header on; no parts: the request gets no response."""
         if self.ready:
-            return  # an error after the response does not change it
+            return  # a later error does not replace the response
         self.answer = parts
         self.ready = True
         counts = self.counts
@@ -164,7 +167,7 @@ class Slot:
         if self.connection.is_next(self):
             self.connection.flush_soon()
         else:
-            # The request was worked on: only its answer waits, for those before it.
+            # The request is handled, and only its response waits: release the rest of its memory.
             surplus = self.request_size - max(sum(map(len, parts)) - self.reserved, 0)
             if surplus > 0:
                 self.request_size -= surplus
@@ -172,34 +175,34 @@ class Slot:
 
 
 class Handler(Protocol):
-    """What a connection needs of the listener."""
+    """The listener, as its connections use it."""
 
     budget: MemoryBudget
     request_bytes_max: int
 
     @property
     def counts(self) -> ListenerCounts:
-        """What came through."""
+        """The counts of this listener's requests and errors."""
 
     def opened(self, connection: "KafkaConnection") -> bool:
-        """A client connected; False: there are too many."""
+        """Register a new connection; False: there are too many."""
 
     def closed(self, connection: "KafkaConnection") -> None:
-        """A client is gone."""
+        """Remove a connection that has ended."""
 
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
-        """Answer a request, now or later, by filling the slot.
+        """Respond to a request, now or later, by filling the slot.
 
         Raises:
-            MalformedError: the connection is to be closed.
+            MalformedError: the request is malformed; the connection closes.
         """
 
 
 class RepeatedRequest(Protocol):
-    """Handles requests that are like the one before, in less time."""
+    """Handles requests that are like the connection's preceding one, in less time."""
 
     def handle(self, slot: Slot, frame: bytearray) -> bool:
-        """Answer a request, now or later, by filling the slot; False: nothing has been done."""
+        """Respond to a request, now or later, by filling the slot; False: nothing was done."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -219,30 +222,30 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._filled = 0
         self._slots: deque[Slot] = deque()
-        #: How many of them wait for other clients.
+        #: How many of the slots wait for other clients.
         self.parked = 0
         self._paused = False
         self._write_paused = False
         self._waits_for_memory = False
-        #: Bytes of answers in the transport's buffer.
+        #: Memory held for responses in the transport's buffer, in bytes.
         self._untaken = 0
         self._finishing = False
         self._flushing = False
         self.peer = ""
-        #: The client's address.
+        #: The client's address, without the port.
         self.host = ""
         self.tasks: set[asyncio.Task[None]] = set()
         self.last_read = monotonic()
         self.frame_began = self.last_read
         self.write_paused_at = self.last_read
-        #: The API of the request that waits for records, and what to complete when a request of
-        #: another API follows it.
+        #: The API of the request that waits for records, and the future that completes when a
+        #: request of another API follows.
         self._poll: tuple[int, asyncio.Future[None]] | None = None
-        #: Handles requests that are like the last Produce; None: there is none.
+        #: Handles requests that are like the last Produce; None: there is no such handler.
         self.repeated: RepeatedRequest | None = None
-        #: Held by the one task that makes a large answer.
+        #: Held by the one task that makes a large response.
         self.answering = asyncio.Lock()
-        #: Set while the client takes its answers.
+        #: Set while the client reads its responses.
         self.writable = asyncio.Event()
         self.writable.set()
 
@@ -270,30 +273,30 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.budget.arrived(len(self._frame))
             self._release(len(self._frame))
             self._frame = None
-        # Slots of batches that are being appended give their memory back when they are filled.
+        # The slots of batches in flight release their memory when they are filled.
         self.flush()
         self._handler.closed(self)
 
     def close(self) -> None:
-        """Close the connection; what was answered goes out first."""
+        """Send the responses that are ready, and close the connection."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def finish(self) -> None:
-        """Read nothing more, and close as soon as all answers are out."""
+        """Stop reading, and close the connection when all responses are sent."""
         self._finishing = True
         self._pause()
         if not self._slots:
             self.close()
 
     def abort(self) -> None:
-        """Close the connection at once; what the client did not take is dropped."""
+        """Close the connection at once, and drop responses that the client did not read."""
         if self._transport is not None:
             self._transport.abort()
 
     def is_stalled(self, now: float) -> bool:
-        """Whether a request does not go on arriving, or the client does not take its answers.
+        """Whether a request stopped arriving, or the client does not read its responses.
 
         Parameters:
             now: the time, by the monotonic clock.
@@ -301,19 +304,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._write_paused:
             return now - self.write_paused_at > STALLED_SECONDS
         if self._paused:
-            return False  # this server does not read
+            return False  # this server is the one that does not read
         size = len(self._frame) if self._frame is not None else self._end - self._start
         allowed = STALLED_SECONDS + size / _ARRIVING_BYTES_A_SECOND
         return size > 0 and now - self.frame_began > allowed
 
     @property
     def paused(self) -> bool:
-        """Whether it is not read from: its own answers, or memory, are to be waited for."""
+        """Whether reading is paused, until responses are sent or memory is free."""
         return self._paused
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits for its answer."""
+        """Whether no request waits for its response."""
         return not self._slots
 
     # ------------------------------------------------------------------ reading
@@ -346,7 +349,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return False
 
     def _read_frames(self) -> None:
-        """Take all whole frames out of the small buffer."""
+        """Handle all complete frames in the small buffer."""
         while not self._paused and self._end - self._start >= _LENGTH_BYTES:
             (size,) = INT32.unpack_from(self._buffer, self._start)
             if not _FRAME_BYTES_MIN <= size <= self._handler.request_bytes_max:
@@ -370,7 +373,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _begin_large(self, size: int, body: int) -> None:
         """Read the rest of a frame straight into a buffer of its own."""
         if self.parked:
-            self._pause()  # until that is answered: or it would keep memory from all for as long
+            # Until the parked request has its response: the frame would hold memory as long.
+            self._pause()
             return
         if not self.budget.begin(size):
             self._wait_for_memory()
@@ -402,7 +406,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.refuse(str(error))
             slot.fill()
             return
-        except Exception as error:  # noqa: BLE001 - a bug of ours: this client starts over
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this client reconnects
             LINES.write(_log, "error", "request failed", kind_of(error), error, peer=self.peer,
                         error=repr(error))  # fmt: skip
             self._pause()
@@ -430,7 +434,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._poll = None
 
     def refuse(self, reason: str) -> None:
-        """Log a malformed request and close: Kafka's protocol has no response to it."""
+        """Log a malformed request and close: Kafka's protocol has no response for it."""
         self._handler.counts.malformed += 1
         LINES.write(_log, "warning", "connection closed: malformed request", (self.host, reason),
                     peer=self.peer, reason=reason)  # fmt: skip
@@ -438,7 +442,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._pause()
         self.close()
 
-    # ------------------------------------------------------------------ pushing back
+    # ------------------------------------------------------------------ back-pressure
 
     def _check_load(self) -> None:
         if self._write_paused or len(self._slots) >= REQUESTS_MAX:
@@ -455,7 +459,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.budget.wait(self)
 
     def budget_freed(self) -> None:
-        """Read on: there is memory again."""
+        """Resume reading, because there is memory again."""
         self._waits_for_memory = False
         if self._transport is not None:
             self._check_load()
@@ -490,12 +494,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.flush()
         self._check_load()
 
-    # ------------------------------------------------------------------ answering
+    # ------------------------------------------------------------------ responses
 
     def flush_soon(self) -> None:
-        """Send the next responses in order, with those that come in this turn of the loop.
+        """Send the next responses at the end of this turn of the event loop, in one send.
 
-        Each send costs as much as many answers do.
+        A send costs as much as making many responses.
         """
         if not self._flushing:
             self._flushing = True
@@ -508,7 +512,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         freed = 0
         answered = False
         slots = self._slots
-        # What the client does not take stays here, where it is counted.
+        # Responses that the client does not read stay here, where their memory is counted.
         while slots and slots[0].ready and not self._write_paused:
             slot = slots.popleft()
             answered = True
@@ -518,11 +522,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 size = sum(map(len, slot.answer))
                 parts.append(INT32.pack(size))
                 parts.extend(slot.answer)
-        # Nothing may follow a response that never came: it would pass for that one.
+        # Nothing may follow a missing response: the client would take it for that one.
         if parts and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
         if self._write_paused:
-            # It waits in the transport: still ours, until the client takes it.
+            # The transport's buffer holds them, so they count until the client has read them.
             self._untaken += freed
         elif freed:
             self._release(freed)
@@ -532,7 +536,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             slots[0].waiting.set()
 
     def is_next(self, slot: Slot) -> bool:
-        """Whether an answer would go out at once."""
+        """Whether a slot's response would be sent at once."""
         return bool(self._slots) and self._slots[0] is slot and not self._write_paused
 
     def _take_back_untaken(self) -> None:

@@ -1,4 +1,4 @@
-"""The Kafka listener: accepts connections, and dispatches their requests in order."""
+"""The Kafka listener: accepts connections, and dispatches their requests to the APIs."""
 
 import asyncio
 import time
@@ -21,11 +21,11 @@ from proxy.kafka.listener_counts import ListenerCounts
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.kafka.request_order import Answered
 
-#: The largest request that is no Produce: it is read on the event loop, by Python.
+#: The largest request of an API other than Produce: Python decodes it on the event loop.
 _ADMIN_BYTES_MAX: Final = 2 << 20
-#: An answer that is larger counts as memory of the client's until it has taken it.
+#: A larger response counts against the memory budget until the client has read it.
 _LARGE_ANSWER_BYTES: Final = 16 << 10
-#: How long a stop waits for clients to take their last answers.
+#: How long a stop waits for clients to read their last responses.
 _CLOSE_SECONDS: Final = 10.0
 _SWEEP_SECONDS: Final = 5.0
 
@@ -33,12 +33,12 @@ _log = structlog.get_logger(__name__)
 
 
 class KafkaListener:
-    """Listens for Kafka clients (see `connection.Handler`).
+    """Listens for Kafka clients (implements `client_connection.Handler`).
 
     Parameters:
-        config: how it listens.
-        budget: memory for requests and answers.
-        apis: answer the requests.
+        config: the limits for connections and requests.
+        budget: the memory for requests and responses.
+        apis: the APIs, which make the responses.
     """
 
     def __init__(self, config: KafkaListenerConfig, budget: MemoryBudget, apis: Apis) -> None:
@@ -52,7 +52,7 @@ class KafkaListener:
         self._sweeper: asyncio.Task[None] | None = None
 
     def reconfigure(self, config: KafkaListenerConfig) -> None:
-        """Take another bound for connections, and for idle ones."""
+        """Apply a new limit of connections, and a new idle time."""
         self._config = replace(
             self._config, connections_max=config.connections_max, idle_seconds=config.idle_seconds
         )
@@ -60,13 +60,13 @@ class KafkaListener:
     # ------------------------------------------------------------------ listening
 
     async def listen(self, sockets: Iterable[socket]) -> None:
-        """Begin to take connections.
+        """Start accepting connections.
 
         Parameters:
-            sockets: bound to where clients connect.
+            sockets: bound to the addresses at which clients connect.
 
         Raises:
-            OSError: another process listens there.
+            OSError: another process listens at such an address.
         """
         self._apis.start()
         loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ class KafkaListener:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
-        """Take no more connections, and close those there are when they have their answers."""
+        """Stop accepting connections, and close each one when all its responses are sent."""
         for server in self._servers:
             server.close()
         if self._sweeper is not None:
@@ -99,7 +99,7 @@ class KafkaListener:
             connection.abort()
 
     async def _sweep(self) -> None:
-        """Close what is stalled in the middle of a request or an answer, or long idle."""
+        """Close connections that stall within a request or a response, or are idle too long."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = time.monotonic()
@@ -115,7 +115,7 @@ class KafkaListener:
     # ------------------------------------------------------------------ connections
 
     def opened(self, connection: KafkaConnection) -> bool:
-        """Admit a connection if there are not too many."""
+        """Register a new connection; False: there are too many."""
         if len(self.connections) >= self._config.connections_max:
             self.counts.refused_connections += 1
             return False
@@ -123,14 +123,18 @@ class KafkaListener:
         return True
 
     def closed(self, connection: KafkaConnection) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         self.connections.discard(connection)
         self._apis.closed(connection)
 
     # ------------------------------------------------------------------ requests
 
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
-        """Answer a request, or have it answered in its turn."""
+        """Respond to a request, now or later, by filling the slot.
+
+        Raises:
+            MalformedError: the request is malformed; the connection closes.
+        """
         key = header.api_key
         if key == API_PRODUCE:
             self._check_version(header)
@@ -173,7 +177,7 @@ class KafkaListener:
 
         def ended(task: asyncio.Task[None]) -> None:
             connection.tasks.discard(task)
-            work.close()  # where the client went away before it had begun
+            work.close()  # in case the client disconnected before the work had begun
             if not slot.ready:
                 slot.fill()
 
@@ -194,7 +198,7 @@ class KafkaListener:
         except MalformedError as error:
             slot.connection.refuse(str(error))
             slot.fill()
-        except Exception as error:  # noqa: BLE001 - a bug of ours: this client starts over
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this client reconnects
             LINES.write(_log, "error", "request failed", (header.api_key, kind_of(error)), error,
                         api_key=header.api_key, version=header.version, client=header.client_id,
                         error=repr(error))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Memory for requests and answers, bounded over all connections together."""
+"""The memory for requests and responses, with one bound for all connections."""
 
 import asyncio
 from collections import deque
@@ -13,38 +13,38 @@ class Waiter(Protocol):
     """Waits for memory."""
 
     def budget_freed(self) -> None:
-        """Try again."""
+        """Try again, because memory was released."""
 
 
 class _Freed:
-    """Waits for memory (see `Waiter`)."""
+    """A waiter that sets an event."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
 
     def budget_freed(self) -> None:
-        """Wake the waiting task."""
+        """Set the event."""
         self.event.set()
 
 
 class MemoryBudget(ByteBudget):
-    """Bytes that requests in flight, and responses being made, may hold.
+    """Limits the bytes that requests in flight, and responses being made, may hold.
 
     Parameters:
-        limit: in bytes.
+        limit: how many bytes they may hold.
     """
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
-        #: Of it, what is held for requests that are still arriving.
+        #: The part of `used` that is held for requests that are still arriving.
         self.arriving = 0
         self._waiting: deque[Waiter] = deque()
 
     def begin(self, size: int) -> bool:
-        """Take `size` bytes for a request that has begun to arrive, if they are there.
+        """Reserve bytes for a request that has begun to arrive; False: there are not enough.
 
-        Such requests may hold half of the memory together, so a client that only announces large
-        ones cannot keep others from being read.
+        Such requests may hold half of the memory together. So a client that only announces large
+        requests does not keep the server from reading those of other clients.
         """
         if self.arriving and self.arriving + size > self.limit // 2:
             return False
@@ -54,16 +54,16 @@ class MemoryBudget(ByteBudget):
         return True
 
     def arrived(self, size: int) -> None:
-        """The request is complete, or will never be; its bytes stay taken until released."""
+        """Note that a request is complete, or never will be; its bytes stay held until released."""
         self.arriving -= size
         self._wake()
 
     def wait(self, waiter: Waiter) -> None:
-        """Wake a waiter once when there is memory again."""
+        """Call a waiter once when there is memory again."""
         self._waiting.append(waiter)
 
     async def freed(self, seconds: float) -> None:
-        """Return when there is memory again.
+        """Wait until there is memory again.
 
         Parameters:
             seconds: how long to wait.
@@ -82,9 +82,10 @@ class MemoryBudget(ByteBudget):
             self._wake()
 
     def _wake(self) -> None:
-        # The present waiters, once each: one that finds too little goes to the end of the queue.
+        # Each present waiter once: one that finds too little memory rejoins at the end of the
+        # queue.
         for _ in range(len(self._waiting)):
             if self.exhausted or not self._waiting:
                 break
-            # Not from here: a waiter may free others, and so on.
+            # Not called from here: a waiter may release memory itself, which would recurse.
             asyncio.get_running_loop().call_soon(self._waiting.popleft().budget_freed)

@@ -1,7 +1,7 @@
-"""Produce (key 0): brings batches to the engine.
+"""Produce (0): checks the batches of requests, and submits them to the engine.
 
-Their records are not looked at, but for the first one's headers under policies strict and
-monotonic (`identified_batches.py`).
+The records of a batch are not read, except the headers of the first record under the policies
+strict and monotonic (`identified_batches.py`).
 """
 
 import asyncio
@@ -45,10 +45,11 @@ from proxy.kafka.identified_batches import IdentifiedBatches
 from proxy.kafka.listener_counts import ListenerCounts
 
 _TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
-#: Ids below are Kafka's own: ours have their policy in front (see `core.pid`).
+#: Producer ids below this are Kafka's own: a leased PID has its policy above bit 48 (`core.pid`).
 OWN_PIDS_FROM: Final = 1 << 48
 
-#: Brings a batch to Kafka as it is, with a transactional id, and calls back with Kafka's response.
+#: Forwards a batch to Kafka unchanged, with a transactional id, and calls back with Kafka's
+#: response.
 Passing = Callable[
     [TopicPartition, memoryview, str | None, Callable[[PartitionResponse], None]], None
 ]
@@ -57,7 +58,7 @@ _PENDING = PartitionResponse(ErrorCode.unknown_server_error.value)
 
 
 class _Reply:
-    """The response to one request, sent when every partition's result is there."""
+    """Collects the results of one request's partitions, and sends the response."""
 
     __slots__ = ("_missing", "_request", "_results", "_slot", "_version")
 
@@ -72,11 +73,11 @@ class _Reply:
 
     @property
     def connection(self) -> KafkaConnection:
-        """The connection that the request came on."""
+        """The connection of the request."""
         return self._slot.connection
 
     def put(self, index: int, result: PartitionResponse) -> None:
-        """Fill in the result of a batch, by its index in the request."""
+        """Set the result of a batch, by its index in the request; after the last one, respond."""
         self._results[index] = result
         if result.code:
             self._slot.count_error(result.code)
@@ -104,8 +105,8 @@ class _RequestBatch(Pending):
 
     Parameters:
         reply: the response to the request.
-        index: of the batch in the request.
-        log_start: the first offset of its partition.
+        index: the batch's index in the request.
+        log_start: the first offset of the batch's partition.
     """
 
     __slots__ = ("_index", "_log_start", "_reply")
@@ -129,11 +130,11 @@ class _RequestBatch(Pending):
 
 
 class _RepeatedBatch(Pending):
-    """The batch of a request that is like its connection's last one.
+    """The batch of a request that repeats its connection's last Produce except for the batch.
 
     Parameters:
-        slot: the place of its response.
-        repeated: what the two have in common.
+        slot: the slot of the response.
+        repeated: the connection's last Produce.
     """
 
     __slots__ = ("_log_start", "_repeated", "_slot")
@@ -163,15 +164,15 @@ class _RepeatedBatch(Pending):
 
 
 class _RepeatedProduce:
-    """The last Produce of a connection, for requests that differ in nothing but the batch.
+    """Handles requests that repeat the connection's last Produce except for the batch.
 
     Parameters:
-        api: handles batches.
-        counts: where requests are counted.
-        partition: that the request was for.
-        template: its bytes.
-        version: of the request.
-        request: the request, read.
+        api: submits the batches.
+        counts: the listener's counts.
+        partition: the partition of the last request.
+        template: the template of the last request's bytes.
+        version: the last request's API version.
+        request: the last request, decoded.
     """
 
     __slots__ = ("_api", "_counts", "partition", "request", "template", "version")
@@ -194,13 +195,13 @@ class _RepeatedProduce:
         self.request = request._replace(parts=[part._replace(data=memoryview(b""))])
 
     def handle(self, slot: Slot, frame: bytearray) -> bool:
-        """Handle a request if it is like the last one; False: nothing has been done."""
+        """Handle a request if it is like the last one; False: nothing was done."""
         data = self.template.batch(frame)
         if data is None or self.partition.gone or len(data) > self._api.batch_bytes_max:
             return False
         header = read_from_client(data)
         if header is None or not takes(header):
-            return False  # `ProduceApi.handle` says what is wrong
+            return False  # `ProduceApi.handle` responds with the reason
         slot.correlation_id = INT32.unpack_from(frame, 4)[0]
         slot.measure(self._counts, API_PRODUCE)
         self._api.submit(slot.connection, self.partition, _RepeatedBatch(header, data, slot, self))
@@ -208,7 +209,7 @@ class _RepeatedProduce:
 
 
 def _response_of(pending: Pending, outcome: Outcome, log_start: int) -> PartitionResponse:
-    """Return the response to a batch; for clients of leased PIDs it names a duplicate."""
+    """Return the response to a batch; under strict and monotonic it reports a duplicate."""
     status, offset = outcome.status, outcome.offset
     if status is Status.APPENDED:
         return PartitionResponse(0, offset, log_start)
@@ -220,17 +221,17 @@ def _response_of(pending: Pending, outcome: Outcome, log_start: int) -> Partitio
     return PartitionResponse(number, -1, log_start, _message(pending, outcome))
 
 
-#: Policies with the producer in the first record of a batch.
+#: The policies with the producer's identity in the first record of a batch.
 _IDENTIFIED: Final = (Policy.STRICT, Policy.MONOTONIC)
-#: Policies of the PIDs that this listener takes.
+#: The policies of the PIDs that this listener accepts.
 _TAKEN: Final = (*_IDENTIFIED, Policy.KAFKA)
-#: A duplicate with an unknown offset; clients take it for a success.
+#: The error of a duplicate with an unknown offset; clients treat it as a success.
 _FORGOTTEN = ErrorCode.duplicate_sequence_number
 
 
 def _message(pending: Pending, outcome: Outcome) -> str:
     what = outcome.reason or outcome.status.value
-    if policy_of(pending.pid) in _IDENTIFIED:  # its numbers do not fit a batch's header
+    if policy_of(pending.pid) in _IDENTIFIED:  # its sequence numbers do not fit a batch's header
         words, fence = [f"PID {pending.pid}: {what}"], "generation"
     else:
         header = pending.header
@@ -244,18 +245,19 @@ def _message(pending: Pending, outcome: Outcome) -> str:
 
 
 def takes(header: BatchHeader) -> bool:
-    """Whether a batch goes to the engine: by its PID, which clients lease here, or has none."""
+    """Whether the engine gets a batch: its PID is one that this listener leases, or it has none."""
     pid = header.producer_id
     return (pid >> POLICY_SHIFT in _TAKEN and pid & N_MASK != 0) or pid in NO_PIDS
 
 
 class ProduceApi:
-    """Takes Produce requests apart and brings their batches to the engine.
+    """Decodes Produce requests, and submits their batches to the engine.
 
     Parameters:
-        engine: where batches go.
-        batch_bytes_max: the largest batch (Kafka's message.max.bytes).
-        passing: takes batches that are Kafka's own affair; None: on the embedded log.
+        engine: validates and appends the batches.
+        batch_bytes_max: the size of the largest batch, in bytes (Kafka's message.max.bytes).
+        passing: forwards batches under Kafka's own producer ids to Kafka; None: the log is
+            embedded.
     """
 
     def __init__(
@@ -268,10 +270,10 @@ class ProduceApi:
         self._looking: set[asyncio.Task[None]] = set()
 
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
-        """Answer a request.
+        """Respond to a request, now or later.
 
         Raises:
-            MalformedError: it is none. Then nothing of it has had an effect.
+            MalformedError: the request is malformed; none of its batches was submitted.
         """
         request = read_produce_request(frame, header.body, header.version)
         reply = _Reply(slot, header.version, request)
@@ -298,7 +300,7 @@ class ProduceApi:
             looking.add_done_callback(self._looking.discard)
 
     def _repeat(self, slot: Slot, version: int, frame: bytearray, request: ProduceRequest) -> None:
-        """Prepare for requests that are like this one."""
+        """Prepare the connection for requests that are like this one."""
         template = ProduceTemplate.of(frame, version, request)
         partition = None
         if template is not None:
@@ -310,19 +312,19 @@ class ProduceApi:
         )
 
     def submit(self, connection: KafkaConnection, partition: Partition, pending: Pending) -> None:
-        """Bring a batch to the engine that `takes` has let through."""
+        """Submit a batch that `takes` has accepted to the engine."""
         if pending.pid >> POLICY_SHIFT in _IDENTIFIED:
             self._identified.produce(connection, partition, pending)
         else:
             partition.produce(pending)
 
     def _produce(self, reply: _Reply, index: int, part: PartitionData) -> bool:
-        """Bring a batch to the engine; False: its partition is not known here."""
+        """Submit a batch to the engine; False: this server does not know its partition."""
         topic, number, data = part
         partition = self._engine.partition(topic, number)
         if partition is None:
-            # At once, whatever is found out of the partition: what follows on the connection
-            # must not overtake it.
+            # At once, before the partition is looked up: later batches on the connection must not
+            # overtake this one.
             self._refused(reply, part, intact=True)
             if self._engine.awaits(topic, number):
                 reply.put(index, _not_yet(topic, number))
@@ -348,7 +350,7 @@ class ProduceApi:
         return True
 
     async def _look_for(self, reply: _Reply, request: ProduceRequest, absent: list[int]) -> None:
-        """Answer for partitions that are not known here, when it is known whether they exist."""
+        """Set the results of unknown partitions, after a check of which of them exist."""
         parts = {index: request.parts[index] for index in absent}
         missing = await self._engine.missing(
             [TopicPartition(part.topic, part.number) for part in parts.values()]
@@ -363,14 +365,14 @@ class ProduceApi:
     def _pass(
         self, reply: _Reply, index: int, part: PartitionData, transactional_id: str | None
     ) -> None:
-        """Pass a batch on to Kafka, which validates batches under producer ids of its own."""
-        where = TopicPartition(part.topic, part.number)
+        """Forward a batch to Kafka, which validates batches under its own producer ids."""
+        partition = TopicPartition(part.topic, part.number)
         if self._passing is not None:
-            self._passing(where, part.data, transactional_id, partial(reply.put, index))
+            self._passing(partition, part.data, transactional_id, partial(reply.put, index))
 
     def _refused(self, reply: _Reply, part: PartitionData, *, intact: bool) -> None:
-        place = TopicPartition(part.topic, part.number)
-        self._identified.refused(reply.connection, place, part.data, intact=intact)
+        partition = TopicPartition(part.topic, part.number)
+        self._identified.refused(reply.connection, partition, part.data, intact=intact)
 
     def _check(self, data: memoryview) -> BatchHeader:
         if len(data) > self.batch_bytes_max:
@@ -391,13 +393,17 @@ class ProduceApi:
 
 
 def _not_yet(topic: str, index: int) -> PartitionResponse:
-    """Kafka's answer while a partition has no leader: clients keep what they have for it."""
+    """Return Kafka's retriable error for a partition without a leader: clients keep its batches."""
     code = ErrorCode.not_leader_or_follower.value
     return PartitionResponse(code, message=f"{topic}-{index} cannot be read yet")
 
 
 def _check_form(header: BatchHeader, size: int) -> None:
-    """What versions from 3 on ask of a partition's records: one batch, of format 2."""
+    """Check that a partition's records are one batch of format 2, as from version 3 on.
+
+    Raises:
+        InvalidBatchError: they are not.
+    """
     if header.magic != MAGIC:
         raise InvalidBatchError(f"record format {header.magic}; only {MAGIC} is taken")
     if header.size < size:
@@ -405,7 +411,7 @@ def _check_form(header: BatchHeader, size: int) -> None:
 
 
 class _RefusedError(Exception):
-    """A batch that does not come to the engine."""
+    """A batch is invalid, and is not submitted to the engine."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
@@ -413,7 +419,7 @@ class _RefusedError(Exception):
 
 
 def _refusal(request: ProduceRequest) -> PartitionResponse:
-    """What is wrong with the request as a whole."""
+    """Return the error of all batches of a request that is invalid as a whole."""
     if request.transactional_id is not None:
         code = ErrorCode.transactional_id_authorization_failed.value
         return PartitionResponse(code, message="transactions are not served")
@@ -422,7 +428,7 @@ def _refusal(request: ProduceRequest) -> PartitionResponse:
 
 
 def _foreign(pid: int) -> Outcome:
-    """Refuse a PID that no client of this listener was given."""
+    """Return the outcome of a batch under a PID that this listener does not lease."""
     policy = policy_of(pid)
     if policy is not None:
         reason = f"PID {pid} is of policy {policy.name.lower()}, which this listener does not take"
