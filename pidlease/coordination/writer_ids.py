@@ -1,8 +1,8 @@
-"""The producer ids that Kafka gave the partitions' writers, for ever.
+"""Every producer id that Kafka ever gave to a partition's writer; no id is ever removed.
 
 A replay of the log trusts the record header `pidlease` only under these ids. Kafka forgets an
-unused transactional id, and gives its next user another producer id: so each id is recorded before
-anything is sent under it, and none is ever removed.
+unused transactional id, and gives its next user another producer id. So each id is recorded before
+a batch is sent under it.
 """
 
 from typing import NamedTuple, Protocol

@@ -1,19 +1,19 @@
-"""A bound on bytes in memory, which requests or records share."""
+"""A limit on bytes in memory that requests or records share."""
 
 from typing import Final
 
 
 class ByteBudget:
-    """Bytes in use, out of a limit.
+    """Counts bytes in use, up to a limit.
 
-    A request is admitted whatever its size if nothing else is held: a limit below the largest
-    request slows down, but never blocks for ever.
+    A request of any size is admitted while nothing else is held. So a limit below the largest
+    request slows requests down, but never blocks one for ever.
 
     Parameters:
-        limit: in bytes.
+        limit: how many bytes may be in use.
 
     Attributes:
-        used: bytes in use now; above the limit after `add`, or a request that was alone.
+        used: the bytes in use; above the limit after `add`, or while one large request is alone.
     """
 
     __slots__ = ("limit", "used")
@@ -28,11 +28,11 @@ class ByteBudget:
         return self.used >= self.limit
 
     def reserve(self, size: int, *, own: int = 0) -> bool:
-        """Take bytes if they are free.
+        """Reserve bytes if they are free; False: they are not.
 
         Parameters:
-            size: in bytes.
-            own: bytes that the caller holds already; only those of others count against it.
+            size: how many bytes.
+            own: bytes that the caller holds already. If no other caller holds any, it gets them.
         """
         if self.used > own and self.used + size > self.limit:
             return False
@@ -40,9 +40,9 @@ class ByteBudget:
         return True
 
     def add(self, size: int) -> None:
-        """Take bytes that are in memory already."""
+        """Count bytes that are in memory already, even above the limit."""
         self.used += size
 
     def release(self, size: int) -> None:
-        """Give bytes back."""
+        """Release bytes."""
         self.used -= size

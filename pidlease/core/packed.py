@@ -1,13 +1,13 @@
-"""A producer's state in as few bytes as it takes: there are a million of them.
+"""A producer's state packed into few bytes, because a server keeps up to a million of them.
 
     arrival, generation, lowest | newest batch | the one before | ... at most five
 
-Each batch is (first, last, offset, crc); H is the last sequence of the newest. Numbers that wrap
-fit 32 bits, so a state of policy kafka takes 114 bytes where it is complete, others 164. Bytes are
-immutable, as a `ProducerState` is.
+Each batch is (first, last, offset, crc); H is the last sequence number of the newest. Numbers that
+wrap fit 32 bits: a complete state of policy kafka takes 114 bytes, that of another policy 164.
+Bytes are immutable, as a `ProducerState` is.
 
-The rules are in `judge` and `fold`. Here are only their shortest ways, for the batch that follows
-the one before; whatever else comes is unpacked and goes to them.
+The rules are in `judge` and `fold`. This module has a short path only for the batch that follows
+the preceding one; for any other batch it unpacks the state, and calls them.
 """
 
 import struct
@@ -17,12 +17,12 @@ from pidlease.core.judge import ADMIT, WRAPPING_SPAN_MAX, Verdict, judge
 from pidlease.core.rules import Rules
 from pidlease.core.state import BATCHES_KEPT, Appended, Batch, ProducerState, fold, keep_low
 
-#: A packed state. What it means depends on whether its policy's numbers wrap.
+#: A packed state. Its layout depends on whether its policy's numbers wrap.
 Packed = bytes
 
 
 class Layout(NamedTuple):
-    """How states are laid out; little-endian, without padding.
+    """The layout of packed states: little-endian, without padding.
 
     Attributes:
         head: arrival_ms, generation, lowest.
@@ -47,13 +47,13 @@ WIDE: Final = Layout(struct.Struct("<qqq"), struct.Struct("<qqqI"), struct.Struc
 _ARRIVAL: Final = struct.Struct("<q")
 _NARROW_HEAD: Final = NARROW.head.size
 _WIDE_HEAD: Final = WIDE.head.size
-#: Where the fourth batch ends: what is kept after a new one.
+#: The end of the fourth batch: the batches up to here stay when a new one is added.
 _NARROW_KEPT: Final = NARROW.size - NARROW.batch.size
 _WIDE_KEPT: Final = WIDE.size - WIDE.batch.size
-#: Generation and H: what judging the next batch takes.
+#: Generation and H, which `judge_packed` needs.
 _NARROW_JUDGED: Final = struct.Struct("<8xh8xi")
 _WIDE_JUDGED: Final = struct.Struct("<8xq16xq")
-#: Generation and lowest: what folding it takes.
+#: Generation and lowest, which `fold_packed` needs.
 _NARROW_FOLDED: Final = struct.Struct("<8xhi")
 _WIDE_FOLDED: Final = struct.Struct("<8xqq")
 #: The offset of the newest batch.
@@ -62,14 +62,14 @@ _WIDE_OFFSET: Final = struct.Struct("<40xq")
 _NARROW_MAX: Final = 2**31 - 1
 #: Half of the numbers: up to there the low mark stays (`keep_low`).
 _NARROW_HALF: Final = 2**30
-#: A range that stands among the last five must be a duplicate, also where H has gone back: a log
-#: that was written without judging has such histories. (`find` takes half the time of `in`.)
+#: A range among the last five is a duplicate even if H has gone back since: a log that was written
+#: without judging has such histories. (`find` takes half the time of `in`.)
 _NARROW_RANGE: Final = struct.Struct("<ii")
 _WIDE_RANGE: Final = struct.Struct("<qq")
 
 
 def layout_of(rules: Rules) -> Layout:
-    """The layout of a policy's states."""
+    """Return the layout of a policy's states."""
     return NARROW if rules.wraps else WIDE
 
 
@@ -77,8 +77,8 @@ def pack(rules: Rules, state: ProducerState) -> Packed:
     """Pack a state.
 
     Raises:
-        ValueError: it has no batch, more than five, H is not the last one's end, or a number does
-            not fit the policy; no fold makes such a state.
+        ValueError: the state has no batch or more than five, H is not the end of the last one, or
+            a number does not fit the policy; no fold makes such a state.
     """
     generation, high, lowest, batches, arrival_ms = state
     if not 1 <= len(batches) <= BATCHES_KEPT or batches[-1].last != high:
@@ -92,7 +92,7 @@ def pack(rules: Rules, state: ProducerState) -> Packed:
 
 
 def unpack(rules: Rules, packed: Packed) -> ProducerState:
-    """The state that was packed."""
+    """Unpack a state."""
     layout = layout_of(rules)
     arrival_ms, generation, lowest = layout.head.unpack_from(packed)
     newest_first = layout.batch.iter_unpack(memoryview(packed)[layout.head.size :])
@@ -101,13 +101,13 @@ def unpack(rules: Rules, packed: Packed) -> ProducerState:
 
 
 def arrival_of(packed: Packed) -> int:
-    """When the last batch arrived, in ms since 1970."""
+    """Return when the last batch arrived, in ms since 1970."""
     (arrival_ms,) = _ARRIVAL.unpack_from(packed)
     return int(arrival_ms)
 
 
 def offset_of(rules: Rules, packed: Packed) -> int:
-    """Where the last batch stands in the log."""
+    """Return the offset of the last batch's first record."""
     (offset,) = (_NARROW_OFFSET if rules.wraps else _WIDE_OFFSET).unpack_from(packed)
     return int(offset)
 
@@ -115,7 +115,7 @@ def offset_of(rules: Rules, packed: Packed) -> int:
 def is_newer(rules: Rules, packed: Packed, other: Packed) -> bool:
     """Whether a state follows another one of the same producer: by generation, then by H.
 
-    Where numbers wrap, the one follows that is less than half the number space ahead.
+    Where numbers wrap, a state follows if its H is less than half the number space ahead.
     """
     judged = _NARROW_JUDGED if rules.wraps else _WIDE_JUDGED
     generation, high = judged.unpack_from(packed)
@@ -127,7 +127,7 @@ def is_newer(rules: Rules, packed: Packed, other: Packed) -> bool:
 
 
 def judge_packed(rules: Rules, packed: Packed, batch: Batch, granted: int = -1) -> Verdict:
-    """`judge`, for a producer of which something is known."""
+    """Judge a batch by a packed state, as `judge` does."""
     generation, first, last, records, _ = batch
     if rules.wraps:
         known, high = _NARROW_JUDGED.unpack_from(packed)
@@ -156,7 +156,7 @@ def judge_packed(rules: Rules, packed: Packed, batch: Batch, granted: int = -1) 
 def fold_packed(
     rules: Rules, packed: Packed | None, batch: Batch, offset: int, arrival_ms: int
 ) -> Packed:
-    """`fold`."""
+    """Apply a batch that is in the log to a packed state, as `fold` does."""
     generation, first, last, _, crc = batch
     if packed is not None:
         if rules.wraps:
@@ -168,7 +168,7 @@ def fold_packed(
                 return front + packed[_NARROW_HEAD:_NARROW_KEPT]
         else:
             known, lowest = _WIDE_FOLDED.unpack_from(packed)
-            if generation == known and first:  # 0 may be a beginning
+            if generation == known and first:  # at 0 the producer may start again
                 front = WIDE.newest.pack(arrival_ms, known, lowest, first, last, offset, crc)
                 return front + packed[_WIDE_HEAD:_WIDE_KEPT]
     state = None if packed is None else unpack(rules, packed)

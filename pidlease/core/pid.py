@@ -1,17 +1,17 @@
 """Producer ids: ``policy << 48 | n``, with n from the one global sequence.
 
-Kafka hands out its own ids from 0 upwards, so an id of ours never meets one of Kafka's; the
-largest is below 2^53, so it survives JSON; and the policy can be read off the id alone, which
-is how the replay, an audit and every proxy agree on the rule that a batch is under.
+Kafka assigns its own ids from 0 upwards, so a leased PID never equals one of Kafka's. The largest
+PID is below 2^53, so it survives JSON. The PID alone contains the policy, so a replay, an audit and
+every proxy agree on the rule of a batch.
 """
 
 import enum
 from typing import Final
 
-#: A batch with one of these carries no idempotence (Kafka's own value is -1).
+#: The producer ids of a batch without a producer (Kafka's own value is -1).
 NO_PIDS: Final = frozenset((0, -1))
 
-#: Ids handed out at once, by one durable write.
+#: How many PIDs one durable write reserves.
 BLOCK_SIZE: Final = 100
 
 #: The bits below a PID's policy.
@@ -22,7 +22,7 @@ N_MASK: Final = (1 << POLICY_SHIFT) - 1
 
 @enum.unique
 class Policy(enum.IntEnum):
-    """The rule that a PID is judged by."""
+    """The rule by which a PID's batches are judged."""
 
     STRICT = 1
     KAFKA = 2
@@ -35,7 +35,7 @@ def make_pid(policy: Policy, n: int) -> int:
     """Join a policy and a number of the global sequence.
 
     Parameters:
-        policy: the rule that the PID will be judged by.
+        policy: the rule by which the PID's batches are judged.
         n: a number of the global sequence, from 1.
 
     Raises:
@@ -47,7 +47,7 @@ def make_pid(policy: Policy, n: int) -> int:
 
 
 def policy_of(pid: int) -> Policy | None:
-    """The policy of a PID; None for Kafka's own range, negative ids and policies unknown here."""
+    """Return a PID's policy; None for Kafka's own range, negative ids and unknown policies."""
     return _POLICIES.get(pid >> POLICY_SHIFT) if pid & N_MASK else None
 
 
@@ -61,7 +61,7 @@ def policy_named(name: str) -> Policy:
 
 
 def number_of(pid: int) -> int:
-    """The number that a PID has in the global sequence."""
+    """Return a PID's number in the global sequence."""
     return pid & N_MASK
 
 

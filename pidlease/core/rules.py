@@ -1,8 +1,8 @@
-"""What the policies differ in, as data. `judge` and `fold` read this table and nothing else.
+"""The rules of the policies as a table of data, the only one that `judge` and `fold` read.
 
 Sources: KIP-98 and Kafka's ProducerAppendInfo for KAFKA; Pulsar's MessageDeduplication for
 MONOTONIC; HTTP appends with Producer-Id / Producer-Epoch / Producer-Seq for EPOCH; the
-idempotent-producer proposal (dense sequences that go on across generations) for STRICT.
+idempotent-producer proposal (dense sequence numbers that continue across generations) for STRICT.
 """
 
 import enum
@@ -14,7 +14,7 @@ from pidlease.core.pid import N_MASK, POLICY_SHIFT, Policy
 
 @enum.unique
 class Start(enum.Enum):
-    """Where a producer of which nothing is known may start."""
+    """The sequence number at which a producer without state may start."""
 
     AT_ZERO = "at zero, else gap(0)"
     ANYWHERE = "anywhere"
@@ -23,22 +23,23 @@ class Start(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """One policy's row.
+    """One policy's row of the table.
 
     Attributes:
         policy: the policy of this row.
         sequence_max: the largest sequence number.
         generation_max: the largest generation.
         wraps: sequence_max is followed by 0 (Kafka's 31-bit numbers).
-        restarts: a higher generation starts at 0 again, by any step up; otherwise the numbers
-            go on and the generation may only be one higher, or granted.
-        holes: gaps are allowed: a sequence beyond H + 1 is admitted.
+        restarts: a higher generation, by any step, starts at 0 again; otherwise the numbers
+            continue, and the generation may only be one higher, or granted.
+        holes: gaps are allowed: a sequence number beyond H + 1 is admitted.
         ranges: a batch may hold fewer records than its range has numbers: a copier's source has
-            gaps, and so have ids that a producer brings from elsewhere.
-        low_mark: below the lowest sequence admitted in this generation is a gap, not a duplicate.
+            gaps, and so have ids that a producer takes from another system.
+        low_mark: a sequence number below the lowest one admitted in this generation is a gap, not
+            a duplicate.
         start_young: where a PID may start while its block is younger than the lease.
-        start_old: where it may start when its block is older. (A PID of no recorded block is
-            unknown, but for producers with a name of their own.)
+        start_old: where a PID may start if its block is older. (A PID of no recorded block is
+            unknown, except for producers with a producer name.)
     """
 
     policy: Policy
@@ -104,13 +105,14 @@ EPOCH: Final = Rules(
     start_old=Start.AT_ZERO,
 )
 
-#: The policies that a listener may bring. The writer is the proxy's own and is never judged.
+#: The policies of the batches that listeners submit. The writer is the proxy's own, and is never
+#: judged.
 RULES: Final = {rules.policy: rules for rules in (STRICT, KAFKA, MONOTONIC, EPOCH)}
 
-# By plain numbers: hashing a member of an enum calls Python, and this is asked for each batch.
+# By plain numbers: hashing a member of an enum calls Python, and each batch looks its policy up.
 _BY_POLICY: Final = {int(policy): rules for policy, rules in RULES.items()}
 
 
 def rules_of(pid: int) -> Rules | None:
-    """The row of a PID's policy; None where no listener may bring such a PID."""
+    """Return the row of a PID's policy; None: no listener may submit batches of such a PID."""
     return _BY_POLICY.get(pid >> POLICY_SHIFT) if pid & N_MASK else None

@@ -1,7 +1,7 @@
-"""What is known of a producer on one partition, and the fold that makes it from the log.
+"""The state of a producer on one partition, and the fold that derives it from the log.
 
 A state is immutable: a fold returns a new one. So a snapshot of a partition is a copy of a
-dictionary, and what the log has acknowledged stays as it is while judging looks further ahead.
+dictionary, and the acknowledged state stays as it is while batches in flight are folded further.
 """
 
 from typing import Final, NamedTuple
@@ -11,19 +11,19 @@ from pidlease.core.rules import Rules, Start
 #: How many batches a producer may have in flight and still get its offset back on a retry
 #: (KIP-98; max.in.flight.requests.per.connection of an idempotent Kafka producer is at most 5).
 BATCHES_KEPT: Final = 5
-#: In the place of a CRC: it was another batch's in the log, so nothing can be said.
+#: Stands for an unknown CRC: the log holds the batch as a part of another one.
 UNKNOWN_CRC: Final = 0xFFFFFFFF
 
 
 class Batch(NamedTuple):
-    """The identity of a batch, as a listener brings it.
+    """The identity of a batch that a listener submits.
 
     Attributes:
         generation: the producer's fence number.
         first: sequence of its first record.
         last: sequence of its last record; smaller than `first` where the numbers wrap.
         records: how many records are in it.
-        crc: CRC-32C of its bytes, to notice other content under the same numbers; UNKNOWN_CRC.
+        crc: CRC-32C of its bytes, to notice other content under the same numbers; or UNKNOWN_CRC.
     """
 
     generation: int
@@ -43,15 +43,15 @@ class Appended(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """A producer on one partition.
+    """The state of a producer on one partition.
 
     Attributes:
-        generation: the highest seen.
-        high: H, the last sequence applied.
-        lowest: the lowest sequence admitted; where a higher generation restarts the numbers,
-            in this generation.
-        batches: the last five, oldest first.
-        arrival_ms: when the last one arrived, in ms since 1970 by this proxy's clock.
+        generation: the highest generation seen.
+        high: H, the last sequence number applied.
+        lowest: the lowest sequence number admitted; if a higher generation restarts the numbers,
+            the lowest one of this generation.
+        batches: the last five batches, oldest first.
+        arrival_ms: when the last batch arrived, in ms since 1970 by this proxy's clock.
     """
 
     generation: int
@@ -62,18 +62,18 @@ class ProducerState(NamedTuple):
 
 
 def next_sequence(rules: Rules, high: int) -> int:
-    """The sequence that follows `high`: H + 1, or 0 after Kafka's 2^31 - 1."""
+    """Return the sequence number after `high`: H + 1, or 0 after Kafka's 2^31 - 1."""
     return 0 if rules.wraps and high == rules.sequence_max else high + 1
 
 
 def last_sequence(rules: Rules, first: int, count: int) -> int:
-    """The last sequence of `count` dense records from `first`, wrapped where the policy wraps."""
+    """Return the last of `count` sequence numbers from `first`, wrapped where the policy wraps."""
     last = first + count - 1
     return last % (rules.sequence_max + 1) if rules.wraps else last
 
 
 def span(rules: Rules, batch: Batch) -> int:
-    """How many sequence numbers a batch covers; below 1 where its range runs backwards."""
+    """Return how many sequence numbers a batch covers; below 1 if its range runs backwards."""
     distance = batch.last - batch.first
     return (distance % (rules.sequence_max + 1) if rules.wraps else distance) + 1
 
@@ -81,19 +81,19 @@ def span(rules: Rules, batch: Batch) -> int:
 def fold(
     rules: Rules, state: ProducerState | None, batch: Batch, offset: int, arrival_ms: int
 ) -> ProducerState:
-    """Apply a batch that stands in the log. Never judges: the log is the truth.
+    """Apply a batch that is in the log. Never judges: the log is the truth.
 
     The generation is the highest seen, and within it the last batch wins; a batch of a lower
-    generation changes nothing. Where a forgotten producer begins at 0 again within its generation
-    (policy epoch), that is in the log: what was kept is not what the producer goes on from,
-    and its next requests are no duplicates of the ones before.
+    generation changes nothing. A forgotten producer of policy epoch may start at 0 again within its
+    generation, and the log shows that: then the batches kept so far are dropped, because the
+    producer's next requests do not repeat them.
 
     Parameters:
         rules: the policy's row.
-        state: what is known so far; None for the producer's first batch on the partition.
+        state: the state so far; None: this is the producer's first batch on the partition.
         batch: the batch's identity.
-        offset: the offset of its first record.
-        arrival_ms: when it arrived, in ms since 1970.
+        offset: the offset of the batch's first record.
+        arrival_ms: when the batch arrived, in ms since 1970.
     """
     appended = Appended(batch.first, batch.last, offset, batch.crc)
     if state is None or (rules.restarts and batch.generation > state.generation):
@@ -110,9 +110,9 @@ def fold(
 
 
 def keep_low(rules: Rules, lowest: int, high: int) -> int:
-    """The low mark of numbers that wrap, when H has moved on.
+    """Return the low mark of numbers that wrap, for a new H.
 
-    It moves up once it is half the number space below, where it has no meaning.
+    The low mark moves up when it is half the number space below H, where it has no meaning.
     """
     modulus = rules.sequence_max + 1
     half = modulus >> 1

@@ -1,4 +1,4 @@
-"""Appends for listeners that make the batches themselves."""
+"""Appends batches for a listener that builds them itself, and waits for their outcomes."""
 
 import asyncio
 from functools import partial
@@ -22,11 +22,11 @@ from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 
 
 class AppendService:
-    """Passes batches to the engine, and waits for their outcomes."""
+    """Submits batches to the engine, and waits for their outcomes."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine: Final = engine
-        #: Running appends by the stand-in PID of a producer id.
+        #: How many appends run, by the stand-in PID of a producer name.
         self._open: dict[int, int] = {}
 
     async def append(
@@ -42,8 +42,8 @@ class AppendService:
         Parameters:
             data: a record batch v2; its first record holds the identity, if there is one.
             identity: the producer's identity; None: a plain append.
-            repeatable: the same request always makes the same bytes. If not, a duplicate is not
-                compared with its original.
+            repeatable: whether the same request always makes the same bytes. If not, a duplicate
+                is not compared with its original.
 
         Raises:
             CorruptBatchError: `data` is not an intact batch.
@@ -59,7 +59,7 @@ class AppendService:
 
         def done(outcome: Outcome) -> None:
             partition.counts.by_http[policy, outcome.status] += 1
-            if not completed.done():  # the caller may have gone away
+            if not completed.done():  # the caller may have been cancelled
                 completed.set_result(outcome)
 
         if identity is None:
@@ -80,7 +80,7 @@ class AppendService:
         partition.produce(Submitted(pid, header, data, identified(identity, header, crc), done))
 
     def _close(self, pid: int, done: Done, outcome: Outcome) -> None:
-        """Complete an append by producer id, and drop the id if no batch of it was admitted."""
+        """Complete an append by producer name, and drop the name if no batch was admitted."""
         self._open[pid] -= 1
         if not self._open[pid]:
             del self._open[pid]

@@ -1,4 +1,4 @@
-"""The producer and the sequence numbers of a batch: by its header, or its first record."""
+"""Derives the producer and the sequence numbers of a batch from its header or its first record."""
 
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ class BatchIdentity(NamedTuple):
     """A batch's producer, and the batch's identity.
 
     Attributes:
-        pid: the PID, or the number of a producer name of policy epoch.
-        batch: the identity that it is validated by.
+        pid: the PID, or the stand-in PID of a producer name of policy epoch.
+        batch: the identity by which the batch is validated.
     """
 
     pid: int
@@ -30,25 +30,25 @@ def batch_of(header: BatchHeader) -> Batch:
 
 
 def identified(identity: Identity, header: BatchHeader, crc: int) -> Batch:
-    """Return the identity of a batch that has it in its first record.
+    """Return the identity of a batch with an identity header in its first record.
 
     Parameters:
-        identity: what the record says.
-        header: of the batch, under the writer.
-        crc: compares its content: from `crc_of_send`, or UNKNOWN_CRC.
+        identity: the record's identity header.
+        header: the batch's header, under the writer.
+        crc: the CRC that identifies its content, from `crc_of_send`; or UNKNOWN_CRC.
     """
     name, generation, first, last = identity[1:5]
-    # A producer of policy epoch counts requests, whatever they hold.
+    # A producer of policy epoch counts requests, not records.
     records = last - first + 1 if name else header.records
     return Batch(generation, first, last, records, crc)
 
 
 def identity_of(logged: LoggedBatch, names: ProducerNames) -> BatchIdentity | None:
-    """Return the identity of a batch of the log; None: it has no PID, or none of pidlease.
+    """Return the identity of a batch in the log; None: it has no PID, or none that pidlease leased.
 
     Parameters:
         logged: the batch.
-        names: gets the producer name, where the batch has one.
+        names: gets the producer name, if the batch has one.
     """
     header, identity = logged
     if identity is None:
@@ -59,5 +59,5 @@ def identity_of(logged: LoggedBatch, names: ProducerNames) -> BatchIdentity | No
 
 
 def no_policy(pid: int) -> str:
-    """Return the reason to refuse a PID that cannot have been leased."""
+    """Return the reason for refusing a PID that cannot have been leased."""
     return f"PID {pid} belongs to no policy; lease one by InitProducerId, or POST /v1/leases"

@@ -1,4 +1,4 @@
-"""The engine as the listeners see it: topics, partitions, leases; start and stop."""
+"""The engine: its topics, partitions and leases for the listeners, and its start and stop."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ __all__ = [
 #: Returns the partitions that the log certainly does not have, by a request after the call.
 AskLog = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Set[TopicPartition]]]
 
-#: How long a stop waits for what is in flight.
+#: How long a stop waits for topic changes, and then for batches in flight.
 _DRAIN_SECONDS: Final = 10.0
 
 _log = structlog.get_logger(__name__)
@@ -56,14 +56,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How the engine works.
+    """The settings of the engine.
 
     Attributes:
-        lease_ms: how long a lease is.
-        ring_capacity: slots of the lease ring.
-        judging: off lets every batch through as if it had no PID.
-        partitions_max: partitions of all topics together.
-        maintenance: how often background work is done.
+        lease_ms: the length of a lease.
+        ring_capacity: the number of slots of the lease table.
+        judging: whether batches are validated; if not, every batch counts as one without a PID.
+        partitions_max: the most partitions of all topics together.
+        maintenance: how often maintenance runs.
     """
 
     lease_ms: int = 24 * 3600 * 1000
@@ -74,22 +74,22 @@ class EngineConfig:
 
 
 def wall_clock_ms() -> int:
-    """The time, in ms since 1970."""
+    """Return the time, in ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class Engine:
-    """Everything between the listeners and the log.
+    """Connects the listeners with the log: topics, partitions, leases and maintenance.
 
     Parameters:
         store: the logs.
         snapshots: the snapshots.
         coordination: the PID sequence, and the bindings of names.
-        pool: the threads for blocking work; those for the coordination are its own, where it has
-            some: whoever shares one with others may wait for them, and the log must not.
-        config: how it works.
-        clock_ms: the time, in ms since 1970.
-        appends: how admitted batches come into the log.
+        pool: the threads for blocking work. A coordination with threads of its own uses those: a
+            coordinator that several servers share may be slow, and the log must not wait for it.
+        config: the settings.
+        clock_ms: returns the time, in ms since 1970.
+        appends: makes the appender of a partition.
     """
 
     def __init__(  # noqa: PLR0913 - built in one place
@@ -105,7 +105,7 @@ class Engine:
     ) -> None:
         self.config: Final = config
         self.counts: Final = Counts()
-        #: The producer ids of policy epoch that are known.
+        #: The producer names of policy epoch that are known.
         self.names: Final = snapshots.names
         coordination_pool = coordination.pool or pool
         self.leases: Final = Leases(
@@ -133,22 +133,22 @@ class Engine:
         self._partitions: Final = self._table.partitions
         #: Whether requests are accepted; set when a listener opens, and reset before it closes.
         self.ready = False
-        #: Whether a stop has been announced: requests are still taken, and better sent elsewhere.
+        #: Whether a stop is announced: requests are still accepted, but better sent elsewhere.
         self.leaving = False
-        #: Set where others make topics; None: there are none but those that are known.
+        #: Set if others than this server create topics; None: every existing topic is known.
         self.ask_log: AskLog | None = None
-        #: How far the start is.
+        #: The progress of the start.
         self.replay: Final = ReplayProgress()
 
     # ------------------------------------------------------------------ life cycle
 
     async def start(self) -> None:
-        """Recover. `ready` is for the opener of the listeners.
+        """Recover the state. Does not set `ready`: the opener of the listeners does.
 
         Raises:
             SequenceError: the PID sequence cannot be read, or gives no block.
             NamesError: the bindings of names cannot be read.
-            DataFolderError: a topic's definition, or what is set for all of them, is damaged.
+            DataFolderError: a topic's definition, or the settings of all topics, are damaged.
         """
         recovery = Recovery(
             self._store, self._snapshots, self.leases, self._context, self.pool, self.replay
@@ -166,9 +166,9 @@ class Engine:
                   leases=len(self.leases))  # fmt: skip
 
     async def stop(self) -> None:
-        """Wait for what is in flight, take a snapshot, close the log.
+        """Wait for topic changes and batches in flight, take a snapshot, and close the log.
 
-        The listeners accept nothing new when this is called.
+        Call this when the listeners accept no more requests.
         """
         self.ready = False
         with suppress(TimeoutError):
@@ -191,127 +191,129 @@ class Engine:
 
     @property
     def topics_version(self) -> int:
-        """Goes up with every change of topics, their partitions or settings."""
+        """A number that increases with every change of topics, their partitions or settings."""
         return self._table.version
 
     @property
     def on_topic_deleted(self) -> list[Callable[[Topic], Coroutine[Any, Any, None]]]:
-        """Callbacks for a deleted topic, called before its name can be used again."""
+        """The callbacks for a deleted topic, called before its name can be used again."""
         return self._table.on_deleted
 
     @property
     def welcoming(self) -> bool:
-        """Whether requests are to be sent here: they are taken, and no stop is announced."""
+        """Whether to send requests here: they are accepted, and no stop is announced."""
         return self.ready and not self.leaving
 
     @property
     def awaited(self) -> Mapping[str, Topic]:
-        """Topics that there are in the log, and that cannot be read yet, by name."""
+        """The topics in the log that cannot be read yet, by name."""
         return self._table.awaited
 
     def awaits(self, topic: str, number: int) -> bool:
-        """Whether there is such a partition, of a topic that cannot be read yet."""
-        found = self._table.awaited.get(topic)
-        return found is not None and 0 <= number < found.partitions
+        """Whether a partition exists, of a topic that cannot be read yet."""
+        awaited = self._table.awaited.get(topic)
+        return awaited is not None and 0 <= number < awaited.partitions
 
     @property
     def unseen(self) -> Collection[str]:
-        """Topics that were there and are not seen any more; what is known of them is kept."""
+        """The topics that are no longer seen in the log; the state of their producers is kept."""
         return self._table.unseen.keys()
 
     @property
     def waits_for_topics(self) -> bool:
-        """Whether something is known of topics that cannot be read, or are not seen, for now."""
+        """Whether there is state of topics that cannot be read, or are not seen, for now."""
         return bool(self._table.unseen) or len(self._table.held) > 0
 
     def expect(self, topics: Mapping[str, Topic]) -> None:
-        """Know of all topics there are in the log, before `follow` has read them.
+        """Note all topics that exist in the log, before `follow` reads them.
 
         Parameters:
-            topics: by name.
+            topics: the topics, by name.
         """
         self._table.expect(topics)
 
     def partitions(self) -> list[Partition]:
-        """All partitions there are now."""
+        """Return all partitions."""
         return self._table.all_partitions()
 
     @property
     def partitions_left(self) -> int:
-        """How many more may be made."""
+        """How many more partitions may be created."""
         return self._table.partitions_left
 
     def partition(self, topic: str, number: int) -> Partition | None:
-        """A partition; None where there is none."""
+        """Return a partition; None: there is no such partition."""
         partitions = self._partitions.get(topic)
         if partitions is None or not 0 <= number < len(partitions):
             return None
         return partitions[number]
 
     def partitions_of(self, topic: str) -> Iterable[Partition]:
-        """The partitions of a topic, in order; none where there is no such topic."""
+        """Return the partitions of a topic, in order; empty if there is no such topic."""
         return self._partitions.get(topic, ())
 
     async def missing(self, places: Collection[TopicPartition]) -> Set[TopicPartition]:
-        """Which of some partitions there are not, for certain: only of these it may be said.
+        """Return those of some partitions that certainly do not exist.
 
-        Where others make topics the log is asked, each time: one of them may just have been made,
-        and written to by another server. What there is, is known or awaited when this returns.
+        Only for these may a client get the error of an unknown topic or partition. If others than
+        this server create topics, every call asks the log: a partition may just have been created,
+        and another server may have written to it. An existing partition is known or awaited when
+        this returns.
 
         Parameters:
-            places: partitions that are not known here; of a topic as a whole, its first.
+            places: partitions that are not known here; for a topic as a whole, its first one.
         """
         if self.ask_log is None or not places:
             return set(places)
         return await self.ask_log(places)
 
     async def create_topic(self, topic: Topic) -> None:
-        """Create a topic, durably, even when the caller goes away meanwhile.
+        """Create a topic durably, even if the caller is cancelled meanwhile.
 
         Raises:
-            TopicExistsError: there is one of that name.
-            TooManyPartitionsError: there would be more than the server is set to hold.
-            OSError: it could not be made durable.
+            TopicExistsError: a topic of that name exists.
+            TooManyPartitionsError: there would be more partitions than `partitions_max`.
+            OSError: the topic is not durable.
         """
         await self._table.change(self._table.create(topic))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic, durably, with its records and all that is known of its producers.
+        """Delete a topic durably, with its records and the state of its producers.
 
-        What is in flight to it is answered first.
+        The batches in flight to it are completed first.
 
         Raises:
-            UnknownTopicError: there is none of that name.
-            OSError: it could not be made durable; the topic is still there.
+            UnknownTopicError: there is no topic of that name.
+            OSError: the deletion is not durable; the topic still exists.
         """
         await self._table.change(self._table.delete(name))
 
     async def add_partitions(self, name: str, total: int) -> None:
-        """Give a topic more partitions, durably.
+        """Add partitions to a topic, durably.
 
         Parameters:
-            name: the topic's.
-            total: how many it is to have.
+            name: the topic's name.
+            total: the new number of partitions.
 
         Raises:
-            UnknownTopicError: there is none of that name.
-            PartitionCountError: it has as many, or more.
-            TooManyPartitionsError: there would be more than the server is set to hold.
-            OSError: it could not be made durable.
+            UnknownTopicError: there is no topic of that name.
+            PartitionCountError: the topic has as many partitions, or more.
+            TooManyPartitionsError: there would be more partitions than `partitions_max`.
+            OSError: the change is not durable.
         """
         await self._table.change(self._table.add_partitions(name, total))
 
     async def alter_topic(self, name: str, overrides: dict[str, str]) -> None:
-        """Give a topic other settings of its own, durably and at once.
+        """Replace a topic's own settings, durably and at once.
 
         Parameters:
-            name: the topic's.
-            overrides: all of its own settings, by Kafka's names; checked before.
+            name: the topic's name.
+            overrides: all new settings of the topic, by Kafka's names; the caller checks them.
 
         Raises:
-            UnknownTopicError: there is none of that name.
+            UnknownTopicError: there is no topic of that name.
             ValueError: a setting is invalid.
-            OSError: they could not be made durable.
+            OSError: the settings are not durable.
         """
         await self.change_topic(name, lambda _: dict(overrides))
 
@@ -319,45 +321,45 @@ class Engine:
         """Change a topic's own settings, durably and at once.
 
         Parameters:
-            name: the topic's.
-            change: makes all of its new settings of all of its old ones, and checks them; no other
-                change runs meanwhile. What it raises is raised, and nothing has changed.
+            name: the topic's name.
+            change: derives all new settings from all old ones, and checks them; no other change
+                runs meanwhile. If it raises, nothing has changed, and the error is passed on.
 
         Raises:
-            UnknownTopicError: there is none of that name.
+            UnknownTopicError: there is no topic of that name.
             ValueError: a setting is invalid.
-            OSError: they could not be made durable.
+            OSError: the settings are not durable.
         """
         await self._table.change(self._table.alter(name, change))
 
     @property
     def all_topics_settings(self) -> Mapping[str, str]:
-        """What is set for all topics that have none of their own, by Kafka's names."""
+        """The settings of all topics, by Kafka's names; a topic's own settings override them."""
         return self._table.policies.shared
 
     async def change_all_topics(self, change: SettingsChange) -> None:
-        """Change what is set for all topics, durably and at once.
+        """Change the settings of all topics, durably and at once.
 
         Parameters:
-            change: see `change_topic`.
+            change: derives all new settings from all old ones, as for `change_topic`.
 
         Raises:
-            OSError: it could not be made durable.
+            OSError: the settings are not durable.
         """
         await self._table.change(self._table.alter_all(change))
 
     async def follow(self, topics: Mapping[str, Topic]) -> None:
-        """Make the topics that are known those that there are in the log, where others make them.
+        """Sync the known topics with the log's, if others than this server create topics.
 
         Parameters:
-            topics: by name.
+            topics: the log's topics, by name.
 
         Raises:
-            OSError: a partition cannot be opened; the rest is done the next time.
+            OSError: a partition cannot be opened; the next call does the rest.
         """
         await self._table.change(self._following.follow(topics))
 
     @property
     def log_settings(self) -> LogConfig:
-        """What the server was started with, for topics that have no settings of their own."""
+        """The log settings given at the server's start, for topics without own settings."""
         return self._store.defaults

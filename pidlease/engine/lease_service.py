@@ -1,4 +1,4 @@
-"""lease_pid: lease a fresh PID, or a name's, or return where a leased PID continues.
+"""Grants lease requests: a fresh PID, a name's PID, or where a leased PID continues.
 
 A lease does not change a producer's state: only batches in the log do.
 """

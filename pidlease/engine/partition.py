@@ -2,8 +2,8 @@
 
     produce -> judge (by the pushed state) -> append -> apply (to the persisted state) -> complete
 
-The pushed state includes batches that were sent to the log, the persisted state only those that the
-log has acknowledged. All of this runs on the event loop; the appenders do the append itself.
+The pushed state includes batches in flight to the log, the persisted state only those that the log
+has acknowledged. All of this runs on the event loop; the appenders do the append itself.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from pidlease.storage.errors import (
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
-#: Verdicts that more of the log could change, where other servers write to it as well.
+#: The verdicts that a later read of the log could change, if other servers write to it, too.
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
 
 #: The outcome of a batch while another server may have stored the preceding one.
@@ -62,11 +62,11 @@ _log = structlog.get_logger(__name__)
 
 
 class AlreadyRead(NamedTuple):
-    """What was read for a batch before it is validated.
+    """The reads for a batch since it arrived, so that none is repeated.
 
     Attributes:
-        log: the log, up to its end.
-        pid_blocks: the PID blocks of other servers, from the coordinator.
+        log: whether the log was read, up to its end.
+        pid_blocks: whether the PID blocks of other servers were read, from the coordinator.
     """
 
     log: bool = False
@@ -81,10 +81,10 @@ class Partition:
     """One partition: validates batches, appends them, and keeps its producers' states.
 
     Parameters:
-        name: topic and number.
-        topic: its topic's definition.
-        log: where batches go.
-        around: what all partitions share.
+        name: the topic and the partition number.
+        topic: the topic's definition.
+        log: the partition's log.
+        around: the parts that all partitions share.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Partition:
         self.name: Final = name
         self.topic_id: Final = topic.topic_id
         self.names: Final = around.names
-        #: Its producers' states, as far as the log is applied.
+        #: The persisted state of its producers.
         self.table: Final = ProducerTable(name, topic, around.names, log.end_offset)
         self.log = log
         self.policy = TopicPolicy()
-        #: Whether its topic was deleted, or is not seen any more; then no listener finds it.
+        #: Whether its topic was deleted, or is no longer seen; then no listener finds it.
         self.gone = False
         self._leases = around.leases
         self._fences = around.leases.fences
@@ -112,11 +112,11 @@ class Partition:
         self._pushed: dict[int, Packed] = {}
         self._in_flight: dict[int, deque[Pending]] = {}
         self._failed = FailedFirsts(around.clock_ms)
-        #: Whether this server was the owner when it last read the log again.
+        #: Whether this server was the owner at the last catch-up.
         self._read_as_owner = True
         self._appends: Final = around.appends(log, self)
         self._shared: Final = self._appends.shared
-        #: Batches that wait for a lookup of PID blocks; None: there were none yet.
+        #: The batches that wait for a lookup of PID blocks; None: there were none yet.
         self._lookup: BlockLookup | None = None
         self._watchers: set[asyncio.Event] = set()
 
@@ -137,7 +137,7 @@ class Partition:
 
         Parameters:
             pending: the batch; it gets the outcome.
-            read: what was read for the batch when it was validated before.
+            read: the reads for the batch so far.
         """
         pid = pending.pid
         if self.log.stopped:
@@ -189,10 +189,10 @@ class Partition:
             self._appends.push(pending)
 
     def _puts_off(self, rules: Rules, kind: Kind, pending: Pending, read: AlreadyRead) -> bool:
-        """Put off a refusal until everything is read that could contradict it.
+        """Delay a refusal until everything is read that could contradict it.
 
         Returns:
-            Whether the batch waits, or was answered with a retriable error.
+            Whether the batch waits, or got a retriable error instead.
         """
         pid = pending.pid
         if kind is Kind.UNKNOWN and not read.pid_blocks and self._leases.unsure(pid):
@@ -210,7 +210,7 @@ class Partition:
         return False
 
     def _look_up(self, rules: Rules, pending: Pending) -> None:
-        """Ask the coordinator for PID blocks before a batch, or one before it, is validated."""
+        """Validate a batch again after a lookup of PID blocks, or after earlier waiting batches."""
         if self._lookup is None:
             self._lookup = BlockLookup(self._leases)
         self._wait_for(self._lookup, rules, pending, _PID_BLOCKS_READ)
@@ -218,20 +218,20 @@ class Partition:
     def _wait_for(
         self, reading: ParkedBatches, rules: Rules, pending: Pending, read: AlreadyRead
     ) -> None:
-        """Validate a batch again after something was read.
+        """Validate a batch again after a read.
 
         Parameters:
-            reading: what the batch waits for.
-            rules: of its policy.
+            reading: the batches that wait for this read.
+            rules: the rules of the batch's policy.
             pending: the batch.
-            read: all that will have been read for it then.
+            read: the reads for the batch, this one included.
         """
         waited = Watched(pending, self._fail_waiting) if rules.holes else pending
         again = partial(self.produce, waited, read)
         reading.park(pending.pid, Parked(again, partial(self._give_up, pending)))
 
     def _give_up(self, pending: Pending, outcome: Outcome) -> None:
-        """Complete a batch that cannot be validated now; the next one is no gap."""
+        """Complete a batch that cannot be validated now, and hold off the batches after it."""
         rules = rules_of(pending.pid)
         if rules is not None:
             self._note_failed(rules, pending.pid, pending.batch)
@@ -246,7 +246,7 @@ class Partition:
     async def sure_of(self, pid: int) -> bool:
         """Catch up with the log, and return whether all batches of a producer are applied.
 
-        False: that cannot be known now.
+        False: this server cannot know that now.
         """
         reading = self._appends.catch_up_before_refusal(pid)
         if reading is None:
@@ -261,11 +261,11 @@ class Partition:
         return await known and not self.gone
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
-        """Complete, and count, a batch that a listener refuses.
+        """Count and complete a batch that a listener refuses.
 
         Parameters:
             pending: the batch, with the producer id of its header.
-            outcome: what is wrong with the batch.
+            outcome: the reason for the refusal.
         """
         self._reject(pending, policy_of(pending.pid), outcome)
 
@@ -283,7 +283,7 @@ class Partition:
         return verdict
 
     def _stood_before(self, pid: int, batch: Batch) -> bool:
-        """Return whether a batch was stored under the name's former PID: its numbering goes on."""
+        """Return whether a batch was stored under the name's former PID: the numbers continue."""
         former = self.table.producer(self._formers[pid]) if pid in self._formers else None
         return former is not None and batch.last <= former.high
 
@@ -305,27 +305,27 @@ class Partition:
             self._appends.push(pending)
             return
         if not self.names.name(pid):
-            # Later batches on the wire must not overtake it. (Those of a policy that counts from 0
-            # cannot, and a producer name has another number the next time.)
+            # Later batches on the wire must not overtake it. (Batches of a policy that counts from
+            # 0 cannot, and a producer name gets another stand-in PID the next time.)
             self._note_failed(rules, pid, pending.batch)
         reason = "all lease slots are taken"
         self._reject(pending, rules.policy, Outcome(Status.NO_LEASE, reason=reason))
 
     def _note_failed(self, rules: Rules, pid: int, batch: Batch) -> None:
-        """Hold off the batches after a failed one.
+        """Hold off the batches after a failed one, unless sequence gaps are allowed.
 
-        Not where sequence gaps are allowed: nothing shows there which one comes again, so the
-        listener ends the producer's session on its connection.
+        If they are, the numbers do not show whether the failed one came again, so the listener ends
+        the producer's session on its connection.
         """
         if not rules.holes:
             self._failed.note(pid, batch)
 
     def _refuse(self, rules: Rules, pending: Pending, verdict: Verdict) -> None:
-        """Complete a batch that is not admitted, or let it wait for one in flight."""
+        """Complete a batch that is not admitted, or let it wait for a batch in flight."""
         kind, pid, batch = verdict.kind, pending.pid, pending.batch
         in_flight = self._in_flight.get(pid)
         if in_flight and rules.holes and kind is Kind.OVERLAP:
-            # Not wait: later batches would overtake it, because gaps are allowed.
+            # It must not wait: later batches would overtake it, because gaps are allowed.
             reason = "what it straddles is not acknowledged yet; connect again, and send it again"
             self._reject(pending, rules.policy, Outcome(Status.FAILED, reason=reason))
             return
@@ -333,7 +333,7 @@ class Partition:
             durable = self.table.states.get(pid)
             verdict = judge_packed(rules, durable, batch) if durable is not None else verdict
             if durable is None or verdict.kind is not Kind.DUPLICATE:
-                # It repeats or straddles a batch that is not acknowledged yet: wait for that one.
+                # It repeats or straddles an unacknowledged batch, so it waits for that one.
                 self.totals.joined += 1
                 first = original(in_flight, batch)
                 first.retries = (*first.retries, pending)
@@ -396,13 +396,13 @@ class Partition:
                 self._answer_retry(retry)
 
     def _answer_retry(self, retry: Pending) -> None:
-        """Complete a retry, now that the batch it waited for is acknowledged."""
+        """Complete a retry after the batch that it repeats is acknowledged."""
         pid, batch = retry.pid, retry.batch
         rules = rules_of(pid)
         state = self.table.states.get(pid)
         verdict = ADMIT if rules is None or state is None else judge_packed(rules, state, batch)
         if rules is None or verdict.kind is Kind.ADMIT:
-            # Impossible: it repeats or straddles what was just applied. If not, a retry is safe.
+            # Impossible: it repeats or straddles a batch just applied. If not, a retry is safe.
             _log.critical("a joined retry would be admitted", pid=pid, batch=batch, state=state)
             outcome = Outcome(Status.FAILED, reason="send it again")
             self.counts.count(policy_of(pid), outcome.status)
@@ -429,7 +429,7 @@ class Partition:
                 complete(each, outcome)
 
     def _fall_back(self, pid: int, batch: Batch) -> None:
-        """Reset the pushed state, and note which batch must come first again."""
+        """Reset a producer's pushed state, and hold off the batches after a failed one."""
         self._in_flight.pop(pid, None)
         self._pushed.pop(pid, None)
         self._fail_waiting(pid)
@@ -441,11 +441,11 @@ class Partition:
 
     @property
     def producers(self) -> dict[int, Packed]:
-        """The states of its producers, as far as the log is applied."""
+        """The persisted state of its producers."""
         return self.table.states
 
     def producer(self, pid: int) -> ProducerState | None:
-        """Return a producer's state, unpacked; None: nothing is known of it."""
+        """Return a producer's state, unpacked; None: it has none."""
         return self.table.producer(pid)
 
     @property
@@ -455,7 +455,7 @@ class Partition:
 
     @property
     def hole_ms(self) -> int:
-        """When it was found that earlier history is missing (see `PartitionRows`)."""
+        """When earlier history was found missing, in ms since 1970 (see `PartitionRows`)."""
         return self.table.hole_ms
 
     def is_in_flight(self, pid: int) -> bool:
@@ -473,7 +473,7 @@ class Partition:
         return self.table.rows()._replace(next_offset=self._appends.applied)
 
     def settle(self) -> bool:
-        """Resolve unknown outcomes that can be resolved by now; False: there are none."""
+        """Start a catch-up if it would resolve an unknown outcome; False: there is none."""
         return self._appends.settle()
 
     @property
@@ -482,10 +482,10 @@ class Partition:
         return self._appends.applied
 
     async def catch_up(self, log: ForwardingLog) -> None:
-        """Apply what is in the log and is not applied yet.
+        """Apply the part of the log that is not applied yet.
 
-        Another server may have stored batches before this server's applied offset, which are not
-        read here. So only the owner of the partition may refuse a batch by what it reads.
+        Another server may have stored batches before this server's applied offset; a catch-up does
+        not read them. So only the partition's owner may refuse a batch after a catch-up.
         """
         as_owner = await self._is_owner(log)
         now_ms = self._clock_ms()
@@ -495,17 +495,17 @@ class Partition:
         self._read_as_owner = as_owner
 
     def _knows_all_of(self, pid: int) -> bool:
-        """Return whether all batches of a PID are applied, once the log was read again.
+        """Return whether all batches of a PID are applied after a catch-up.
 
-        Under the partition's writer they are: a check, or a takeover, of the writer came first.
+        Batches under the partition's writer are: a check, or a takeover, of the writer came first.
         """
         return self._read_as_owner or policy_of(pid) is not Policy.KAFKA
 
     async def _is_owner(self, log: ForwardingLog) -> bool:
-        """Return whether this server owns the partition; False: that cannot be known now.
+        """Return whether this server owns the partition; False: it cannot know that now.
 
         Raises:
-            NotOwnerError: another server does.
+            NotOwnerError: another server owns it.
         """
         try:
             owned = await log.owned()
@@ -520,7 +520,7 @@ class Partition:
     async def read_on(
         self, log: ForwardingLog, start: int, end: int, marker: Writer | None = None
     ) -> bool:
-        """Apply what is in the log from one offset to another (see `TakeoverTarget`)."""
+        """Apply the log from one offset to another (implements `TakeoverTarget`)."""
         start, found = max(start, log.start_offset), False
         if start >= end:
             return found
@@ -529,17 +529,17 @@ class Partition:
             async for batches in log.batches_from(start, end):
                 self.table.replay(batches, now_ms)
                 found = found or any(is_marker_of(each.header, marker) for each in batches)
-        finally:  # also for what was read before it failed
+        finally:  # also for the batches that were read before an error
             self._leases.restore(self.table.states.keys() - before, self)
             self._catch_up_pushed()
         return found
 
     def _catch_up_pushed(self) -> None:
-        """Move the pushed state to what was read, where another server has stored later batches.
+        """Raise the pushed state to the persisted one, if another server stored later batches.
 
-        The batches in flight here are duplicates then, and Kafka responds so. Validated by them,
-        the next batch would be a gap: a Kafka client would raise its epoch, and send again what
-        the other server has stored.
+        The batches in flight here are duplicates then, and Kafka's response says so. By the old
+        pushed state the next batch would be a gap: a Kafka client would raise its epoch, and send
+        the batches again that the other server has stored.
         """
         for pid in self._in_flight:
             rules, state = rules_of(pid), self.table.states.get(pid)
@@ -547,11 +547,11 @@ class Partition:
                 self._pushed[pid] = state
 
     def caught_up(self, end: int, now_ms: int) -> None:
-        """Note that all of the log is applied up to its end at a time."""
+        """Note that the log was applied up to its end at a given time."""
         self._appends.caught_up(end, now_ms)
 
     def note_leases(self) -> None:
-        """Register the PIDs with state here at the leases, after a restore and the replay."""
+        """Register the PIDs with state in the lease table, after a restore and the replay."""
         self._appends.begin(self.table.next_offset)
         self._leases.restore(self.table.states, self)
 
@@ -559,15 +559,15 @@ class Partition:
         """Delete all records before an offset, durably. The producers' states stay.
 
         Parameters:
-            before: the first offset to keep; -1: delete all that is acknowledged.
+            before: the first offset to keep; -1: delete all acknowledged records.
 
         Returns:
-            The first offset that is left.
+            The new start offset.
 
         Raises:
-            OffsetRangeError: the log ends before it.
+            OffsetRangeError: the log ends before the offset.
             LogStoppedError: the partition is stopped.
-            OSError: it could not be made durable.
+            OSError: the deletion is not durable.
         """
         self.check_not_stopped()
         start, end = self.log.start_offset, self.readable_end
@@ -587,24 +587,24 @@ class Partition:
 
     @property
     def incomplete(self) -> str:
-        """Why acknowledged records cannot be read; empty where all can be.
+        """Why acknowledged records cannot be read; empty: all can be.
 
-        The end and the state of producers are short then, and must not be returned as if they were
-        not.
+        If they cannot, the readable end and the producers' states are too old. A response must not
+        pass them off as complete.
         """
         stopped = self.log.stopped
         return stopped if stopped and self.readable_end < self.log.promised_end else ""
 
     @property
     def known_end(self) -> int:
-        """The first offset after all that is known to have been acknowledged; for a display."""
+        """The offset after the last record known to have been acknowledged; only for display."""
         return self.log.promised_end if self.incomplete else self.readable_end
 
     def check_not_stopped(self) -> None:
-        """Return if the partition accepts appends.
+        """Check that the partition accepts appends.
 
         Raises:
-            LogStoppedError: it does not.
+            LogStoppedError: it is stopped.
         """
         if self.log.stopped:
             raise self.stopped_error()
@@ -620,11 +620,11 @@ class Partition:
 
     @property
     def offsets_to_apply(self) -> int:
-        """How many offsets of its log are not applied yet."""
+        """How many offsets of the log are not applied yet."""
         return max(self.log.end_offset - self.table.next_offset, 0)
 
     def watch(self, event: asyncio.Event) -> None:
-        """Set an event from now on whenever records are acknowledged."""
+        """Set an event whenever records are acknowledged, until `unwatch`."""
         self._watchers.add(event)
 
     def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""Batches between a listener and the log, and the groups in which they are appended."""
+"""The batches between a listener and the log, and the groups in which they are appended."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Statu
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.ports import Forwarded, NewBatch
 
-#: The largest append; it bounds what a crash can tear, and how long a response waits.
+#: The largest append. It bounds how many bytes a crash can tear, and how long a response waits.
 GROUP_BYTES_MAX: Final = 8 << 20
 GROUP_BATCHES_MAX: Final = 1000
 
@@ -23,13 +23,14 @@ class Pending(NewBatch):
     """A batch that a listener submits; the listener's subclass takes the outcome.
 
     Parameters:
-        pid: the producer id, or the number of a producer name of policy epoch; 0 or below: none.
-        header: the batch's header, checked; under the writer where the policy is not kafka.
+        pid: the producer id, or the stand-in PID of a producer name of policy epoch; 0 or below:
+            none.
+        header: the batch's header, checked; under the writer if the policy is not kafka.
         data: the batch; the log overwrites its offset and its leader epoch.
-        batch: its identity.
+        batch: the batch's identity.
 
     Attributes:
-        retries: batches that repeat it, and wait for its outcome.
+        retries: the batches that repeat it, and wait for its outcome.
     """
 
     __slots__ = ("batch", "pid", "retries")
@@ -51,16 +52,16 @@ class Pending(NewBatch):
         """Take the outcome of a batch that is in the log.
 
         Parameters:
-            offset: of its first record.
+            offset: the offset of its first record.
         """
         self.complete(Outcome(Status.APPENDED, offset))
 
 
 class Submitted(Pending):
-    """A batch with a function that gets its outcome.
+    """Calls a function with its outcome.
 
     Parameters:
-        done: gets the outcome.
+        done: called with the outcome.
     """
 
     __slots__ = ("done",)
@@ -82,11 +83,11 @@ class Submitted(Pending):
 
 
 class Watched(Pending):
-    """Passes the outcome on to another, and first calls a function if the batch was not stored.
+    """Passes its outcome on, and first calls a function if the batch was not stored.
 
     Parameters:
-        pending: gets the outcome.
-        not_stored: called with its producer id.
+        pending: the original batch, which gets the outcome.
+        not_stored: called with the batch's PID.
     """
 
     __slots__ = ("_not_stored", "_pending")
@@ -108,7 +109,7 @@ class Watched(Pending):
 
 
 def next_group(queue: deque[Pending]) -> list[Pending]:
-    """Take the batches of the next append."""
+    """Remove the batches of the next append from the queue, and return them."""
     group: list[Pending] = []
     size = 0
     while queue and len(group) < GROUP_BATCHES_MAX:
@@ -120,7 +121,7 @@ def next_group(queue: deque[Pending]) -> list[Pending]:
 
 
 def original(in_flight: deque[Pending], batch: Batch) -> Pending:
-    """Return the batch in flight that a retry repeats; the last one where it overlaps several."""
+    """Return the batch in flight that a retry repeats; the last one if it overlaps several."""
     for pending in in_flight:
         if pending.batch[:3] == batch[:3]:  # generation, first, last
             return pending
@@ -144,7 +145,7 @@ def complete_appended(pending: Pending, offset: int) -> None:
 
 
 def not_taken(answer: Forwarded) -> Outcome:
-    """Return the outcome of a batch that Kafka did not append, or perhaps did."""
+    """Return the outcome of a batch that Kafka certainly or perhaps did not append."""
     if answer.definite and answer.code:
         return Outcome(Status.REFUSED, reason=answer.reason, code=answer.code)
     code = 0 if answer.definite else UNKNOWN_OUTCOME

@@ -1,4 +1,4 @@
-"""Counts since the start, as plain numbers: they are on the hot path."""
+"""Counts of batches and records since the start; plain numbers, because this is the hot path."""
 
 import asyncio
 import time
@@ -13,31 +13,32 @@ from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.kafka.records.record_batch import records_of_batches
 from pidlease.observability.histogram import Histogram
 
-#: What topics beyond the limit are called; no topic can be.
+#: The label of all topics beyond the limit; no topic can have this name.
 OTHERS: Final = "(others)"
-#: The number of topics with counts of their own.
+#: The most topics with counts of their own.
 TOPICS_MAX: Final = 200
 
-#: What became of a batch, under which policy; None: no PID, or none known.
+#: A batch's policy and outcome; None: the batch has no PID, or one without a policy.
 Became = tuple[Policy | None, Status]
 
 
 @dataclass(slots=True)
 class TopicCounts:
-    """Of one topic.
+    """The counts of one topic.
 
     Attributes:
-        verdicts: outcomes other than appended, by policy.
-        appended: batches appended, by the policy's number; 0: no PID. Apart from the others,
-            for hashing members of an enum calls Python.
-        by_http: those that came by the HTTP listener; the others came by Kafka's.
+        verdicts: batches by policy and outcome, except those appended.
+        appended: batches appended, by the policy's number; 0: no PID. It is apart from `verdicts`
+            because hashing a member of an enum calls Python.
+        by_http: batches of the HTTP listener, by policy and outcome; the others came by the Kafka
+            listener.
         batches: batches appended.
-        records: records in them.
-        bytes: bytes of them.
+        records: records in the batches appended.
+        bytes: bytes of the batches appended.
         failed: batches that were sent to the log, and are not, or perhaps not, in it.
-        read_batches: batches that consumers were given.
-        read_records: records in them, by their offsets: removed ones count.
-        read_bytes: bytes of them.
+        read_batches: batches that consumers read.
+        read_records: records in the batches that consumers read, by the batch headers.
+        read_bytes: bytes of the batches that consumers read.
     """
 
     verdicts: dict[Became, int] = field(default_factory=dict)
@@ -57,14 +58,14 @@ class TopicCounts:
         self.verdicts[key] = self.verdicts.get(key, 0) + 1
 
     def judged(self) -> dict[Became, int]:
-        """All outcomes."""
+        """Return the batches by policy and outcome, those appended included."""
         policies = (None, *Policy)
         appended = {(policies[i], Status.APPENDED): n for i, n in enumerate(self.appended) if n}
         return {**self.verdicts, **appended}
 
 
 async def count_read(counts: TopicCounts, data: bytes) -> None:
-    """Count what a consumer was given; of very many batches a part at a time."""
+    """Count the batches that a consumer read; yield to the event loop between many of them."""
     counts.read_bytes += len(data)
     turns = TimeSlices()
     for records in records_of_batches(data):
@@ -75,18 +76,18 @@ async def count_read(counts: TopicCounts, data: bytes) -> None:
 
 
 class Counts:
-    """Over all partitions.
+    """The counts over all partitions.
 
     Attributes:
         appends: appends, each of one batch or more.
         joined: retries that waited for their original.
-        differing: duplicates by their numbers, with other bytes.
-        append_seconds: of appends to a log of our own.
-        forward_seconds: from a batch sent on to Kafka's answer.
+        differing: duplicates by their sequence numbers, with other bytes.
+        append_seconds: durations of appends to the embedded log.
+        forward_seconds: durations from sending a batch to Kafka until Kafka's response.
         forward_failures: batches that Kafka did not, or perhaps not, append, by error code.
-        writers_taken: writers of partitions that were taken, or renewed.
-        writers_fenced: those that another server took.
-        lease_seconds: of leases that were granted or refused, by listener.
+        writers_taken: takeovers of partitions' writers by this server, renewals included.
+        writers_fenced: takeovers of partitions' writers from this server by another one.
+        lease_seconds: durations of lease requests, granted or refused, by listener.
     """
 
     def __init__(self) -> None:
@@ -102,20 +103,20 @@ class Counts:
         self._topics: Final[dict[str, TopicCounts]] = {}
 
     def of(self, topic: str) -> TopicCounts:
-        """A topic's own, or those that topics beyond the limit share.
+        """Return a topic's counts, or the counts that all topics beyond the limit share.
 
-        A topic that is deleted keeps its own, for they may not go down before a restart.
+        A deleted topic keeps its counts: they must not go down before a restart.
         """
         if topic not in self._topics and len(self._topics) >= TOPICS_MAX:
             topic = OTHERS
         return self._topics.setdefault(topic, TopicCounts())
 
     def topics(self) -> Iterator[tuple[str, TopicCounts]]:
-        """All topics with counts, by the name that is shown."""
+        """Yield all counts by topic, with their label."""
         yield from self._topics.items()
 
     def forwarded(self, began: float, code: int, offset: int) -> None:
-        """Count an answer of Kafka's.
+        """Count a response of Kafka to a batch.
 
         Parameters:
             began: when the batch was sent, by time.monotonic.
@@ -128,5 +129,5 @@ class Counts:
 
     @property
     def batches(self) -> int:
-        """Batches appended, to all topics."""
+        """The batches appended to all topics."""
         return sum(each.batches for each in self._topics.values())

@@ -1,4 +1,4 @@
-"""The messages of the HTTP listener about leases and producers, for servers and clients."""
+"""Request and response bodies of the HTTP API for leases and producers, of servers and clients."""
 
 from typing import Annotated, Final, Literal
 

@@ -1,4 +1,4 @@
-"""The engine's interface to the log: partitions, writers and the store of all partitions."""
+"""The engine's interfaces to the log: partitions, their writers, and the store of all of them."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -14,8 +14,8 @@ class NewBatch:
     """A batch to append.
 
     Attributes:
-        data: its bytes; the log overwrites the base offset and the leader epoch in them.
-        header: its header.
+        data: the batch's bytes; the log overwrites the base offset and the leader epoch in them.
+        header: the batch's header.
     """
 
     __slots__ = ("data", "header")
@@ -41,10 +41,10 @@ class PartitionLog(Protocol):
 
     @property
     def kept_offset(self) -> int:
-        """The first offset that `read_batches` still has.
+        """The first offset that `read_batches` can read.
 
-        It is before the start offset if DeleteRecords moved that, and the records are not removed
-        yet.
+        It is before the start offset if DeleteRecords has moved that, and the records are not
+        removed yet.
         """
 
     @property
@@ -60,7 +60,7 @@ class PartitionLog(Protocol):
 
     @property
     def stopped(self) -> str:
-        """Why the partition accepts no appends; empty: it does."""
+        """Why the partition accepts no appends; empty: it accepts them."""
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """Append all batches in order, or none. Wait for `done` before the next call."""
@@ -130,7 +130,7 @@ class PartitionLog(Protocol):
         """
 
 
-#: A batch with an unknown outcome is not appended any more after this time: nothing between this
+#: After this time a batch with an unknown outcome is no longer appended: nothing between this
 #: server and the log holds a request as long.
 LATE_MS: Final = 120_000
 
@@ -140,8 +140,8 @@ class Forwarded(NamedTuple):
 
     Attributes:
         code: Kafka's error code; 0: the batch is in the log, or there was no response.
-        offset: of its first record; -1: the batch is not known to be in the log.
-        definite: the batch is not in the log, and never will be.
+        offset: the offset of its first record; -1: the batch is not known to be in the log.
+        definite: whether the batch is certainly not in the log, and never will be.
         reason: the error in words.
     """
 
@@ -157,7 +157,7 @@ class ForwardingLog(PartitionLog, Protocol):
 
     @property
     def producers_kept_ms(self) -> int:
-        """How long it deduplicates for a producer that does not write, in ms; 0: unknown."""
+        """How long the log deduplicates for a producer that does not write, in ms; 0: unknown."""
 
     def send(self, producer: int, new: NewBatch, done: Callable[[Forwarded], None]) -> None:
         """Append a batch after all earlier ones of its producer.
@@ -178,8 +178,8 @@ class ForwardingLog(PartitionLog, Protocol):
         Former writers cannot append after the marker.
 
         Parameters:
-            doubt_ms: when this server last sent a batch as the writer and did not learn its
-                outcome, in ms since 1970; 0: never.
+            doubt_ms: when a batch that this server sent as the writer last had an unknown outcome,
+                in ms since 1970; 0: never.
 
         Raises:
             NotOwnerError: another server owns the partition.
@@ -200,7 +200,7 @@ class ForwardingLog(PartitionLog, Protocol):
         None: no coordinator assigns owners.
 
         Raises:
-            LogError: it is unknown now.
+            LogError: this is unknown now.
         """
 
     async def look(self) -> int:
@@ -214,7 +214,7 @@ class ForwardingLog(PartitionLog, Protocol):
         """Read the batches from one offset to another, some at a time.
 
         Raises:
-            LogError: they cannot be read.
+            LogError: the batches cannot be read.
         """
 
 
@@ -233,14 +233,14 @@ class LogStore(Protocol):
         """Read the settings of all topics, by Kafka's names.
 
         Raises:
-            DataFolderError: they are damaged, or invalid here.
+            DataFolderError: the settings are damaged, or invalid here.
         """
 
     def save_topic_defaults(self, settings: dict[str, str]) -> None:
         """Replace the settings of all topics, durably.
 
         Raises:
-            OSError: they are not stored.
+            OSError: the settings are not stored.
         """
 
     def topics(self) -> list[Topic]:
@@ -253,7 +253,7 @@ class LogStore(Protocol):
         """Store a topic or its new definition durably; its settings apply at once.
 
         Raises:
-            OSError: it is not stored.
+            OSError: the topic is not stored.
         """
 
     def delete_topic(self, topic: Topic) -> None:
@@ -274,8 +274,8 @@ class LogStore(Protocol):
         """Check that no other server has served these logs since this server started to.
 
         Raises:
-            NotOwnerError: another server has.
-            LogError: it is unknown now.
+            NotOwnerError: another server has served them.
+            LogError: this is unknown now.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Histograms of durations: counts below upper bounds, as Prometheus has them."""
+"""Histograms of durations: counts by upper bounds, as in Prometheus."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Histogram:
     """Counts values by upper bounds; for one thread.
 
     Parameters:
-        bounds: inclusive, ascending; values above the last one are counted, too.
+        bounds: the upper bounds, inclusive and ascending; values above the last are counted, too.
 
     Attributes:
         total: the sum of all values.
@@ -40,16 +40,16 @@ class Histogram:
         self.total += value
 
     def cumulated(self) -> list[int]:
-        """How many values lay at or below each bound; at last, how many there were."""
-        found, so_far = [], 0
+        """Return how many values were at or below each bound; as the last item, all of them."""
+        cumulated, so_far = [], 0
         for count in self.counts:
             so_far += count
-            found.append(so_far)
-        return found
+            cumulated.append(so_far)
+        return cumulated
 
 
 class SharedHistogram(Histogram):
-    """A histogram for several threads."""
+    """Counts values by upper bounds; for several threads."""
 
     __slots__ = ("_lock",)
 

@@ -1,8 +1,8 @@
-"""The one small port through which everything on disk is touched.
+"""The file system as a small port, which is the only access to the data directory.
 
-Tests use another implementation, one that loses what was not fsynced, tears writes,
-fills the disk or fails calls; `faults.FaultyFiles` wraps the real one to kill the process
-between any two steps. Nothing else in the project opens a file of the data directory.
+Tests use another implementation, which loses data that was not fsynced, tears writes, fills the
+disk or fails calls. `faults.FaultyFiles` wraps the real one to kill the process between any two
+steps.
 """
 
 import fcntl
@@ -25,44 +25,44 @@ _BUFFERS_MAX: Final = 1024
 
 
 _ASIDE: Final = ".aside-"
-#: Exactly what `aside_path` makes: a topic may be named nearly like it.
+#: Matches exactly the names that `aside_path` makes: a topic may have nearly such a name.
 _ASIDE_NAME: Final = re.compile(r"\.aside-\d+-\d+")
 _aside_numbers = itertools.count()
 
-#: How much of a lock file is shown where it is found locked.
+#: How many bytes of a lock file are shown if it is locked.
 _HOLDER_BYTES: Final = 200
 
 
 class OpenFile(Protocol):
-    """A file that is open for reading and writing at given places."""
+    """An open file, for reading and writing at given positions."""
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all the buffers, one after the other, from a position in bytes.
 
-        A memoryview must be one of bytes.
+        The items of a memoryview must be bytes.
         """
 
     def read_at(self, size: int, position: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
 
     def size(self) -> int:
-        """The length in bytes."""
+        """Return the length in bytes."""
 
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros, to a length in bytes."""
 
     def fsync(self) -> None:
-        """Return when content and length are on the disk."""
+        """Wait until content and length are on the disk."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
 class LockedError(BlockingIOError):
     """Another process has the lock.
 
     Attributes:
-        holder: what it says of itself.
+        holder: the text in the lock file, by which the process describes itself.
     """
 
     def __init__(self, path: Path, holder: str) -> None:
@@ -71,64 +71,64 @@ class LockedError(BlockingIOError):
 
 
 class Lock(Protocol):
-    """A lock that ends with `release` or with the process."""
+    """A lock, held until `release` or the end of the process."""
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
 
 
 class Files(Protocol):
     """A file system. All methods may raise OSError."""
 
     def open(self, path: Path, *, create: bool = False) -> OpenFile:
-        """Open for reading and writing; with `create`, make the file where it is missing."""
+        """Open a file for reading and writing; with `create`, create it if it is missing."""
 
     def open_readonly(self, path: Path) -> OpenFile:
-        """Open for reading."""
+        """Open a file for reading."""
 
     def exists(self, path: Path) -> bool:
-        """Whether there is a file or folder."""
+        """Whether a file or folder exists."""
 
     def is_folder(self, path: Path) -> bool:
-        """Whether there is a folder."""
+        """Whether a folder exists."""
 
     def list(self, folder: Path) -> list[str]:
-        """The names in a folder, sorted; none where the folder is missing."""
+        """Return the names in a folder, sorted; empty if the folder is missing."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it, where they are missing."""
+        """Create a folder, and its parents, if they are missing."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Move, replacing a file at the target."""
+        """Rename a file or folder, and replace a file at the target."""
 
     def remove(self, path: Path) -> None:
         """Remove a file, or an empty folder."""
 
     def fsync_folder(self, folder: Path) -> None:
-        """Return when the names in the folder are on the disk."""
+        """Wait until the names in the folder are on the disk."""
 
     def lock(self, path: Path, content: str) -> Lock:
         """Take an exclusive lock, and write into the file which process holds it.
 
         Raises:
-            LockedError: another process has it; its word is in the message.
+            LockedError: another process has the lock; the message names it.
         """
 
     def lock_shared(self, path: Path) -> Lock:
-        """Keep others from an exclusive lock, leaving no trace.
+        """Take a shared lock, which prevents an exclusive one; write nothing.
 
         Raises:
             FileNotFoundError: there is no such file.
-            LockedError: another process has the exclusive lock; its word is in the message.
+            LockedError: another process has the exclusive lock; the message names it.
         """
 
 
 class RealFile(OpenFile):
-    """An operating system's file.
+    """A file of the operating system.
 
     Parameters:
-        descriptor: it is open.
-        fsyncs: how long they take.
+        descriptor: the open file descriptor; closed by this object.
+        fsyncs: gets the durations of fsyncs, in seconds.
     """
 
     def __init__(self, descriptor: int, fsyncs: Histogram) -> None:
@@ -146,7 +146,7 @@ class RealFile(OpenFile):
             position += wanted
 
     def _write_rest(self, rest: bytes, position: int) -> None:
-        """A short write (a signal, a nearly full disk): go on, or learn the reason."""
+        """Continue a short write (a signal, a nearly full disk), or raise its reason."""
         while rest:
             written = os.pwrite(self._descriptor, rest, position)
             rest = rest[written:]
@@ -177,10 +177,9 @@ class RealFile(OpenFile):
 
     @override
     def fsync(self) -> None:
-        """The length is metadata that fdatasync keeps, too."""
         began = time.monotonic()
         try:
-            os.fdatasync(self._descriptor)
+            os.fdatasync(self._descriptor)  # the length is metadata that fdatasync writes, too
         finally:
             self._fsyncs.observe(time.monotonic() - began)
 
@@ -192,7 +191,7 @@ class RealFile(OpenFile):
 
 
 class RealLock(Lock):
-    """An flock, which the kernel releases when the process ends, however it ends."""
+    """An flock, which the kernel releases when the process ends, even by a kill."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -205,10 +204,10 @@ class RealLock(Lock):
 
 
 class RealFiles(Files):
-    """The operating system's file system.
+    """The file system of the operating system.
 
     Attributes:
-        fsyncs: how long those of files took; not those of folders.
+        fsyncs: the durations of fsyncs of files, in seconds; those of folders do not count.
     """
 
     def __init__(self) -> None:
@@ -289,7 +288,7 @@ def _flock(descriptor: int, path: Path, kind: int) -> RealLock:
 
 
 def read_file(files: Files, path: Path) -> bytes:
-    """The whole content of a file."""
+    """Return the whole content of a file."""
     opened = files.open_readonly(path)
     try:
         return opened.read_at(opened.size(), 0)
@@ -298,17 +297,17 @@ def read_file(files: Files, path: Path) -> bytes:
 
 
 def aside_path(folder: Path) -> Path:
-    """Return a name in the folder that is not in use."""
+    """Return a path in the folder that no other file uses."""
     return folder / f"{_ASIDE}{os.getpid()}-{next(_aside_numbers)}"
 
 
 def is_aside(name: str) -> bool:
-    """Whether a name is that of something a crash left half written; the next start sweeps it."""
+    """Whether a name is one of `aside_path`: after a crash, of a half-written file or folder."""
     return _ASIDE_NAME.fullmatch(name) is not None
 
 
 def sweep_asides(files: Files, folder: Path) -> None:
-    """Remove what a crash left of files and folders that were being written aside."""
+    """Remove half-written files and folders that a crash left."""
     for name in files.list(folder):
         if is_aside(name):
             for inner in files.list(folder / name) if files.is_folder(folder / name) else ():
@@ -317,9 +316,9 @@ def sweep_asides(files: Files, folder: Path) -> None:
 
 
 def write_aside(files: Files, path: Path, chunks: Iterable[Buffer]) -> None:
-    """Replace a file as a whole: after a crash there is the old content, or the new.
+    """Replace a file as a whole: after a crash it has the old content, or the new.
 
-    Written aside, fsynced, renamed, and the folder fsynced.
+    Writes another file, fsyncs and renames it, and fsyncs the folder.
     """
     aside = aside_path(path.parent)
     try:
@@ -335,24 +334,25 @@ def write_aside(files: Files, path: Path, chunks: Iterable[Buffer]) -> None:
             opened.close()
         files.rename(aside, path)
     except OSError:
-        with suppress(OSError):  # the disk is full, perhaps: do not leave it fuller
+        with suppress(OSError):  # the disk may be full: do not leave the unused file
             files.remove(aside)
         raise
     files.fsync_folder(path.parent)
 
 
 def make_durable_folder(files: Files, folder: Path) -> None:
-    """Make a folder and the missing ones above it, each of them on the disk when this returns.
+    """Create a folder and its missing parents, durably.
 
-    The name of the one that is there already is fsynced, too: a crash may have come between
-    making it and the fsync.
+    The name of the lowest folder that exists is fsynced, too: a crash may have happened between
+    creating it and the fsync.
     """
     missing = []
     while not files.exists(folder):
         missing.append(folder)
         folder = folder.parent
     if folder.parent != folder:
-        with suppress(PermissionError, FileNotFoundError):  # not ours, so not made by us either
+        # A folder without permission is not ours, so this program did not create it, either.
+        with suppress(PermissionError, FileNotFoundError):
             files.fsync_folder(folder.parent)
     for each in reversed(missing):
         files.make_folder(each)
@@ -360,17 +360,17 @@ def make_durable_folder(files: Files, folder: Path) -> None:
 
 
 def make_durable_file(files: Files, path: Path) -> None:
-    """Make an empty file where it is missing, its folder too; what a crash left there is swept."""
+    """Create an empty file and its folder if they are missing; remove the leftovers of a crash."""
     make_durable_folder(files, path.parent)
     sweep_asides(files, path.parent)
     if not files.exists(path):
         write_aside(files, path, [])
-    # A crash may have come between a rename and its fsync.
+    # A crash may have happened between a rename and its fsync.
     files.fsync_folder(path.parent)
 
 
 def remove_tree(files: Files, folder: Path) -> None:
-    """Remove a folder that holds files only, and the files in it."""
+    """Remove a folder of files, and the files in it."""
     for name in files.list(folder):
         files.remove(folder / name)
     files.remove(folder)

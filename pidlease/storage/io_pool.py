@@ -1,7 +1,7 @@
-"""The threads in which files are written, read and fsynced, off the event loop.
+"""The threads that write, read and fsync files, off the event loop.
 
-Thinner than an executor's futures, because every append comes through here: one queue in, one
-queue back, and one wake-up of the loop for all results that are there.
+The pool costs less than an executor with futures, because every append may use it: one queue of
+jobs, one queue of results, and one wake-up of the event loop for all results that are ready.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ THREADS_DEFAULT: Final = 8
 
 
 class IoPool:
-    """A few threads for blocking work.
+    """Runs blocking work in a few threads.
 
-    The queue is bounded by its users: each partition has one running append, each connection
-    a bounded number of requests.
+    The callers bound the queue: each partition has one running append, each connection a bounded
+    number of requests.
 
     Parameters:
-        loop: where results are delivered.
-        threads: how many.
+        loop: the event loop that gets the results.
+        threads: the number of threads.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = THREADS_DEFAULT) -> None:
@@ -38,7 +38,7 @@ class IoPool:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._results: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._woken = False
-        #: Before this time (monotonic, s) nothing should be written on the loop: the disk is busy.
+        #: Until this time (monotonic, in s) the disk is busy: write nothing on the event loop.
         self.calm_from = 0.0
         self._threads = [
             threading.Thread(target=self._work, name=f"io-{i}", daemon=True) for i in range(threads)
@@ -47,21 +47,21 @@ class IoPool:
             thread.start()
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Have `work` done in a thread, and `done` called on the loop with what it returned.
+        """Run `work` in a thread, and call `done` on the event loop with its result.
 
-        What it raises is handed to `done` as the exception itself.
+        If `work` raises, `done` gets the exception as the result.
         """
         self._jobs.put((work, done))
 
     def deliver(self, done: Callable[[Any], None], result: object) -> None:
-        """Have `done` called on the loop, soon, with a result that is there already."""
+        """Call `done` in a later turn of the event loop with a result that is ready."""
         self._loop.call_soon(done, result)
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Have `work` done in a thread, and wait for it.
+        """Run `work` in a thread, and wait for its result.
 
         Raises:
-            Exception: what `work` raises.
+            Exception: the exception that `work` raises.
         """
         future: asyncio.Future[Result] = self._loop.create_future()
 
@@ -77,7 +77,7 @@ class IoPool:
         return await future
 
     def close(self) -> None:
-        """Finish what is queued, and end the threads. Results no longer arrive by themselves."""
+        """Run the queued jobs, and end the threads. Blocks; a loop that ended gets no results."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -88,7 +88,7 @@ class IoPool:
             work, done = job
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
+            except BaseException as error:  # noqa: BLE001 - passed to `done`
                 result = error
             self._results.append((done, result))
             if not self._woken:
@@ -96,11 +96,11 @@ class IoPool:
                 self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # Cleared first: a result that comes from here on wakes the loop again.
+        # Cleared first: a result that arrives from now on wakes the loop again.
         self._woken = False
         while self._results:
             done, result = self._results.popleft()
             try:
                 done(result)
-            except Exception:  # noqa: BLE001 - one waiter's bug is not to strand the others
+            except Exception:  # noqa: BLE001 - a bug of one caller must not strand the others
                 _log.exception("a result could not be delivered")

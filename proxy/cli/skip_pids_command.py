@@ -1,4 +1,4 @@
-"""`pidlease skip-pids`: never lease the PIDs again that were leased after a restored backup."""
+"""`pidlease skip-pids`: after restoring a backup, skip the PIDs that were leased since then."""
 
 import time
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""The appenders: append admitted batches to a log, and handle failed appends."""
+"""The appenders append admitted batches to a log, and handle failed appends."""

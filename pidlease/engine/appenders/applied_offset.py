@@ -1,4 +1,4 @@
-"""The applied offset of a log that other servers write to as well.
+"""Tracks the applied offset of a log that other servers write to as well.
 
 Many batches are in flight to such a log at a time. Their responses come in any order, and some
 never come. A batch is appended at or after the log's end that was known when it was sent. So
@@ -30,8 +30,8 @@ class AppliedOffset:
         #: The first offset after everything that is known to be in the log.
         self.end = end
         self._in_flight: dict[Hashable, int] = {}
-        #: Producers with batches of unknown outcome: their lowest possible offset, and since when
-        #: the outcome is unknown.
+        #: By producer with batches of unknown outcome: their lowest possible offset, and the time
+        #: since which the outcome is unknown, in ms since 1970.
         self._unknown: dict[int, tuple[int, int]] = {_ALL_PRODUCERS: (end, now_ms)}
 
     @property
@@ -45,7 +45,7 @@ class AppliedOffset:
 
         Parameters:
             producer: its PID.
-            acknowledged: whether a batch of it was acknowledged since the start.
+            acknowledged: whether a batch of the producer was acknowledged since the start.
         """
         return producer in self._unknown or (not acknowledged and _ALL_PRODUCERS in self._unknown)
 

@@ -23,7 +23,7 @@ _UNKNOWN_YET: Final = Outcome(
 
 
 class BlockLookup(ParkedBatches):
-    """Batches of one partition that wait for a lookup, which all partitions share.
+    """Parks batches of one partition until a lookup of PID blocks, which all partitions share.
 
     Parameters:
         leases: looks the blocks up.

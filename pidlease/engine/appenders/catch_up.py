@@ -1,4 +1,4 @@
-"""Catch-up: reads the part of the log that may hold batches which are not applied.
+"""Catch-up: reads the part of the log that may hold batches that are not applied.
 
 A batch without a response may be in the log. Kafka recognises its retry, unless it has forgotten
 the producer, or all but the producer's last batch. So the log is read before the producer's next
@@ -45,7 +45,7 @@ class CatchUpTarget(Protocol):
         """The topic and the partition number."""
 
     async def catch_up(self, log: ForwardingLog) -> None:
-        """Apply what is in the log and not applied yet.
+        """Apply the part of the log that is not applied yet.
 
         Raises:
             LogError: the log cannot be read.
@@ -97,7 +97,7 @@ class Parked(NamedTuple):
 
 
 class ParkedBatches(ABC):
-    """Batches of one partition that wait for a read; all that wait at its begin share it."""
+    """Parks batches of one partition until a read; all that wait at its start share it."""
 
     def __init__(self) -> None:
         self._parked: list[tuple[int, Parked]] = []
@@ -109,7 +109,7 @@ class ParkedBatches(ABC):
         self._task: asyncio.Task[None] | None = None
 
     def holds(self, producer: int) -> bool:
-        """Return whether batches of a producer wait; its later batches must wait, too."""
+        """Return whether batches of a producer wait; then its later batches must wait, too."""
         return producer in self._waiting
 
     def park(self, producer: int, parked: Parked) -> None:
@@ -144,7 +144,7 @@ class ParkedBatches(ABC):
     async def _once(self, parked: list[tuple[int, Parked]]) -> None:
         try:
             failure = await self._read({producer for producer, _ in parked})
-        except Exception as error:  # noqa: BLE001 - a bug must not leave them waiting
+        except Exception as error:  # noqa: BLE001 - a bug must not leave the batches waiting
             LINES.write(_log, "error", "batches that waited could not be validated",
                         kind_of(error), error, error=repr(error))  # fmt: skip
             failure = _UNREAD
@@ -161,13 +161,13 @@ class ParkedBatches(ABC):
                     each.give_up(given_up)
                 else:
                     each.again()
-            except Exception as error:  # noqa: BLE001 - one bug must not strand the others
+            except Exception as error:  # noqa: BLE001 - a bug must not strand the other batches
                 LINES.write(_log, "error", "a batch could not be validated again", kind_of(error),
                             error, producer=producer, error=repr(error))  # fmt: skip
 
     @abstractmethod
     async def _read(self, producers: Set[int]) -> Outcome | None:
-        """Read what the producers' batches wait for.
+        """Do the read that the producers' batches wait for.
 
         Returns:
             The outcome of the batches if the read failed; None: validate them.
@@ -175,10 +175,10 @@ class ParkedBatches(ABC):
 
 
 class CatchUp(ParkedBatches):
-    """Batches that wait for the log to be read.
+    """Parks batches until the log is read.
 
     Parameters:
-        partition: applies what is read.
+        partition: reads the log, and applies it.
         log: the log to read.
     """
 

@@ -1,6 +1,6 @@
-"""The appender of a log that takes one append at a time.
+"""The appender of a log that accepts one append at a time.
 
-Batches that come while an append is running go into the next one (group commit).
+Batches that arrive while an append runs go into the next one (group commit).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Failed = list[tuple[Pending, Outcome]]
 
 
 class AppendTarget(CatchUpTarget, TakeoverTarget, Protocol):
-    """A partition, as its appender sees it."""
+    """A partition, as its appender uses it."""
 
     @property
     def totals(self) -> Counts:
@@ -35,7 +35,7 @@ class AppendTarget(CatchUpTarget, TakeoverTarget, Protocol):
 
     @property
     def next_offset(self) -> int:
-        """The first offset after everything that is known to be in the log."""
+        """The first offset after everything known to be in the log."""
 
     def apply(self, group: list[Pending], offsets: list[int]) -> None:
         """Apply batches that are in the log to the persisted state."""
@@ -52,7 +52,7 @@ class Appender(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether other servers write to the log, so that it may hold what is not applied."""
+        """Whether other servers write to the log, so that it may hold batches not applied here."""
 
     @property
     def in_flight(self) -> int:
@@ -62,46 +62,50 @@ class Appender(Protocol):
         """Append a batch after the earlier ones of its producer."""
 
     def begin(self, next_offset: int) -> None:
-        """Begin when all of the log before an offset is applied, which is its end."""
+        """Start with a log that is applied up to its end.
+
+        Parameters:
+            next_offset: the log's end offset.
+        """
 
     @property
     def applied(self) -> int:
         """The offset before which everything is applied for certain."""
 
     def catch_up_for(self, pid: int, *, in_flight: bool) -> CatchUp | None:
-        """Return the catch-up that a producer's batch must wait for; None: all is applied.
+        """Return the catch-up that a producer's batch must wait for; None: none is needed.
 
         Parameters:
-            pid: the producer.
-            in_flight: whether batches of it are in flight.
+            pid: the producer's PID.
+            in_flight: whether batches of the producer are in flight.
         """
 
     def catch_up_before_refusal(self, pid: int) -> CatchUp | None:
-        """Return the catch-up that must precede a refusal; None: it needs none."""
+        """Return the catch-up that must precede a refusal; None: none is needed."""
 
     def failed(self, pid: int) -> None:
-        """Note that a batch of a producer has failed, so that waiting ones fail as well."""
+        """Note that a batch of a producer has failed, so that its waiting batches fail as well."""
 
     @property
     def lost(self) -> bool:
         """Whether another server writes to the partition now."""
 
     def settle(self) -> bool:
-        """Read the log where that would resolve an unknown outcome; False: there is none."""
+        """Start a catch-up if it would resolve an unknown outcome; False: there is none."""
 
     def caught_up(self, end: int, now_ms: int) -> None:
-        """Note that all of the log is applied up to its end at a time."""
+        """Note that the log was applied up to its end at a given time."""
 
     def forget(self, pid: int) -> None:
         """Forget a producer after its lease has ended."""
 
 
 class GroupAppender(Appender):
-    """Appends to a log that takes one append at a time.
+    """Appends to a log that accepts one append at a time.
 
     Parameters:
-        log: where batches go.
-        partition: applies and completes them.
+        log: appends the batches.
+        partition: applies and completes the batches.
     """
 
     shared = False
@@ -123,7 +127,7 @@ class GroupAppender(Appender):
 
     @override
     def begin(self, next_offset: int) -> None:
-        pass  # the partition knows it
+        pass  # the partition has the offset
 
     @property
     @override
@@ -185,7 +189,7 @@ class GroupAppender(Appender):
 
     def _fail(self, group: list[Pending], error: Exception) -> None:
         """Fail a group, and the later batches of its producers."""
-        # One line for each cause, not for each partition: a full disk fails all appends.
+        # One line per cause, not per partition: a full disk fails all appends.
         LINES.write(_log, "error", "append failed", kind_of(error),
                     partition=str(self._partition.name), batches=len(group),
                     error=str(error), cause=str(error.__cause__ or ""))  # fmt: skip

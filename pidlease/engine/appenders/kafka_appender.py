@@ -1,8 +1,8 @@
 """The appender of a partition of Kafka: many batches in flight, in order for each producer.
 
-Kafka itself rejects a write that comes late or again: it knows the last five batches of a producer,
-and appends only the batch that follows the last one. But of a producer that it has never seen, or
-has forgotten, it appends any batch as the first, and refuses the preceding ones for ever. So the
+Kafka itself rejects a late or repeated write: it keeps the last five batches of a producer, and
+appends only the batch that follows the last one. But if Kafka has never seen a producer, or has
+forgotten it, it appends any batch as the first, and refuses the preceding ones for ever. So the
 first batch of a producer is sent alone, and the next ones after its acknowledgement.
 """
 
@@ -29,16 +29,16 @@ from pidlease.kafka.records.writer_batch import WRITER_PID, Writer, stamp
 from pidlease.log.ports import Forwarded, ForwardingLog, PartitionLog
 from pidlease.observability.repeated_lines import LINES
 
-#: How often to ask for the owner after another server has taken over the writer.
+#: How often to check the owner after another server has taken over the writer.
 _ASK_AGAIN_MS: Final = 500
-#: Kafka's id and epoch of no producer.
+#: The producer id and epoch that mean "no producer" in Kafka.
 _NO_WRITER: Final = Writer(-1, -1)
 
 _log = structlog.get_logger(__name__)
 
 
 class _ProducerQueue:
-    """One producer's batches: those in flight, and those that wait."""
+    """Holds one producer's batches in flight, and its waiting batches."""
 
     __slots__ = ("in_flight", "waiting")
 
@@ -48,12 +48,12 @@ class _ProducerQueue:
 
 
 class KafkaAppender(Appender):
-    """Appends to a partition of Kafka; batches of policies without a Kafka producer use the writer.
+    """Appends to a partition of Kafka; under policies other than kafka, as the partition's writer.
 
     Parameters:
-        log: where batches go.
-        partition: applies and completes them.
-        clock_ms: the time, in ms since 1970.
+        log: sends the batches to Kafka.
+        partition: applies and completes the batches.
+        clock_ms: returns the time, in ms since 1970.
         rest: waits for a number of seconds.
     """
 
@@ -73,17 +73,17 @@ class KafkaAppender(Appender):
         self._partition: Final = partition
         self._clock_ms: Final = clock_ms
         self._applied_offset: Final = AppliedOffset(0, clock_ms())
-        #: Producers with an acknowledged batch.
+        #: The producers with an acknowledged batch.
         self._acknowledged: set[int] = set()
         self._queues: dict[int, _ProducerQueue] = {}
-        #: When this server last asked whether it owns the partition, in ms since 1970.
+        #: When this server last checked whether it owns the partition, in ms since 1970.
         self._asked_ms = 0
         takeover = WriterTakeover(partition, lambda: self._writer_appender, clock_ms, rest)
         self._takeover: Final = CatchUp(takeover, log)
         self._writer_appender: Final = WriterAppender(
             log, partition, self._applied_offset, clock_ms, self._takeover.begin
         )
-        #: Until when Kafka certainly knows a producer, in ms since 1970.
+        #: Until when Kafka certainly keeps a producer's state, in ms since 1970, by PID.
         self._known_until_ms: dict[int, int] = {}
 
     @property
@@ -121,7 +121,7 @@ class KafkaAppender(Appender):
     @property
     @override
     def lost(self) -> bool:
-        # Ask again from time to time: the other server may not own the partition, either.
+        # Check again from time to time: the other server may not own the partition, either.
         if not self._writer_appender.fenced:
             return False
         now_ms = self._clock_ms()
@@ -156,7 +156,7 @@ class KafkaAppender(Appender):
         if header.producer_id == WRITER_PID:
             self._writer_appender.push(pending)
             return
-        if header.producer_id == 0:  # means no PID here, but is a producer id for Kafka
+        if header.producer_id == 0:  # 0 means "no PID" here, but is a producer id of Kafka
             pending.header = stamp(header, pending.data, _NO_WRITER, -1)
         queue = self._queues.get(pending.pid)
         if queue is None:
@@ -189,27 +189,27 @@ class KafkaAppender(Appender):
         self._partition.totals.forwarded(began, answer.code, answer.offset)
         pid = pending.pid
         if pending not in queue.in_flight:
-            # It failed with an earlier one, and was completed so. Its retry resolves the outcome.
+            # It was completed when an earlier batch failed. Its retry resolves the outcome.
             self._note(pending, answer)
             return
         if answer.code or answer.offset < 0:
             self._fail(pid, queue, pending, answer)
             return
-        queue.in_flight.remove(pending)  # the first, but for batches without a PID
+        queue.in_flight.remove(pending)  # the first one, except for batches without a PID
         header = pending.header
         self._partition.apply([pending], [answer.offset])
         self._applied_offset.landed(pending, answer.offset + header.records)
         if pid:
             self._applied_offset.settled(pid)
             kept_ms = self._log.producers_kept_ms // 2
-            # Kafka counts from the batch's own timestamp, which may be long past (a backfill).
+            # Kafka's expiry counts from the batch's own timestamp, which may be old (a backfill).
             self._acknowledged.add(pid)
             self._known_until_ms[pid] = min(header.max_timestamp, self._clock_ms()) + kept_ms
         self._pump(pid, queue)
         self._partition.complete([pending], [answer.offset])
 
     def _note(self, pending: Pending, answer: Forwarded) -> None:
-        """Note the response to a batch that was completed before, or was not appended."""
+        """Note the response to a batch that was completed before, or failed."""
         if answer.definite or not pending.pid:  # without a PID there is no state
             self._applied_offset.refused(pending)
         else:
@@ -231,7 +231,7 @@ class KafkaAppender(Appender):
         unsent = Outcome(Status.FAILED, reason=reason)
         later = [(each, unknown) for each in queue.in_flight]
         later += [(each, unsent) for each in queue.waiting]
-        # Those in flight still are: `_answered` does not find them in the queue.
+        # These batches are still in flight to Kafka: `_answered` will not find them in the queue.
         queue.in_flight.clear()
         queue.waiting.clear()
         self._queues.pop(pid, None)

@@ -1,13 +1,12 @@
-"""Appends to Kafka under the partition's writer: batches of all policies but Kafka's own.
+"""Appends to Kafka as the partition's writer: batches of all policies except kafka.
 
-Kafka knows one producer for all of them, with the writer's own sequence numbers. At most five
-batches are in flight, in order; small batches that wait are joined. One server at a time is the
-writer: on a takeover Kafka puts a marker into the log, and rejects what the former writer sends
-after it.
+For Kafka the writer is the one producer of these batches, with the writer's own sequence numbers.
+At most five batches are in flight, in order; small waiting batches are joined. One server at a time
+is the writer: on a takeover Kafka appends a marker, and rejects later batches of the former writer.
 
-A definite refusal leaves the other batches intact: they get new sequence numbers, and are sent
-again. After anything else the outcome is unknown. Then all batches fail, this server takes over the
-writer again, and reads the log up to the marker before it validates the next batch
+A definite refusal does not fail the other batches: they get new sequence numbers, and are sent
+again. After any other error the outcome is unknown. Then all batches fail, this server takes over
+the writer again, and reads the log up to the marker before it validates the next batch
 (`writer_takeover.py`).
 """
 
@@ -31,16 +30,16 @@ from pidlease.kafka.records.writer_batch import Writer, stamp
 from pidlease.log.ports import Forwarded, ForwardingLog, NewBatch
 from pidlease.observability.repeated_lines import LINES
 
-#: Stands for the writer among producers of unknown outcomes.
+#: Stands for the writer among the producers with batches of unknown outcome.
 WRITER: Final = -1
-#: Kafka's sequence numbers wrap after this one. Take over the writer again before.
+#: The writer is taken over again at this sequence number, before Kafka's numbers wrap.
 _SEQUENCE_MAX: Final = 2**31 - 1 - (1 << 24)
 
 _log = structlog.get_logger(__name__)
 
 
 class _SentBatch:
-    """An in-flight batch, and the batches that were joined to make it."""
+    """A batch in flight, and the batches that were joined to make it."""
 
     __slots__ = ("began", "first", "new", "parts")
 
@@ -53,13 +52,13 @@ class _SentBatch:
 
 
 class WriterAppender:
-    """Sends as the writer of one partition.
+    """Sends batches as the writer of one partition.
 
     Parameters:
-        log: where batches go.
-        partition: applies and completes them.
-        applied_offset: notes what is in flight.
-        clock_ms: the time, in ms since 1970.
+        log: sends the batches to Kafka.
+        partition: applies and completes the batches.
+        applied_offset: tracks the batches in flight.
+        clock_ms: returns the time, in ms since 1970.
         take_over: starts a takeover of the writer.
     """
 
@@ -76,7 +75,7 @@ class WriterAppender:
         self._applied_offset: Final = applied_offset
         self._clock_ms: Final = clock_ms
         self._take_over: Final = take_over
-        #: The writer as which this server sends; None: a takeover must come first.
+        #: The writer under which this server sends; None: a takeover must come first.
         self.writer: Writer | None = None
         self._taken_ms = 0
         self._sequence = 0
@@ -84,11 +83,12 @@ class WriterAppender:
         self._waiting: deque[Pending] = deque()
         #: How many of the first waiting batches are sent one by one.
         self._alone = 0
-        #: Responses since Kafka refused a batch, until all later ones have a response, too.
+        #: The refused batches with their responses, until all later batches have a response, too.
         self._refused: list[tuple[_SentBatch, Forwarded]] = []
-        #: Until when Kafka certainly knows the writer, in ms since 1970: it counts by record times.
+        #: Until when Kafka certainly keeps the writer's state, in ms since 1970; Kafka counts from
+        #: record timestamps.
         self._known_until_ms = 0
-        #: When the outcome of a batch last was unknown, in ms since 1970; 0: never.
+        #: When this server last failed a batch of unknown outcome, in ms since 1970; 0: never.
         self.doubt_ms = 0
         #: Whether another server has taken over the writer.
         self.fenced = False
@@ -100,12 +100,12 @@ class WriterAppender:
 
     @property
     def landing(self) -> bool:
-        """Whether batches wait for a response of Kafka."""
+        """Whether batches wait for a response from Kafka."""
         return bool(self._in_flight)
 
     @property
     def ready(self) -> bool:
-        """Whether batches may be validated and sent: the log is read up to the writer's marker."""
+        """Whether batches may be validated and sent: a recent takeover has read the log."""
         return (
             self.writer is not None
             and self._clock_ms() - self._taken_ms < self._log.writer_ms
@@ -139,17 +139,18 @@ class WriterAppender:
         self._pump()
 
     def _pump(self) -> None:
-        # Of an unknown producer Kafka appends any batch, also after it refused the preceding one.
+        # If Kafka has forgotten the writer, it appends any batch, even after refusing the
+        # preceding one.
         room = BATCHES_KEPT if self._known_until_ms > self._clock_ms() else 1
         while self._waiting and len(self._in_flight) < room and not self._refused:
             if self.writer is None or not self.ready:
-                # It is so old that another server may be the writer without this one being fenced.
+                # The writer is so old that another one may exist without this server being fenced.
                 self._take_over()
                 return
             sent = self._next(self.writer)
             self._in_flight.append(sent)
             self._applied_offset.sent(sent)
-            # Not a PID of any other producer: Kafka's begin with 0, which means none here.
+            # ~id is no PID of any producer. Kafka's id itself may be 0, which means "none" here.
             self._log.send(~sent.new.header.producer_id, sent.new,
                            partial(self._answered, sent))  # fmt: skip
 
@@ -168,7 +169,7 @@ class WriterAppender:
         return _SentBatch(parts, NewBatch(data, stamp(header, data, writer, first)), first)
 
     def _take(self) -> list[Pending]:
-        """Take what goes into the next batch: one waiting batch, or several small ones."""
+        """Remove the parts of the next batch from the queue: one batch, or several small ones."""
         parts = [self._waiting.popleft()]
         if self._alone:
             self._alone -= 1
@@ -184,12 +185,12 @@ class WriterAppender:
             parts.append(self._waiting.popleft())
         return parts
 
-    # ------------------------------------------------------------------ answers
+    # ------------------------------------------------------------------ responses
 
     def _answered(self, sent: _SentBatch, answer: Forwarded) -> None:
         self._partition.totals.forwarded(sent.began, answer.code, answer.offset)
         if sent not in self._in_flight:
-            return  # it failed with an earlier one; the next catch-up resolves the outcome
+            return  # it failed with an earlier batch; the next catch-up resolves the outcome
         # Out of order, because an earlier batch was refused.
         follows = answer.code == OUT_OF_ORDER_SEQUENCE_NUMBER and bool(self._refused)
         refused = answer.definite or follows
@@ -234,14 +235,14 @@ class WriterAppender:
             if answer.code == OUT_OF_ORDER_SEQUENCE_NUMBER:
                 again += sent.parts
             elif answer.code in CONTENT and len(sent.parts) > 1:
-                again += sent.parts  # one of them; Kafka does not say which
+                again += sent.parts  # one part is invalid; Kafka's response does not say which
                 self._alone = len(again)
             else:
                 failed += [(each, refusal) for each in sent.parts]
                 everything = everything or (None if answer.code in CONTENT else refusal)
-                place = str(self._partition.name)
-                LINES.write(_log, "warning", "Kafka refuses a batch", (place, answer.code),
-                            partition=place, reason=answer.reason)  # fmt: skip
+                name = str(self._partition.name)
+                LINES.write(_log, "warning", "Kafka refuses a batch", (name, answer.code),
+                            partition=name, reason=answer.reason)  # fmt: skip
         gone = {each.pid for each, _ in failed if each.pid}
         after = everything or Outcome(Status.FAILED, reason="a batch before it was refused")
         kept: deque[Pending] = deque()
@@ -250,7 +251,7 @@ class WriterAppender:
                 failed.append((each, after))
             else:
                 kept.append(each)
-        self._alone = min(self._alone, len(kept))  # perhaps some too many, which is harmless
+        self._alone = min(self._alone, len(kept))  # sending too many alone is harmless
         self._waiting = kept
         if failed:
             self._partition.fail(failed)

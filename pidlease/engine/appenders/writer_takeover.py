@@ -16,11 +16,11 @@ from pidlease.log.ports import ForwardingLog
 from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 
-#: Between two checks whether the marker is in the log: Kafka writes it after its response.
+#: The pauses between checks for the marker: Kafka writes it after its response.
 _BACKOFF: Final = Backoff(0.005, 0.5)
-#: Between two checks whether batches of the former writer are still in flight.
+#: The pause between checks whether batches of the former writer are still in flight.
 _LANDING_POLL_SECONDS: Final = 0.005
-#: How often to check for the marker, in all for about ten seconds.
+#: How often to check for the marker; all checks take about ten seconds.
 _LOOKS_MAX: Final = 30
 
 
@@ -28,9 +28,9 @@ class WriterTakeover:
     """Takes over as the writer of one partition.
 
     Parameters:
-        partition: applies the batches read.
+        partition: reads the log, and applies it.
         appender: returns the appender that sends as the writer.
-        clock_ms: the time, in ms since 1970.
+        clock_ms: returns the time, in ms since 1970.
         rest: waits for a number of seconds.
     """
 
@@ -52,10 +52,10 @@ class WriterTakeover:
         return self._partition.name
 
     async def catch_up(self, log: ForwardingLog) -> None:
-        """Take over as the writer, unless this server is, and read the log up to the marker.
+        """Take over as the writer, unless this server is it, and read the log up to the marker.
 
         Raises:
-            LogError: this is not possible now.
+            LogError: the takeover is not possible now.
         """
         appender = self._appender()
         try:
@@ -78,7 +78,8 @@ class WriterTakeover:
         if appender.fenced:
             if not await log.owned():
                 raise NotOwnerError(f"another server has taken the writer of {self.name}")
-            appender.fenced = False  # a replaced server took it before it noticed its replacement
+            # A replaced server took over the writer before it noticed its replacement.
+            appender.fenced = False
         while appender.landing:  # responses to the former writer's batches
             await self._rest(_LANDING_POLL_SECONDS)
         await self._take(log, appender)
@@ -87,11 +88,13 @@ class WriterTakeover:
         """Check that this server is still the writer, before it rejects a batch.
 
         Raises:
-            NotOwnerError: another server is.
+            NotOwnerError: another server is the writer.
         """
-        now = await log.current_writer()
-        if now is not None and now != writer:
-            raise NotOwnerError(f"{self.name}: this server was writer {writer}, now it is {now}")
+        current = await log.current_writer()
+        if current is not None and current != writer:
+            raise NotOwnerError(
+                f"{self.name}: this server was writer {writer}, now it is {current}"
+            )
 
     async def _take(self, log: ForwardingLog, appender: WriterAppender) -> None:
         partition = self._partition

@@ -1,4 +1,4 @@
-"""Kafka's primitive types, for what is read and written by hand: headers, Produce, Fetch.
+"""Reads and writes Kafka's primitive types, for what is coded by hand: headers, Produce, Fetch.
 
 Source: the protocol guide's "Protocol Primitive Types" and KIP-482 (flexible versions).
 """
@@ -12,17 +12,17 @@ INT64: Final = struct.Struct(">q")
 _HEADER: Final = struct.Struct(">hhih")
 
 
-#: Elements of all arrays of a request. Each takes time and memory to read; a client that asks for
-#: every partition of a large cluster stays below it.
+#: The most elements in all arrays of a request together, because each takes time and memory to
+#: read. A client that names every partition of a large cluster stays below this.
 ELEMENTS_MAX: Final = 50_000
 
 
 class MalformedError(Exception):
-    """Bytes that are no message of the version that they name."""
+    """The bytes are not a message of the version that they name."""
 
 
 class RequestHeader(NamedTuple):
-    """The header in front of each request; `body` is where the rest begins."""
+    """The header of a request; `body` is the position after it."""
 
     api_key: int
     version: int
@@ -32,10 +32,10 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: bytearray) -> RequestHeader:
-    """Read header v1 (the flexible v2 differs only in the tags that follow; see `Reader.tags`).
+    """Read header v1 (the flexible v2 differs only in the tags after it; `Reader.tags` skips them).
 
     Raises:
-        MalformedError: it ends too early.
+        MalformedError: the frame ends too early.
     """
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
@@ -51,13 +51,13 @@ def read_request_header(frame: bytearray) -> RequestHeader:
 
 
 class Reader:
-    """Reads one value after the other, and compares every length with the bytes that are left.
+    """Reads one value after the other, and checks every length against the bytes that are left.
 
     Parameters:
         frame: the message.
-        at: where to begin.
+        at: the position of the first value.
         flexible: whether strings, arrays and bytes have compact lengths, and structs have tags.
-        elements_max: how many elements all its arrays may have together.
+        elements_max: the most elements of all arrays together.
     """
 
     __slots__ = ("_elements_left", "_elements_max", "at", "flexible", "frame")
@@ -71,11 +71,11 @@ class Reader:
         self._elements_max = self._elements_left = elements_max
 
     def int16(self) -> int:
-        """A signed 16-bit number."""
+        """Read a signed 16-bit number."""
         return int(self._unpack(INT16)[0])
 
     def int32(self) -> int:
-        """A signed 32-bit number."""
+        """Read a signed 32-bit number."""
         return int(self._unpack(INT32)[0])
 
     def _unpack(self, kind: struct.Struct) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ class Reader:
         return values
 
     def uvarint(self) -> int:
-        """An unsigned number of seven bits a byte, at most 32 bits."""
+        """Read an unsigned varint: seven bits a byte, five bytes at most."""
         value = shift = 0
         while shift < 35:
             if self.at >= len(self.frame):
@@ -107,7 +107,7 @@ class Reader:
         return length
 
     def string(self) -> str | None:
-        """A string, or null."""
+        """Read a string, or null."""
         length = self._length(INT16)
         if length < 0:
             return None
@@ -119,7 +119,7 @@ class Reader:
             raise MalformedError("a string that is not UTF-8") from None
 
     def data(self) -> memoryview | None:
-        """Bytes, or null: a view into the message, not a copy."""
+        """Read bytes, or null. Returns a view of the message, not a copy."""
         length = self._length(INT32)
         if length < 0:
             return None
@@ -128,7 +128,7 @@ class Reader:
         return view
 
     def take(self, size: int) -> bytes:
-        """So many bytes."""
+        """Read a number of bytes without a length prefix."""
         end = self.at + size
         if end > len(self.frame):
             raise MalformedError("the message ends too early")
@@ -137,7 +137,10 @@ class Reader:
         return data
 
     def nullable_array(self) -> int:
-        """How many elements follow; -1 for a null array. Each takes at least a byte."""
+        """Read the number of elements that follow; -1 for a null array.
+
+        The number is at most that of the bytes left: each element takes at least a byte.
+        """
         count = self._length(INT32)
         self._elements_left -= count
         if self._elements_left < 0:
@@ -146,11 +149,11 @@ class Reader:
         return count
 
     def array(self) -> int:
-        """How many elements follow; a null array has none. Each takes at least a byte."""
+        """Read the number of elements that follow; 0 for a null array."""
         return max(self.nullable_array(), 0)
 
     def tags(self) -> None:
-        """Skip tagged fields, of which none is asked for; nothing to do in old versions."""
+        """Skip the tagged fields, because none is used; versions without tags have none."""
         if not self.flexible:
             return
         for _ in range(self.uvarint()):
@@ -161,18 +164,18 @@ class Reader:
             self.at += size
 
     def end(self) -> None:
-        """Make sure that nothing is left."""
+        """Check that no bytes are left."""
         if self.at != len(self.frame):
             raise MalformedError(f"{len(self.frame) - self.at} bytes too many")
 
 
 def compact_length(length: int) -> bytes:
-    """A length of a flexible version; -1 for null."""
+    """Encode a length of a flexible version; -1 for null."""
     return write_uvarint(length + 1)
 
 
 def write_uvarint(value: int) -> bytes:
-    """An unsigned number of seven bits a byte."""
+    """Encode an unsigned varint: seven bits a byte."""
     if value < 0x80:
         return value.to_bytes(1, "big")
     out = bytearray()
@@ -184,7 +187,7 @@ def write_uvarint(value: int) -> bytes:
 
 
 def write_string(text: str | None, *, flexible: bool) -> bytes:
-    """A string, or null."""
+    """Encode a string, or null."""
     if text is None:
         return compact_length(-1) if flexible else INT16.pack(-1)
     data = text.encode()
@@ -192,5 +195,5 @@ def write_string(text: str | None, *, flexible: bool) -> bytes:
 
 
 def write_array(length: int, *, flexible: bool) -> bytes:
-    """The length in front of an array."""
+    """Encode the number of elements, which precedes an array."""
     return compact_length(length) if flexible else INT32.pack(length)

@@ -1,9 +1,9 @@
-"""Produce, by hand, for this is the hot path: clients' requests and responses, and Kafka's.
+"""Encodes and decodes Produce by hand, for clients and for Kafka, because it is the hot path.
 
-Source: ProduceRequest.json and ProduceResponse.json of Kafka 4.1. From clients come versions 3 to
-12; to Kafka go versions 3 to 8 (the last one without compact lengths, and the first one that says
-why a batch was refused). The tests compare every version with kio. Lengths are read in place,
-without an object for each: at some ten thousand requests a second that counts.
+Source: ProduceRequest.json and ProduceResponse.json of Kafka 4.1. Clients send versions 3 to 12;
+pidlease sends versions 3 to 8 to Kafka (8 is the last one without compact lengths, and the first
+one with the reason for a refused batch). The tests compare every version with kio. Lengths are
+read in place, without an object for each: at some ten thousand requests a second that matters.
 """
 
 import struct
@@ -30,7 +30,7 @@ _RECORD_ERRORS_FROM: Final = 8
 _LOG_START_FROM: Final = 5
 #: Partition, error, base offset, time of the append.
 _RESULT: Final = struct.Struct(">ihqq")
-#: The same with the start of the log.
+#: Partition, error, base offset, time of the append, start of the log.
 _RESULT_LOG_START: Final = struct.Struct(">ihqqq")
 _NO_TIME: Final = -1
 _NO_STRING: Final = -1
@@ -39,28 +39,29 @@ _NO_STRING: Final = -1
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 #: In flexible versions, for an appended batch: no record errors, no message, no tags.
 _NO_ERRORS_FLEXIBLE: Final = b"\x01\x00\x00"
-#: The same in version 8.
+#: In version 8, for an appended batch: no record errors, no message.
 _NO_ERRORS: Final = b"\0\0\0\0\xff\xff"
-#: Of a response with one topic and one partition: correlation id, tags, one topic.
+#: The beginning of a response with one topic and one partition: correlation id, tags, one topic.
 _SIMPLE_HEAD: Final = struct.Struct(">ibb")
-#: Throttle time, and the tags after it.
+#: The throttle time.
 _END: Final = b"\0\0\0\0"
+#: The throttle time, and the tags after it.
 _END_FLEXIBLE: Final = b"\0\0\0\0\0"
 #: Before the only partition, their number; after it, the topic's tags and the end.
 _SIMPLE_ONE: Final = b"\x02"
 _SIMPLE_END: Final = b"\0" + _END_FLEXIBLE
 
-#: A length is read up to here: without a bound, a megabyte of it would take minutes.
+#: The most bits of a length: without a bound, reading a megabyte of them would take minutes.
 _LENGTH_BITS: Final = 35
-#: Where a request's correlation id stands.
+#: The position of a request's correlation id.
 _CORRELATION_AT: Final = 4
 _CORRELATION_BYTES: Final = 4
 _CORRELATION_END: Final = _CORRELATION_AT + _CORRELATION_BYTES
-#: After the batch of a flexible request, no tags: of the partition, the topic, the request.
+#: The bytes after a flexible request's batch: no tags of the partition, the topic, the request.
 _TAGS_AFTER: Final = 3
 #: Base offset, time of the append, start of the log.
 _OFFSETS: Final = struct.Struct(">qqq")
-#: Stands for an offset, to be found again: no topic's name can be like it.
+#: A placeholder for an offset in a template: no topic name can contain its bytes.
 _MARK: Final = 0x0102030405060708
 
 # To Kafka.
@@ -86,9 +87,9 @@ class PartitionResponse(NamedTuple):
 
     Attributes:
         code: Kafka's error code; 0: the batch is in the log.
-        offset: of its first record; -1: unknown.
+        offset: the offset of its first record; -1: unknown.
         log_start: the first offset of the log; -1: unknown.
-        message: the reason for an error; empty: none is given.
+        message: the reason for an error; empty: there is none.
     """
 
     code: int
@@ -109,7 +110,7 @@ class PartitionData(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """A client's request; `topics` has each topic's name with the number of its `parts`."""
+    """A client's request; `topics` are pairs of a topic's name and the number of its `parts`."""
 
     transactional_id: str | None
     acks: int
@@ -188,10 +189,10 @@ def _read_any(reader: Reader) -> ProduceRequest:
 
 
 class ProduceTemplate:
-    """What the requests of a client for one partition have in common, byte by byte.
+    """Holds the bytes that a client's requests for one partition have in common.
 
-    A request that differs in nothing but correlation id and batch is neither read field by field,
-    nor is its response written so.
+    If a request differs only in the correlation id and the batch, neither the request is decoded
+    field by field, nor the response encoded so.
     """
 
     __slots__ = ("_after", "_flexible", "_front", "_head", "_length_at", "_rest", "_tail")
@@ -209,12 +210,12 @@ class ProduceTemplate:
     def of(
         cls, frame: bytearray, version: int, request: ProduceRequest
     ) -> "ProduceTemplate | None":
-        """Make the template of a request; None: requests like it need to be read.
+        """Return the template of a request; None: requests like it must be decoded.
 
         Parameters:
-            frame: the request, with its header.
-            version: of the request.
-            request: the same, read.
+            frame: the request's bytes, with its header.
+            version: the request's API version.
+            request: the request, decoded.
         """
         if (
             len(request.parts) != 1
@@ -229,7 +230,7 @@ class ProduceTemplate:
         length = compact_length(len(data)) if flexible else INT32.pack(len(data))
         begin = len(frame) - after - len(data)
         length_at = begin - len(length)
-        # Otherwise there are tags, or a length in more bytes than it needs.
+        # If not, the request has tags, or a length with more bytes than necessary.
         if frame[length_at:begin] != length or any(frame[len(frame) - after :]):
             return None
         marked = PartitionResponse(0, _MARK, _MARK)
@@ -241,7 +242,7 @@ class ProduceTemplate:
         return cls(front, rest, head, tail, after)
 
     def batch(self, frame: bytearray) -> memoryview | None:
-        """Return the batch in a request; None: the request differs in something else."""
+        """Return the batch in a request; None: other bytes of the request differ, too."""
         at = self._length_at
         if not (frame.startswith(self._front) and frame.startswith(self._rest, _CORRELATION_END)):
             return None
@@ -267,12 +268,12 @@ class ProduceTemplate:
         return memoryview(frame)[at:end]
 
     def response(self, correlation_id: int, offset: int, log_start: int) -> bytes:
-        """Write the response for a batch that is in the log, with its header."""
+        """Encode the response to a batch that is in the log, with its header."""
         offsets = _OFFSETS.pack(offset, _NO_TIME, log_start)
         return b"".join((INT32.pack(correlation_id), self._head, offsets, self._tail))
 
 
-# ---------------------------------------------------------------------- responses to them
+# ---------------------------------------------------------------------- responses to clients
 
 
 def write_produce_response(
@@ -281,13 +282,13 @@ def write_produce_response(
     request: ProduceRequest,
     results: list[PartitionResponse],
 ) -> bytes:
-    """Write the response to a client's request, with its header.
+    """Encode the response to a client's request, with its header.
 
     Parameters:
-        version: of the request.
-        correlation_id: of the request.
+        version: the request's API version.
+        correlation_id: the request's correlation id.
         request: the request.
-        results: one for each of the request's parts, in order.
+        results: one result for each of the request's parts, in order.
     """
     flexible = version >= FLEXIBLE_FROM
     if flexible and len(results) == len(request.topics) == 1 and not results[0].message:
@@ -311,7 +312,7 @@ def write_produce_response(
 def _write_simple(
     version: int, correlation_id: int, part: PartitionData, result: PartitionResponse
 ) -> bytes:
-    """Write most responses: one topic, one partition, no message."""
+    """Encode the most frequent response: one topic, one partition, no message."""
     head = _SIMPLE_HEAD.pack(correlation_id, 0, 2) + write_string(part.topic, flexible=True)
     return head + _SIMPLE_ONE + _write_partition(version, part.number, result) + _SIMPLE_END
 
@@ -334,7 +335,7 @@ def _write_partition(version: int, index: int, result: PartitionResponse) -> byt
 
 
 class ProduceBatch(NamedTuple):
-    """A batch, its partition, and its transaction; None: outside of transactions."""
+    """A batch, its partition, and its transactional id; None: it is not transactional."""
 
     place: TopicPartition
     data: Buffer
@@ -348,13 +349,13 @@ def write_produce_request(
     batches: Sequence[ProduceBatch],
     client_id: str = CLIENT_ID,
 ) -> list[Buffer]:
-    """Write a request to Kafka with acks=all, in parts: batches are not copied.
+    """Encode a request to Kafka with acks=all, in parts, so that batches are not copied.
 
     Parameters:
         version: one of SENT_VERSIONS.
-        correlation_id: comes back with the response.
+        correlation_id: Kafka returns it in the response.
         timeout_ms: how long the leader may wait for the other replicas.
-        batches: of different partitions, and all of the same transactional id.
+        batches: the batches, each of another partition, all with the same transactional id.
         client_id: the name of this client in the brokers' logs.
     """
     topics: dict[str, list[ProduceBatch]] = {}
@@ -379,7 +380,7 @@ def write_produce_request(
 def write_single_request(
     version: int, correlation_id: int, timeout_ms: int, batch: ProduceBatch
 ) -> tuple[Buffer, Buffer]:
-    """Write the request of one batch outside of transactions, as most are, in less time."""
+    """Encode a request with one batch outside of transactions, the most frequent one, fast."""
     data = batch.data
     head = _SINGLE.pack(API_PRODUCE, version, correlation_id, len(CLIENT_ID), _CLIENT_ID,
                        _NO_STRING, _ALL, timeout_ms, 1)  # fmt: skip
@@ -388,7 +389,7 @@ def write_single_request(
 
 @lru_cache(_NAMES_KEPT)
 def _names(place: TopicPartition) -> bytes:
-    """A topic, the number of its partitions, which is one, and that partition."""
+    """Encode a topic, the number of its partitions (one), and the partition number."""
     return write_string(place.topic, flexible=False) + _PARTITION.pack(1, place.partition)
 
 
@@ -398,7 +399,7 @@ def _names(place: TopicPartition) -> bytes:
 def read_single_response(
     version: int, frame: bytes | bytearray, place: TopicPartition
 ) -> PartitionResponse | None:
-    """Read the response to one batch that was appended; None: use `read_produce_response`."""
+    """Decode the response to one appended batch; None: call `read_produce_response` instead."""
     names = _names(place)
     at = 8 + len(names)
     if (
@@ -415,7 +416,7 @@ def read_single_response(
 def read_produce_response(
     version: int, frame: bytes | bytearray
 ) -> dict[TopicPartition, PartitionResponse]:
-    """Read Kafka's response, from the correlation id on.
+    """Decode Kafka's response, from the correlation id on.
 
     Raises:
         UpstreamNonsenseError: the bytes are not a response of this version.
@@ -443,17 +444,17 @@ def _read_response(
             message = ""
             if version >= _RECORD_ERRORS_FROM:
                 message, at = _read_message(frame, at)
-            place = TopicPartition(name, number)
-            if place in rows:
-                raise IndexError(f"{place} twice")
-            rows[place] = PartitionResponse(code, offset, message=message)
+            partition = TopicPartition(name, number)
+            if partition in rows:
+                raise IndexError(f"{partition} twice")
+            rows[partition] = PartitionResponse(code, offset, message=message)
     if at + 4 != len(frame):  # the throttle time
         raise IndexError(f"{len(frame) - at - 4} bytes too many")
     return rows
 
 
 def _read_message(frame: bytes | bytearray, at: int) -> tuple[str, int]:
-    """Read why the batch was refused: its message, and those of its records."""
+    """Read the reason for a refused batch: its own message, and those of its records."""
     words = []
     (errors,) = INT32.unpack_from(frame, at)
     at += 4

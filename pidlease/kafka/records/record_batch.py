@@ -1,7 +1,7 @@
-"""Kafka's record batch v2: the header, read at once; the records, never.
+"""Reads, checks and writes the header of Kafka's record batch v2; never reads the records.
 
-Layout: Kafka's DefaultRecordBatch. The CRC-32C covers everything from the attributes on, so the
-base offset and the leader epoch may be written over without a new one.
+Layout: Kafka's DefaultRecordBatch. The CRC-32C covers all bytes from the attributes on, so the base
+offset and the leader epoch may be overwritten without a new CRC.
 """
 
 import struct
@@ -18,14 +18,16 @@ _LEADER_EPOCH: Final = struct.Struct(">i")
 _LENGTH: Final = struct.Struct(">i")
 
 HEADER_BYTES: Final = _HEADER.size  # 61
-#: Bytes in front of what `batch_length` counts: the base offset and the length itself.
+#: The bytes before those that `batch_length` counts: the base offset and the length itself.
 LENGTH_PREFIX_BYTES: Final = 12
 _LEADER_EPOCH_AT: Final = 12
-#: Where in a batch its length stands, its CRC, and its producer id, epoch and base sequence.
+#: The position of the batch length.
 LENGTH_AT: Final = 8
+#: The position of the CRC.
 CRC_AT: Final = 17
+#: The position of producer id, producer epoch and base sequence.
 PRODUCER_AT: Final = 43
-#: Where begins what the CRC covers: at the attributes.
+#: The position of the attributes, where the bytes covered by the CRC begin.
 CRC_FROM: Final = 21
 _RECORDS_AT: Final = HEADER_BYTES - 4
 ATTRIBUTES_AT: Final = CRC_FROM
@@ -38,12 +40,12 @@ CODEC_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
-#: The bits that only a broker sets, or for which it must serve transactions.
+#: The attribute bits that only a broker sets, or that need a broker with transactions.
 _BROKERS_BITS: Final = _LOG_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of the records, as they stand."""
+    """The fields of the 61 bytes before the records, unchecked."""
 
     base_offset: int
     batch_length: int
@@ -61,7 +63,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch, in bytes."""
         return self.batch_length + LENGTH_PREFIX_BYTES
 
     @property
@@ -71,39 +73,39 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a marker, and holds no record of anybody's."""
+        """Whether it is a control batch (a marker), without records of a producer."""
         return bool(self.attributes & _CONTROL_BIT)
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether the log has put in its own time."""
+        """Whether the log has set its own timestamp."""
         return bool(self.attributes & _LOG_APPEND_TIME_BIT)
 
     @property
     def codec(self) -> str:
-        """How the records are compressed."""
+        """The name of the records' compression type."""
         return CODECS[self.attributes & CODEC_BITS]
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record."""
+        """The offset of the last record."""
         return self.base_offset + self.last_offset_delta
 
 
-#: Makes a NamedTuple of fields without a call of Python.
+#: Makes a NamedTuple from its fields without a call of a Python function.
 _new_tuple: Final[Callable[[type[BatchHeader], tuple[int, ...]], BatchHeader]] = tuple.__new__
 
 
 class CorruptBatchError(Exception):
-    """The bytes are not an intact batch: cut short, of another format, or changed on the way."""
+    """The bytes are not an intact batch: truncated, of another format, or changed in transit."""
 
 
 class InvalidBatchError(Exception):
-    """The batch is intact, but says what a client may not say."""
+    """The batch is intact, but clients may not send such a batch."""
 
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
-    """Read a header; nothing of it is checked.
+    """Read a header, unchecked.
 
     Raises:
         CorruptBatchError: there are not enough bytes.
@@ -117,9 +119,9 @@ def read_header(data: Buffer, at: int = 0) -> BatchHeader:
 
 
 def read_from_client(data: Buffer) -> BatchHeader | None:
-    """Read the header of a producer's batch; None: `check_intact` or `check_from_client` raises.
+    """Read the header of a client's batch; None: `check_intact` or `check_from_client` raises.
 
-    This checks all that they check, in one go: it runs for every batch.
+    This does all their checks in one function, because it runs for every batch.
     """
     try:
         header = _new_tuple(BatchHeader, _HEADER.unpack_from(data))
@@ -140,9 +142,9 @@ def read_from_client(data: Buffer) -> BatchHeader | None:
 
 
 def records_of_batches(data: Buffer) -> Iterator[int]:
-    """How many records each batch of a part of a log says that it has; nothing is checked.
+    """Yield the number of records of each batch in a part of a log, by its header, unchecked.
 
-    What is cut short at its end is left out.
+    A batch that is cut short at the end does not count.
     """
     at, end = 0, len(data) - HEADER_BYTES
     while at <= end:
@@ -155,15 +157,15 @@ def records_of_batches(data: Buffer) -> Iterator[int]:
 
 
 def write_header(header: BatchHeader) -> bytes:
-    """A header as it stands in front of its records; nothing of it is checked."""
+    """Encode a header, unchecked."""
     return _HEADER.pack(*header)
 
 
 def check_intact(header: BatchHeader, data: Buffer) -> None:
-    """Check that `data`, as a whole, is the batch that its header announces.
+    """Check that `data` is exactly the batch of its header.
 
     Raises:
-        CorruptBatchError: another length or format, or the CRC does not fit.
+        CorruptBatchError: the length, the format or the CRC is wrong.
     """
     if header.magic != MAGIC:
         raise CorruptBatchError(f"record format {header.magic}; only {MAGIC} is understood")
@@ -175,10 +177,10 @@ def check_intact(header: BatchHeader, data: Buffer) -> None:
 
 
 def check_from_client(header: BatchHeader) -> None:
-    """Check what a broker asks of a producer's batch (Kafka's LogValidator).
+    """Check a client's batch as a broker does (Kafka's LogValidator).
 
     Raises:
-        InvalidBatchError: it may not stand in a log.
+        InvalidBatchError: a log must not contain such a batch.
     """
     if header.records < 1 or header.records != header.last_offset_delta + 1:
         raise InvalidBatchError(
@@ -196,6 +198,6 @@ def check_from_client(header: BatchHeader) -> None:
 
 
 def place(data: bytearray | memoryview, offset: int) -> None:
-    """Write the offset that the log gives a batch into its header, and leader epoch 0."""
+    """Set a batch's base offset to the one that the log assigns, and its leader epoch to 0."""
     _PLACE.pack_into(data, 0, offset)
     _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, 0)

@@ -1,8 +1,8 @@
-"""One partition of a Kafka cluster as the engine sees it (see `ForwardingLog`).
+"""The log of one partition of a Kafka cluster: implements `ForwardingLog` for the engine.
 
-A batch has one of three outcomes: it is in the log; it is not, and will not be; or that is unknown,
-because the connection ended, or a replica was late. `pidlease.kafka.produce_errors` maps error
-codes to them.
+A batch has one of three outcomes: it is in the log; it is not, and never will be; or the outcome is
+unknown, because the connection ended, or a replica was late. `pidlease.kafka.produce_errors` maps
+error codes to them.
 """
 
 import asyncio
@@ -51,19 +51,20 @@ Result = TypeVar("Result")
 
 _log = structlog.get_logger(__name__)
 
-#: What is asked for at once, to replay.
+#: The size of one fetch of a replay or catch-up.
 _READ_BYTES: Final = 8 << 20
-#: How long a fetch of what is there may wait; there is nothing to wait for.
+#: How long a fetch may wait for records: not at all, because the records exist.
 _NO_WAIT_MS: Final = 0
-#: A partition that cannot be read is tried again: so often, and with these delays.
+#: How often a request that only reads is sent in all, if it fails.
 _TRIES: Final = 6
+#: The pauses between these requests.
 _BACKOFF: Final = Backoff(0.1, 3.2)
-#: Where it ends before what is known to be in it, it is looked at again.
+#: The pauses before checking the end again, if it is before records known to be in the log.
 _CUT_RESTS_SECONDS: Final = (0.2, 0.8, 2.0)
 
 
 class Upstream(Protocol):
-    """The cluster, as a partition's log sees it."""
+    """The cluster, as a partition's log uses it."""
 
     def send(
         self,
@@ -74,36 +75,36 @@ class Upstream(Protocol):
         """Send a batch to the leader of its partition, after all earlier ones of its producer."""
 
     async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
-        """Read from a partition, uncommitted records of transactions, too.
+        """Read from a partition, including uncommitted records of transactions.
 
         Raises:
-            UpstreamError: it cannot be read now.
+            UpstreamError: the partition cannot be read now.
         """
 
     async def range_of(self, place: TopicPartition) -> tuple[int, int]:
-        """Return its first offset, and its high watermark.
+        """Return a partition's first offset, and its high watermark.
 
         Raises:
-            UpstreamError: it cannot be asked now.
+            UpstreamError: the partition's leader does not report them now.
         """
 
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
         """Return the first record with this timestamp (ms) or a later one.
 
         Raises:
-            UpstreamError: it cannot be asked now.
+            UpstreamError: the partition's leader does not report it now.
         """
 
     def stale(self) -> None:
-        """Note that the known metadata of the cluster do not fit."""
+        """Note that the known metadata of the cluster are out of date."""
 
 
 class Writers(Protocol):
-    """The writers of partitions, as a partition's log sees them."""
+    """The writers of partitions, as a partition's log uses them."""
 
     @property
     def ids(self) -> Container[int]:
-        """The producer ids that are or were a writer's."""
+        """The producer ids of all present and former writers."""
 
     @property
     def kept_ms(self) -> int:
@@ -120,7 +121,7 @@ class Writers(Protocol):
 
 
 class KafkaUnreadableError(LogError):
-    """Kafka cannot be asked now; it may be tried again."""
+    """Kafka does not respond as needed now; the request may be tried again."""
 
 
 class KafkaPartitionLog:
@@ -128,11 +129,11 @@ class KafkaPartitionLog:
 
     Parameters:
         upstream: the cluster.
-        place: topic and partition.
-        span: its first offset, and its end.
-        writers: the producer ids with batches that carry an identity header.
-        pool: threads, for taking batches apart.
-        loop: where Kafka is asked.
+        place: the topic and the partition number.
+        span: the partition's first offset, and its end offset.
+        writers: the writers of partitions; batches under their ids carry an identity header.
+        pool: the threads that decode batches.
+        loop: the event loop of the cluster's connections.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class KafkaPartitionLog:
         self._loop = loop
         self.start_offset, self.end_offset = span
         self.stopped = ""
-        #: How long Kafka recognises a silent producer's batches, in ms; 0: not known.
+        #: How long Kafka deduplicates for a producer that does not write, in ms; 0: unknown.
         self.producers_kept_ms = 0
 
     @property
@@ -180,7 +181,7 @@ class KafkaPartitionLog:
 
     def send(self, producer: int, new: NewBatch, done: Callable[[Forwarded], None]) -> None:
         """Append a batch after all earlier ones of its producer."""
-        if self.stopped:  # a waiting batch would go to a later topic of the same name
+        if self.stopped:  # a waiting batch could go to a new topic of the same name
             reason = self.stopped
             self._loop.call_soon(done, Forwarded(0, -1, definite=True, reason=reason))
             return
@@ -222,19 +223,23 @@ class KafkaPartitionLog:
 
     @property
     def promised_end(self) -> int:
-        """The first offset after all that is known to have been acknowledged."""
+        """The offset after the last record known to have been acknowledged."""
         return self.end_offset
 
     def stop(self, reason: str, detail: str = "") -> None:  # noqa: ARG002 - not needed here
-        """Accept no appends from now on."""
+        """Accept no more appends."""
         self.stopped = self.stopped or reason
 
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:  # noqa: ARG002
-        """Accept no appends from now on; the end of the log is Kafka's, whatever was read."""
+        """Accept no more appends; the end of the log stays Kafka's."""
         self.stop(reason)
 
     async def flush(self) -> None:
-        """Return at once: what Kafka has acknowledged is as durable as it is configured to be."""
+        """Return at once: an acknowledged batch is as durable as Kafka's settings make it.
+
+        Raises:
+            LogStoppedError: the partition is stopped.
+        """
         if self.stopped:
             raise LogStoppedError(self.stopped)
 
@@ -254,7 +259,7 @@ class KafkaPartitionLog:
             self.start_offset, end = await self._try(partial(self._upstream.range_of, self._place))
             if end >= self.end_offset:
                 break
-            await asyncio.sleep(rest)  # a new leader may not know yet how far all replicas are
+            await asyncio.sleep(rest)  # a new leader may not know the high watermark yet
         if end < self.end_offset:
             self.stop(f"it went up to {self.end_offset} and ends at {end}: Kafka has lost records")
             _log.error("a partition of Kafka was cut; it is read again", partition=str(self._place),
@@ -279,8 +284,8 @@ class KafkaPartitionLog:
         """Read all batches from an offset on, in a thread; the event loop fetches them."""
         end = self.end_offset
         while offset < end:
-            asked = asyncio.run_coroutine_threadsafe(self._fetch(offset, _READ_BYTES), self._loop)
-            found = asked.result()
+            fetch = asyncio.run_coroutine_threadsafe(self._fetch(offset, _READ_BYTES), self._loop)
+            found = fetch.result()
             batches, next_offset = _take_apart(found.data, offset, self._writers.ids)
             if next_offset <= offset:
                 self._check_end(found, end)
@@ -289,10 +294,10 @@ class KafkaPartitionLog:
             offset = next_offset
 
     def _check_end(self, found: FetchedRecords, end: int) -> None:
-        """Check why nothing is left up to the end: compaction, or a leader that is late.
+        """Check that the batches missing up to the end were compacted.
 
         Raises:
-            KafkaUnreadableError: the latter.
+            KafkaUnreadableError: they are missing because the leader's end is lower.
         """
         if found.end_offset < end:
             raise KafkaUnreadableError(
@@ -300,7 +305,7 @@ class KafkaPartitionLog:
             )
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Read whole batches, from the one that holds an offset on."""
+        """Read from the batch that contains an offset on."""
         if not self.start_offset <= offset <= self.end_offset:
             await self.look()
         found = await self._fetch(offset, max_bytes)
@@ -312,10 +317,10 @@ class KafkaPartitionLog:
         return await self._try(partial(self._upstream.find_time, self._place, timestamp))
 
     async def _fetch(self, offset: int, bytes_max: int) -> FetchedRecords:
-        """Read on from an offset.
+        """Fetch batches from an offset on; try again if the fetch fails.
 
         Raises:
-            OffsetRangeError: Kafka does not have it.
+            OffsetRangeError: Kafka does not have the offset.
             KafkaUnreadableError: Kafka cannot be read now.
         """
         reason = ""
@@ -353,7 +358,7 @@ class KafkaPartitionLog:
 
 
 def forwarded(row: PartitionResponse) -> Forwarded:
-    """Translate Kafka's answer to a batch. An offset beside an error code counts for nothing."""
+    """Translate Kafka's response to a batch. An offset with an error code is ignored."""
     code, offset, _, message = row
     if code == 0 and offset >= 0:
         return Forwarded(0, offset)
@@ -364,7 +369,7 @@ def forwarded(row: PartitionResponse) -> Forwarded:
 
 
 def name_of(code: int) -> str:
-    """Kafka's name of an error, as far as it is known."""
+    """Return Kafka's name and number of an error code; only the number if it is unknown."""
     try:
         return f"{ErrorCode(code).name.upper()} ({code})"
     except ValueError:
@@ -372,10 +377,10 @@ def name_of(code: int) -> str:
 
 
 def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list[LoggedBatch], int]:
-    """Return the whole batches of a response, from an offset on, and the next offset.
+    """Return the complete batches of a response, from an offset on, and the next offset.
 
     Raises:
-        DamagedLogError: a batch is not intact, or lies where the one before it does.
+        DamagedLogError: a batch is not intact, or begins within the preceding one.
     """
     view = memoryview(data)
     found: list[LoggedBatch] = []
@@ -400,10 +405,10 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
 
 
 def sends_of(header: BatchHeader, data: memoryview, writers: Container[int]) -> list[LoggedBatch]:
-    """What was sent, of one batch: by the CRCs that it is judged by."""
+    """Return the clients' batches within a batch of the log, with the CRCs to judge them by."""
     try:
         found = logged(header, data, writers)
-        if header.is_log_append_time:  # Kafka has put in a time and a CRC of its own
+        if header.is_log_append_time:  # Kafka has set its own timestamp, and so another CRC
             found = found._replace(header=header._replace(crc=UNKNOWN_CRC))
         return list(parted(found, data))
     except UnidentifiedBatchError as error:

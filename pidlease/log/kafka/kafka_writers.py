@@ -1,8 +1,8 @@
-"""The writers of a Kafka cluster's partitions, which send batches with pidlease's own numbering.
+"""Takes over the writers of Kafka's partitions, and records each writer's producer id before use.
 
-Kafka fences a writer (`pidlease/kafka/client/transactions.py`). Its producer id is recorded before
-anything is sent under it, because a replay trusts the record header `pidlease` only under recorded
-ids.
+A writer sends the batches with pidlease's own numbering, and Kafka fences it
+(`pidlease/kafka/client/transactions.py`). Its producer id is recorded before a batch is sent under
+it, because a replay trusts the record header `pidlease` only under recorded ids.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""How far a partition is known to be durable: a hint beside the log, never waited for.
+"""The offset up to which a partition is known to be durable: a hint beside the log.
 
-After each fsync the offset is noted in a small file that is itself not fsynced. What it says is
-true whenever it is there: it was written after the fsync. After a kill it is exact, after a
-power cut a little old. Without it, a damaged batch near the end could not be distinguished from a
-torn append, and cutting it would lose what was acknowledged.
+After each fsync of the log the offset is written to a small file, which itself is not fsynced. The
+offset is true whenever it can be read, because it is written after the fsync. After a kill it is
+exact, after a power cut a little old. Without it, a damaged batch near the end looks like a torn
+append, and cutting that would lose acknowledged records.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DurableMark:
-    """The mark of one partition.
+    """Reads and writes the mark of one partition.
 
     Parameters:
         files: the file system.
@@ -36,13 +36,13 @@ class DurableMark:
         self._noted = 0
 
     def read(self) -> int:
-        """The offset up to which the log was durable; 0 where nothing is known."""
+        """Return the offset up to which the log was durable; 0: it is unknown."""
         if not self._files.exists(self._path):
             return 0
         return decode_offset(read_file(self._files, self._path)) or 0
 
     def write(self, offset: int) -> None:
-        """Note that the log is durable up to an offset. A failure costs nothing but the hint."""
+        """Note that the log is durable up to an offset. A failure loses nothing but the hint."""
         if self._failed or offset <= self._noted:
             return
         try:
@@ -55,7 +55,7 @@ class DurableMark:
             _log.warning("durable mark not written", path=str(self._path), error=str(error))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""The embedded log: one partition's folder of segments in Kafka's own format."""
+"""The embedded log of one partition: a folder of segments in Kafka's own format."""
 
 import threading
 import time
@@ -38,24 +38,25 @@ from pidlease.storage.errors import (
 from pidlease.storage.files import Files, make_durable_folder, remove_tree, sweep_asides
 from pidlease.storage.io_pool import IoPool
 
-#: Offsets in the index files count from the segment's base in 31 bits.
+#: The largest offset in an index file: 31 bits, relative to the segment's base offset.
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-#: The largest append on the event loop; a page cache takes it in some tens of microseconds.
+#: The largest append on the event loop; writing it to the page cache takes tens of microseconds.
 _INLINE_BYTES_MAX: Final = 128 << 10
-#: A write that took longer than this shows that the disk is busy,
+#: A write on the event loop that takes longer shows that the disk is busy.
 _INLINE_SECONDS_MAX: Final = 0.02
-#: and that for so long nothing should be written on the event loop.
+#: How long nothing is written on the event loop after such a write.
 _CALM_SECONDS: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
 
 class EmbeddedPartitionLog:
-    """One partition's segments.
+    """Appends to one partition's segments, reads and flushes them, and removes old ones.
 
     The methods named `*_blocking`, and those under "blocking", run in threads. The others run on
     the event loop; they are short, or wait for a thread of the pool. A lock lets one append, flush
-    or removal run at a time. Reads run beside them, and see what was acknowledged when they began.
+    or removal run at a time. Reads run concurrently, and see the records that were acknowledged
+    when they began.
 
     Parameters:
         files: the file system.
@@ -79,13 +80,13 @@ class EmbeddedPartitionLog:
         self._open_logs = open_logs if open_logs is not None else OpenLogs(1)
         self._holds_files = False
         self._deleted_to = 0
-        #: Above the end where acknowledged records cannot be read.
+        #: Above the end offset only if acknowledged records cannot be read.
         self._promised_end = 0
-        #: Whether it was appended to since `OpenLogs` last looked.
+        #: Whether it was appended to since `OpenLogs` last reset this.
         self.recent = False
         self._lock = threading.Lock()
         self._flushed = threading.Condition(self._lock)
-        #: The segment that is being fsynced beside appends.
+        #: The segment that a flush fsyncs while appends continue; None: no flush runs.
         self._flushing: ActiveSegment | None = None
         self._sealed: tuple[SegmentFiles, ...] = ()
         self._active = ActiveSegment(SegmentFiles(files, folder, 0))
@@ -95,7 +96,7 @@ class EmbeddedPartitionLog:
         self.start_offset = 0
         self._unflushed = False
         self._has_tail = False
-        #: An fsync failed: what was acknowledged may not be there after a crash.
+        #: Whether an fsync failed: acknowledged records may be missing after a crash.
         self._in_doubt = False
         self.config = config
         self.stopped = ""
@@ -105,13 +106,13 @@ class EmbeddedPartitionLog:
     # ------------------------------------------------------------------ life cycle, blocking
 
     def open(self, recovery_offset: int, *, clean: bool) -> None:
-        """Find the segments and the end of the log; a torn tail is cut off.
+        """Find the segments and the end of the log, and cut off a torn tail.
 
-        Damage does not raise: the partition is stopped at the last intact batch.
+        Damage does not raise: it stops the partition at the last intact batch.
 
         Parameters:
-            recovery_offset: up to here the log is known to be durable and was intact.
-            clean: the log was closed properly.
+            recovery_offset: the offset up to which the log is durable and was intact.
+            clean: whether the log was closed properly.
         """
         try:
             self._open(recovery_offset, clean=clean)
@@ -124,7 +125,7 @@ class EmbeddedPartitionLog:
         bases = self._tidy()
         segments = [SegmentFiles(self._files, self._folder, base) for base in bases]
         if not clean:
-            # A crash may have come between making a file and the fsync of its name.
+            # A crash may have happened between creating a file and the fsync of its name.
             self._files.fsync_folder(self._folder)
         if not segments:
             self._active.create()
@@ -136,7 +137,7 @@ class EmbeddedPartitionLog:
         recovery_offset = max(recovery_offset, durable)
         start_known = False
         try:
-            # First: what was deleted is not to be seen again because something else is damaged.
+            # First, so that deleted records do not reappear because something else is damaged.
             self._deleted_to = read_log_start(self._files, self._folder)
             start_known = True
             self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
@@ -146,7 +147,7 @@ class EmbeddedPartitionLog:
             end = self._active.next_offset
             self._promised_end = max(recovery_offset, self._deleted_to, end + 1)
             if not start_known:
-                self._deleted_to = end  # any of it may have been deleted: none of it is read
+                self._deleted_to = end  # any record may have been deleted, so none is readable
             self.stop(reason_for_clients(error), str(error))
         if self.cut_bytes:
             _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
@@ -167,7 +168,7 @@ class EmbeddedPartitionLog:
             raise DamagedLogError(self._folder / LOG_START_NAME, 0, reason)
 
     def _tidy(self) -> list[int]:
-        """Remove what an interrupted removal left, and name the segments there are."""
+        """Remove the leftovers of an interrupted removal; return the base offsets of segments."""
         sweep_asides(self._files, self._folder)
         names = self._files.list(self._folder)
         bases = [base for name in names if (base := base_offset_of(name)) is not None]
@@ -179,7 +180,7 @@ class EmbeddedPartitionLog:
         return bases
 
     def close(self) -> None:
-        """Make everything durable and let go of the files."""
+        """Make everything durable, and close the files."""
         with self._lock:
             self._wait_for_flush()
             if not self.stopped:
@@ -188,17 +189,17 @@ class EmbeddedPartitionLog:
                 self.stopped = "the log is closed"
                 self.closed = True
             elif self._unflushed and not self._in_doubt:
-                with suppress(LogStoppedError):  # it was logged
+                with suppress(LogStoppedError):  # `stop` has logged it
                     self._flush_locked()
             self._close_files()
 
     def let_go(self) -> bool:
-        """Close the files, unless the log is busy (see `OpenLog`)."""
+        """Close the files until they are needed again; False: the log is busy."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
             if self.closed:
-                return True  # its files are gone, and another log may have their names
+                return True  # its files are removed, and another log may use their names
             if self._flushing is not None:
                 return False
             if self._unflushed and not self._in_doubt:
@@ -212,10 +213,10 @@ class EmbeddedPartitionLog:
             self._lock.release()
 
     def delete(self) -> None:
-        """Take no appends any more, and remove all files. Blocks.
+        """Accept no more appends, and remove all files. Blocks.
 
         Raises:
-            OSError: some are still there.
+            OSError: some files still exist.
         """
         with self._lock:
             self._wait_for_flush()
@@ -246,17 +247,17 @@ class EmbeddedPartitionLog:
 
     @property
     def promised_end(self) -> int:
-        """The first offset after all that is known to have been acknowledged."""
+        """The offset after the last record known to have been acknowledged."""
         return max(self._promised_end, self.view.end_offset)
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
-        """Append all of the batches, in order, or none.
+        """Append all batches in order, or none.
 
-        A small write into the page cache is done at once where no fsync belongs to it: going to
-        a thread and back costs many times the write. Where such a write was slow, or something
-        else is going on with the partition, the next ones go to a thread (docs/adr/0003).
+        A small write without an fsync goes to the page cache at once, on the event loop: a thread
+        costs many times as much as the write. After a slow write, or while another operation runs
+        on the partition, a thread does it (docs/adr/0003).
         """
-        config = self.config  # once: a thread may change it at any moment
+        config = self.config  # read once: a thread may change it at any moment
         if config.fsync is not FsyncPolicy.BATCH and time.monotonic() >= self._pool.calm_from:
             size = sum(len(batch.data) for batch in batches)
             full = self._active.size + size > config.segment_bytes
@@ -271,34 +272,34 @@ class EmbeddedPartitionLog:
     def _append_inline(
         self, batches: Sequence[NewBatch], config: LogConfig, done: AppendDone
     ) -> bool:
-        """Append at once; False: it has to be done in a thread."""
+        """Append at once; False: a thread must do it."""
         if not self._lock.acquire(blocking=False):
             return False
         started = time.monotonic()
         result: list[int] | Exception
         try:
             if not self._holds_files or self._has_tail:
-                return False  # it would open files, others may have to close theirs, or fsync
+                return False  # it would open files, close those of other logs, or fsync
             result = self._append_locked(batches, config, undo=False)
         except OSError:
-            return False  # the thread tries again, and undoes what was left: that takes an fsync
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
+            return False  # a thread tries again, and first undoes this write, with an fsync
+        except Exception as error:  # noqa: BLE001 - passed to `done`
             result = error
         finally:
             self._lock.release()
         finished = time.monotonic()
         if finished - started > _INLINE_SECONDS_MAX:
             self._pool.calm_from = finished + _CALM_SECONDS
-        # Not from within: answers would come before those of the append before.
+        # Not called from here: its outcomes would overtake those of the preceding append.
         self._pool.deliver(done, result)
         return True
 
     def append_blocking(self, batches: Sequence[NewBatch]) -> list[int]:
-        """Append the batches; their base offsets.
+        """Append the batches, and return their base offsets.
 
         Raises:
-            AppendFailedError: nothing of them is in the log.
-            LogStoppedError: the partition takes no appends, or does not from now on.
+            AppendFailedError: none of the batches is in the log.
+            LogStoppedError: the partition accepts no appends, or no more from now on.
         """
         with self._lock:
             return self._append_locked(batches, self.config)
@@ -333,7 +334,7 @@ class EmbeddedPartitionLog:
         return offsets
 
     def _cut_tail(self) -> None:
-        """Cut what a failed write may have left that was not undone at once."""
+        """Cut the bytes that a failed write may have left, if they were not cut at once."""
         if self._has_tail:
             self._cut()
 
@@ -342,7 +343,7 @@ class EmbeddedPartitionLog:
             self._active.cut()
         except OSError as error:
             if self._unflushed or self._flushing is not None:
-                self._fsync_failed(error)  # it is the first to hear of pages that were acknowledged
+                self._fsync_failed(error)  # it is the first report of lost acknowledged pages
             raise
         self._has_tail = False
 
@@ -367,14 +368,14 @@ class EmbeddedPartitionLog:
         return grown > segment_bytes or relative > _RELATIVE_OFFSET_MAX
 
     def _roll(self) -> None:
-        """Seal the last segment durably, then begin a new one. So only the last can be torn."""
+        """Seal the last segment durably, then begin a new one: only the last can be torn."""
         self._cut_tail()
         old = self._active
         try:
             old.seal()
         except OSError as error:
             if self._unflushed or self._flushing is not None:
-                # Acknowledged pages may be gone: the kernel drops what it could not write.
+                # Acknowledged records may be lost: the kernel drops pages that it could not write.
                 self._fsync_failed(error)
             raise
         self._unflushed = False
@@ -390,7 +391,7 @@ class EmbeddedPartitionLog:
             old.close()
 
     def _drop(self, new: ActiveSegment, error: OSError) -> None:
-        """Leave nothing of a segment that could not be begun: it would hide the one before."""
+        """Remove a segment that could not be begun: it would hide the preceding one."""
         new.close()
         path = new.names.path(LOG_SUFFIX)
         try:
@@ -404,7 +405,7 @@ class EmbeddedPartitionLog:
 
     def _undo(self, error: OSError, *, fsync: bool) -> None:
         if fsync and not self.stopped and (self._unflushed or self._flushing is not None):
-            # It may concern pages that were acknowledged before, under another policy.
+            # The error may concern records acknowledged before, under another fsync policy.
             self._fsync_failed(error)
         if self.stopped:
             raise LogStoppedError(self.stopped) from error
@@ -419,13 +420,13 @@ class EmbeddedPartitionLog:
         raise AppendFailedError(f"append failed: {reason_for_clients(error)}") from error
 
     def stop(self, reason: str, detail: str = "") -> None:
-        """Accept no appends from now on."""
+        """Accept no more appends."""
         self.stopped = reason
         _log.error("partition stopped: it takes no appends until it has been looked at",
                    log=self._folder.name, reason=reason, detail=detail)  # fmt: skip
 
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
-        """Accept no appends from now on; readers see nothing from an offset on."""
+        """Accept no more appends, and hide all records from an offset on."""
         with self._lock:
             self.stop(reason, detail)
             self._promised_end = max(self._promised_end, self.view.end_offset, offset + 1)
@@ -433,7 +434,7 @@ class EmbeddedPartitionLog:
             self.start_offset = self.view.start_offset
 
     def _publish(self) -> None:
-        """Let readers see what is acknowledged, as one picture that never changes."""
+        """Replace the view that readers see; a view itself never changes."""
         before = self.view
         segments = before.segments
         if segments[-1] is not self._active.names or len(segments) != len(self._sealed) + 1:
@@ -442,18 +443,18 @@ class EmbeddedPartitionLog:
         if segments is not before.segments or self._deleted_to != before.deleted_to:
             self.start_offset = self.view.start_offset
 
-    # ------------------------------------------------------------------ keeping
+    # ------------------------------------------------------------------ flush and retention
 
     async def flush(self) -> None:
-        """Make durable what is not yet."""
-        # In this order: a running append, which may not know of a stricter policy yet, sets
-        # these fields before it releases the lock.
+        """Wait until everything acknowledged is durable."""
+        # In this order: a running append may have read a looser fsync policy before it changed,
+        # and sets these fields before it releases the lock.
         busy = self._lock.locked()
         if busy or self._unflushed or self._flushing is not None or self._in_doubt:
             await self._pool.run(self.flush_blocking)
 
     def flush_blocking(self) -> None:
-        """Fsync. Appends go on meanwhile: an fsync may take long (KAFKA-9693)."""
+        """Fsync the log. Appends continue meanwhile: an fsync may take long (KAFKA-9693)."""
         with self._lock:
             self._wait_for_flush()
             if self._in_doubt:
@@ -475,7 +476,7 @@ class EmbeddedPartitionLog:
                 if error is not None:
                     self._fsync_failed(error)
                 elif not self._in_doubt:
-                    # Else another fsync has reported lost pages, which the kernel does only once.
+                    # If in doubt, another fsync has reported lost pages: the kernel does that once.
                     self._mark.write(end)
                 in_doubt = self._in_doubt
                 self._flushed.notify_all()
@@ -487,7 +488,7 @@ class EmbeddedPartitionLog:
             self._flushed.wait()
 
     def _fsync_failed(self, error: OSError) -> None:
-        # The kernel may have dropped the pages: a second fsync that succeeds says nothing.
+        # The kernel may have dropped the pages: a second fsync that succeeds proves nothing.
         self._in_doubt = True
         reason = reason_for_clients(error)
         self.stop(f"fsync of acknowledged records failed ({reason})", str(error))
@@ -508,7 +509,7 @@ class EmbeddedPartitionLog:
     def delete_records_blocking(self, before: int) -> None:
         """Delete all records before an offset, durably."""
         with self._lock:
-            self._wait_for_flush()  # before the checks: it lets others in
+            self._wait_for_flush()  # before the checks: it releases the lock meanwhile
             if self.stopped:
                 raise LogStoppedError(self.stopped)
             if not 0 <= before <= self.view.end_offset:
@@ -552,13 +553,13 @@ class EmbeddedPartitionLog:
         return removed
 
     def size_bytes(self) -> int:
-        """Length of all segments."""
+        """Return the size of all segments, without indexes, in bytes."""
         return sum(segment.log_size() for segment in self._sealed) + self.view.last_size
 
     # ------------------------------------------------------------------ reading
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Read whole batches, from the one that holds an offset on."""
+        """Read from the batch that contains an offset on."""
         return await self._pool.run(partial(self.view.read, offset, max_bytes))
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:

@@ -1,7 +1,7 @@
-"""An immutable view of a partition's log, and reading from it.
+"""An immutable view of a partition's log, from which readers read without a lock.
 
-An append or a removal makes a new view. So readers need no lock: they see
-what was acknowledged when they began, while the next append is running.
+An append or a removal makes a new view. So a reader sees the records that were acknowledged when it
+began, while the next append runs.
 """
 
 from bisect import bisect_right
@@ -20,13 +20,13 @@ from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 
 
 class LogView(NamedTuple):
-    """A partition's log at one moment. All methods block.
+    """Shows a partition's log at one moment. All methods block.
 
     Attributes:
         segments: the segments, oldest first.
         end_offset: the first offset that is not acknowledged.
-        last_size: how much of the last segment is acknowledged, in bytes.
-        deleted_to: what lies before this offset was deleted by order.
+        last_size: the acknowledged bytes of the last segment.
+        deleted_to: the offset before which a client deleted all records.
     """
 
     segments: tuple[SegmentFiles, ...]
@@ -45,7 +45,14 @@ class LogView(NamedTuple):
         return min(max(self.kept_offset, self.deleted_to), self.end_offset)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Read whole batches, from the one that holds an offset on."""
+        """Read from the batch that contains an offset on; the last batch may be cut by the limit.
+
+        Returns at least one complete batch, whatever its size; nothing at the end of the log.
+
+        Raises:
+            OffsetRangeError: the log does not have the offset.
+            DamagedLogError: the bytes there are not intact.
+        """
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetRangeError(offset, self.start_offset, self.end_offset)
         if offset == self.end_offset:
@@ -59,13 +66,13 @@ class LogView(NamedTuple):
                 size = read_header(log.read_at(HEADER_BYTES, position)).size
                 return data if len(data) >= size else log.read_at(size, position)
         except FileNotFoundError:
-            # Retention took the segment away in between.
+            # Retention has removed the segment meanwhile.
             raise OffsetRangeError(offset, offset + 1, self.end_offset) from None
 
     def find_time(self, timestamp: int) -> TimedOffset | None:
         """Return the first record with this timestamp (ms) or a later one."""
         for segment in self.segments[:-1]:
-            with suppress(FileNotFoundError):  # retention took it away in between
+            with suppress(FileNotFoundError):  # retention has removed it meanwhile
                 if segment.max_timestamp() < timestamp:
                     continue
                 found = _find_time_in(segment, segment.log_size(), timestamp, self.start_offset)
@@ -74,10 +81,11 @@ class LogView(NamedTuple):
         return _find_time_in(self.segments[-1], self.last_size, timestamp, self.start_offset)
 
     def scan(self, offset: int) -> Iterator[ScannedBatch]:
-        """Return all batches from `offset` on; check their CRCs, and that no offset is missing.
+        """Yield all batches from `offset` on; check their CRCs, and that no offset is missing.
 
         Raises:
             DamagedLogError: a batch is not intact, or one is missing.
+            LogError: the log does not end at the end offset.
         """
         expected: int | None = None
         for segment in self.segments[self._place(offset) :]:
@@ -88,19 +96,19 @@ class LogView(NamedTuple):
             raise LogError(f"the log ends at {expected}, not at {self.end_offset}")
 
     def up_to(self, offset: int) -> "LogView":
-        """The same log with an earlier end: an offset, or the damage that comes before it."""
-        place = self._place(min(offset, self.end_offset))
-        segment = self.segments[place]
+        """Return this view with an earlier end: an offset, or the first damage before it."""
+        index = self._place(min(offset, self.end_offset))
+        segment = self.segments[index]
         end, size = segment.base_offset, 0
         with suppress(DamagedLogError, OSError):
             for batch in self._scan_segment(segment, end, None):
                 if batch.header.last_offset >= offset:
                     break
                 end, size = batch.header.last_offset + 1, batch.position + batch.header.size
-        return self._replace(segments=self.segments[: place + 1], end_offset=end, last_size=size)
+        return self._replace(segments=self.segments[: index + 1], end_offset=end, last_size=size)
 
     def _place(self, offset: int) -> int:
-        """The place of the segment that holds an offset; the first for earlier ones."""
+        """Return the index of the segment that contains an offset; 0 for earlier offsets."""
         bases = [segment.base_offset for segment in self.segments]
         return max(bisect_right(bases, offset) - 1, 0)
 

@@ -1,4 +1,4 @@
-"""An offset in a small file of its own, with a checksum: the marks beside a log."""
+"""The content of a small file with one offset and a checksum, for the marks beside a log."""
 
 import struct
 from typing import Final
@@ -12,12 +12,12 @@ CHECKED_OFFSET_BYTES: Final = _CHECKED.size
 
 
 def encode_offset(offset: int) -> bytes:
-    """The file's content."""
+    """Return the content of the file for an offset."""
     return _CHECKED.pack(offset, crc32c(_OFFSET.pack(offset)))
 
 
 def decode_offset(content: bytes) -> int | None:
-    """The offset; None where the content is not intact."""
+    """Return the offset in a file's content; None: the content is not intact."""
     if len(content) != _CHECKED.size:
         return None
     offset, crc = _CHECKED.unpack(content)

@@ -1,4 +1,4 @@
-"""One segment of a partition: NNNNNNNNNNNNNNNNNNNN.log and its two sparse indexes."""
+"""One segment of a partition: NNNNNNNNNNNNNNNNNNNN.log, and its two sparse indexes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,12 +24,12 @@ _log = structlog.get_logger(__name__)
 
 
 def segment_stem(base_offset: int) -> str:
-    """The name of a segment's files: its base offset in twenty digits."""
+    """Return the stem of a segment's file names: its base offset in twenty digits."""
     return f"{base_offset:020d}"
 
 
 def base_offset_of(name: str) -> int | None:
-    """The base offset in the name of a .log file; None for any other name."""
+    """Return the base offset in the name of a .log file; None for any other name."""
     stem, dot, suffix = name.partition(".")
     if dot + suffix != LOG_SUFFIX or len(stem) != 20 or not stem.isdecimal():
         return None
@@ -37,7 +37,7 @@ def base_offset_of(name: str) -> int | None:
 
 
 class Placed(NamedTuple):
-    """A batch to append, with its place."""
+    """A batch to append, with its offset in the log."""
 
     data: Buffer
     header: BatchHeader
@@ -45,12 +45,12 @@ class Placed(NamedTuple):
 
 
 class SegmentFiles:
-    """The names of a segment's files, and reading from them while they are not being written.
+    """Names a segment's files, reads from them and removes them; holds no file open.
 
     Parameters:
         files: the file system.
         folder: the partition's folder.
-        base_offset: offset of the first record.
+        base_offset: the offset of the segment's first record.
     """
 
     def __init__(self, files: Files, folder: Path, base_offset: int) -> None:
@@ -60,7 +60,7 @@ class SegmentFiles:
         self._stem = segment_stem(base_offset)
 
     def path(self, suffix: str) -> Path:
-        """The path of one of its files."""
+        """Return the path of one of its files."""
         return self.folder / (self._stem + suffix)
 
     @contextmanager
@@ -73,38 +73,38 @@ class SegmentFiles:
             file.close()
 
     def log_size(self) -> int:
-        """Length of the .log in bytes."""
+        """Return the size of the .log, in bytes."""
         with self.reading(LOG_SUFFIX) as file:
             return file.size()
 
     def remove(self) -> None:
-        """Remove its .log.
+        """Remove its .log, after making earlier removals durable.
 
-        What was removed before is made durable first: the oldest segment goes first also for a
-        power cut in between, or it would leave a gap.
+        So the oldest segment is gone first even after a power cut; otherwise the log could have a
+        gap.
 
         Raises:
-            OSError: it is still there.
+            OSError: the .log still exists.
         """
         self.files.fsync_folder(self.folder)
         self.files.remove(self.path(LOG_SUFFIX))
 
     def remove_indexes(self) -> None:
-        """Remove the indexes of a .log that is gone; what is left, the next start removes."""
+        """Remove the indexes of a removed .log; the next start removes any that are left."""
         for suffix in (INDEX_SUFFIX, TIME_SUFFIX):
             with suppress(OSError):
                 self.files.remove(self.path(suffix))
 
     def position_of(self, offset: int, log: OpenFile, end: int) -> int:
-        """Where the batch stands that holds an offset, or, where none does, the next one.
+        """Return the position of the batch that contains an offset, or else of the next batch.
 
         Parameters:
-            offset: the record looked for.
+            offset: the offset to find.
             log: the segment's open .log.
-            end: how much of it may be read, in bytes.
+            end: the position up to which the .log may be read.
 
         Raises:
-            BrokenBatchError: a header in between is invalid.
+            BrokenBatchError: a header before the batch is invalid.
         """
         for position, header in scan_headers(log, self._floor(offset, log, end), end):
             if header.last_offset >= offset:
@@ -112,30 +112,30 @@ class SegmentFiles:
         return end
 
     def _floor(self, offset: int, log: OpenFile, end: int) -> int:
-        """A position at or below an offset, by the index if it fits the log; else the start."""
+        """Return a position at or before an offset: by the index if it fits the log, else 0."""
         try:
             with self.reading(INDEX_SUFFIX) as index:
-                found = sparse_index.floor_entry(index, OFFSET_ENTRY, offset - self.base_offset)
+                entry = sparse_index.floor_entry(index, OFFSET_ENTRY, offset - self.base_offset)
         except FileNotFoundError:
-            found = None
-        if found is None:
+            entry = None
+        if entry is None:
             return 0
-        relative, position = found
+        relative, position = entry
         if 0 <= position < end:
             with suppress(BrokenBatchError):
                 _, header = next(scan_headers(log, position, end))
                 if header.last_offset == self.base_offset + relative:
                     return position
         _log.warning("index does not fit its log; reading from the segment's start",
-                     path=str(self.path(INDEX_SUFFIX)), entry=found)  # fmt: skip
+                     path=str(self.path(INDEX_SUFFIX)), entry=entry)  # fmt: skip
         return 0
 
     @contextmanager
     def telling_damage(self) -> Iterator[None]:
-        """Say of a broken batch in which file it is.
+        """Add the file to the error of a batch that is not intact.
 
         Raises:
-            DamagedLogError: a batch was not intact.
+            DamagedLogError: a batch is not intact.
         """
         try:
             yield
@@ -144,10 +144,10 @@ class SegmentFiles:
             raise DamagedLogError(path, error.position, str(error)) from None
 
     def max_timestamp(self) -> int:
-        """The largest timestamp of a sealed segment, in ms; -1 where no record has one.
+        """Return the largest timestamp of a sealed segment, in ms; -1: no record has one.
 
         Raises:
-            DamagedLogError: it is unknown.
+            DamagedLogError: a batch is not intact, so the timestamp is unknown.
         """
         try:
             with self.reading(TIME_SUFFIX) as index:
@@ -155,7 +155,7 @@ class SegmentFiles:
         except FileNotFoundError:
             last = None
         with self.reading(LOG_SUFFIX) as log, self.telling_damage():
-            # The last entry may not be of the last batch: the index may have lost its end.
+            # The index may have lost its end, so read the batches after its last entry, too.
             end, begin = log.size(), 0
             if last is not None and self.is_true_time(last):
                 begin = self.position_of(self.base_offset + last[1], log, end)
@@ -163,12 +163,12 @@ class SegmentFiles:
 
     @staticmethod
     def max_timestamp_between(log: OpenFile, begin: int, end: int) -> int:
-        """The largest timestamp of the batches between two positions; -1 where there is none."""
+        """Return the largest timestamp of the batches between two positions; -1: there is none."""
         headers = scan_headers(log, begin, end)
         return max((header.max_timestamp for _, header in headers), default=-1)
 
     def is_true_time(self, entry: tuple[int, int]) -> bool:
-        """Whether the batch that a .timeindex entry names has the timestamp that it says."""
+        """Whether a .timeindex entry has the timestamp of the batch that it names."""
         timestamp, relative = entry
         with self.reading(LOG_SUFFIX) as log, suppress(BrokenBatchError):
             end = log.size()
@@ -180,9 +180,9 @@ class SegmentFiles:
 
 
 class ActiveSegment:
-    """The last segment of a partition, the one that is appended to.
+    """Appends to the last segment of a partition.
 
-    Not thread-safe: one append at a time. `size` and `next_offset` move only when an append
+    Not thread-safe: one append at a time. `size` and `next_offset` change only after an append
     has succeeded.
     """
 
@@ -196,7 +196,7 @@ class ActiveSegment:
         self._index_failed = False
 
     def create(self) -> None:
-        """Make its .log, durably."""
+        """Create its .log, durably."""
         self._start_indexes(0, 0)
         self._log = self.names.files.open(self.names.path(LOG_SUFFIX), create=True)
         self._log.truncate(0)
@@ -204,16 +204,16 @@ class ActiveSegment:
 
     @property
     def log(self) -> OpenFile:
-        """The .log, open."""
+        """The open .log."""
         if self._log is None:
             self._log = self.names.files.open(self.names.path(LOG_SUFFIX))
         return self._log
 
     def write(self, batches: Sequence[Placed], *, fsync: bool) -> None:
-        """Append batches; nothing counts before this has returned.
+        """Append batches. None of them is in the log before this returns.
 
         Raises:
-            OSError: the call failed; the file may have grown all the same (see `cut`).
+            OSError: the append failed, but the file may be longer now; `cut` restores it.
         """
         self.log.write_at([batch.data for batch in batches], self.size)
         if fsync:
@@ -224,29 +224,29 @@ class ActiveSegment:
             self.next_offset = batch.base_offset + batch.header.records
 
     def cut(self) -> None:
-        """Remove everything of a failed append.
+        """Remove all bytes of a failed append.
 
         Raises:
-            OSError: it may have left something.
+            OSError: some bytes may be left.
         """
         self.log.truncate(self.size)
         self.log.fsync()
 
     def seal(self) -> None:
-        """Make it durable, indexes included, and close it."""
+        """Make the segment durable, with complete indexes or empty ones."""
         self.log.fsync()
         self._write_index(TIME_SUFFIX, self.indexer.time_entry())
         if self._index_failed:
-            self._start_indexes(0, 0)  # none is better than one that looks complete
+            self._start_indexes(0, 0)  # an empty index is better than one that looks complete
         self.fsync_indexes()
 
     def fsync_indexes(self) -> None:
-        """Make the indexes durable that are open."""
+        """Make the open indexes durable."""
         for file, _ in self._indexes.values():
             file.fsync()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for file, _ in self._indexes.values():
             file.close()
         self._indexes.clear()
@@ -255,11 +255,11 @@ class ActiveSegment:
             self._log = None
 
     def recover(self, recovery_offset: int, *, clean: bool) -> int:
-        """Find the end of the last segment after a stop, and cut a torn tail off.
+        """Find the end of the last segment after a stop, and cut off a torn tail.
 
         Parameters:
-            recovery_offset: up to here the log is known to be durable.
-            clean: the log was closed properly, so there can be no torn tail.
+            recovery_offset: the offset up to which the log is known to be durable.
+            clean: whether the log was closed properly, so that there can be no torn tail.
 
         Returns:
             How many bytes were cut.
@@ -281,12 +281,12 @@ class ActiveSegment:
                 raise DamagedLogError(path, error.position, str(error)) from None
             self.cut()
         if not clean:
-            # What a kill left in the page cache counts from now on; so it must be on the disk.
+            # The log's end may be in the page cache only. It counts now, so it must be on the disk.
             self.log.fsync()
         return size - self.size
 
     def _trusted(self, recovery_offset: int, size: int) -> tuple[int, int]:
-        """How many entries of the two indexes still hold; size and next_offset go after them."""
+        """Return how many entries of the two indexes are valid; begin after the last valid one."""
         base = self.names.base_offset
         self.size, self.next_offset = 0, base
         offsets = sparse_index.entries(self._index_file(INDEX_SUFFIX)[0], OFFSET_ENTRY)
@@ -303,7 +303,7 @@ class ActiveSegment:
         begin = self.names.position_of(base + times[-1][1], self.log, size) if times else 0
         largest = self.names.max_timestamp_between(self.log, begin, position)
         if largest > (times[-1][0] if times else -1):
-            return 0, 0  # .timeindex has lost its end, and .index has not: build both again
+            return 0, 0  # .timeindex has lost its end, but not .index: rebuild both
         self.size = position
         self.next_offset = next(scan_headers(self.log, position, size))[1].base_offset
         if times:
@@ -329,13 +329,13 @@ class ActiveSegment:
             self._indexes[suffix] = (file, length)
 
     def _index(self, header: BatchHeader, base_offset: int) -> None:
-        found = self.indexer.add(header, base_offset, self.size)
-        if found is not None:
-            self._write_index(INDEX_SUFFIX, found.offsets)
-            self._write_index(TIME_SUFFIX, found.times)
+        entries = self.indexer.add(header, base_offset, self.size)
+        if entries is not None:
+            self._write_index(INDEX_SUFFIX, entries.offsets)
+            self._write_index(TIME_SUFFIX, entries.times)
 
     def _write_index(self, suffix: str, data: bytes) -> None:
-        """Add entries. An index is a cache: a failure is logged, and costs speed, not records."""
+        """Append entries. An index is a cache: a logged failure costs speed, not records."""
         if not data or self._index_failed:
             return
         try:

@@ -2,9 +2,9 @@
 
 An entry of .index is (last offset of a batch - base offset, position of the batch), 8 bytes. An
 entry of .timeindex is (largest timestamp so far, last offset of its batch - base offset), 12
-bytes. One of each is written for about every 4 KiB of log (Kafka's index.interval.bytes). They
-are caches: what they say is held against the log when it is used, and they are built again from
-the log where it does not fit.
+bytes. One of each is written for about every 4 KiB of log (Kafka's index.interval.bytes). The
+indexes are caches: an entry is checked against the log whenever it is used, and indexes that do not
+fit are rebuilt from the log.
 """
 
 import struct
@@ -23,7 +23,7 @@ NO_TIMESTAMP: Final = -1
 
 
 class IndexEntries(NamedTuple):
-    """Bytes to append to the two files."""
+    """The bytes to append to the two files."""
 
     offsets: bytes
     times: bytes
@@ -33,7 +33,7 @@ class Indexer:
     """Decides which batches get entries, as Kafka's LogSegment does.
 
     Parameters:
-        base_offset: the segment's.
+        base_offset: the segment's base offset.
     """
 
     def __init__(self, base_offset: int) -> None:
@@ -44,13 +44,13 @@ class Indexer:
         self._max_timestamp_offset = base_offset
 
     def resume(self, max_timestamp: int, at_offset: int) -> None:
-        """Go on after existing entries; the last one had this timestamp."""
+        """Continue after existing entries, with the timestamp and the offset of the last one."""
         self.max_timestamp = max_timestamp
         self._last_time_entry = max_timestamp
         self._max_timestamp_offset = at_offset
 
     def add(self, header: BatchHeader, base_offset: int, position: int) -> IndexEntries | None:
-        """Take note of an appended batch; the entries to write, if it is time for them."""
+        """Note an appended batch, and return the entries to write; None: none is due."""
         last = base_offset + header.last_offset_delta
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
@@ -64,7 +64,7 @@ class Indexer:
         return IndexEntries(OFFSET_ENTRY.pack(last - self._base, position), self.time_entry())
 
     def time_entry(self) -> bytes:
-        """The entry for the largest timestamp so far; empty where it stands already."""
+        """Return the entry of the largest timestamp so far; empty: it is written already."""
         if self.max_timestamp <= self._last_time_entry:
             return b""
         self._last_time_entry = self.max_timestamp
@@ -74,20 +74,20 @@ class Indexer:
 def floor_entry(file: OpenFile, entry: struct.Struct, key: int) -> tuple[int, int] | None:
     """Return the last entry with a first field at or below `key`; None: there is none."""
     low, high = 0, file.size() // entry.size
-    found: tuple[int, int] | None = None
+    floor: tuple[int, int] | None = None
     while low < high:
         middle = (low + high) // 2
         first, second = entry.unpack(file.read_at(entry.size, middle * entry.size))
         if first <= key:
-            found = (first, second)
+            floor = (first, second)
             low = middle + 1
         else:
             high = middle
-    return found
+    return floor
 
 
 def last_entry(file: OpenFile, entry: struct.Struct) -> tuple[int, int] | None:
-    """The last entry of an index; None where it is empty."""
+    """Return the last entry of an index; None: the index is empty."""
     count = file.size() // entry.size
     if not count:
         return None
@@ -96,6 +96,6 @@ def last_entry(file: OpenFile, entry: struct.Struct) -> tuple[int, int] | None:
 
 
 def entries(file: OpenFile, entry: struct.Struct) -> list[tuple[int, int]]:
-    """All whole entries of an index."""
+    """Return all complete entries of an index."""
     size = file.size() // entry.size * entry.size
     return [(first, second) for first, second in entry.iter_unpack(file.read_at(size, 0))]

@@ -1,4 +1,4 @@
-"""CreateTopics (19) and CreatePartitions (37).
+"""CreateTopics (19) and CreatePartitions (37) on the embedded log.
 
 The errors are those of Kafka's controller (ControllerApis, ReplicationControlManager).
 """
