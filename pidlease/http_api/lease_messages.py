@@ -51,12 +51,14 @@ class LeaseAnswer(Message):
 
     Attributes:
         error: why the lease was refused, with all numbers -1; empty: it was granted.
+        code: the code of the error; empty: the lease was granted.
         status: the HTTP status of the same.
     """
 
     topic: str
     partition: int
     error: str = ""
+    code: str = ""
     status: int = 200
     pid: int = NO_PID
     generation: Annotated[int, Field(description="the generation to use")] = -1
@@ -76,13 +78,6 @@ class LeaseBatchAnswer(Message):
     """A lease or an error for each requested lease, in the order of the request."""
 
     leases: list[LeaseAnswer]
-
-
-class ErrorAnswer(Message):
-    """Why a request was refused."""
-
-    error: str = Field(description="what was wrong, and what to do")
-    field: Annotated[str | None, Field(description="the part of the request that is wrong")] = None
 
 
 class ProducerRow(Message):

@@ -15,7 +15,7 @@ from pidlease.http_api.lease_messages import (
     LeaseBatchRequest,
     LeaseRequest,
 )
-from proxy.http.errors import REFUSALS, ready_engine, status_of
+from proxy.http.errors import REFUSALS, problem_of, ready_engine
 
 #: Leases granted before other tasks run.
 _AT_ONCE: Final = 100
@@ -47,13 +47,14 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
             try:
                 answers.append(_answer(await service.lease(each)))
             except REFUSALS as error:
-                status, _ = status_of(error)
+                problem, _ = problem_of(error)
                 answers.append(
                     LeaseAnswer(
                         topic=each.topic,
                         partition=each.partition,
                         error=str(error),
-                        status=status,
+                        code=problem.code,
+                        status=problem.status,
                     )
                 )
         return LeaseBatchAnswer(leases=answers)

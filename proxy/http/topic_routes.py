@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition_lookup import find_topic, topic_of
+from pidlease.http_api.problems import Problem
 from pidlease.http_api.topic_messages import (
     TOPICS_MAX,
     SettingRow,
@@ -30,7 +31,7 @@ from pidlease.storage.topics.topic_settings import (
     settings_in_force,
 )
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http.errors import NotReadyError, ready_engine, refusal
+from proxy.http.errors import ready_engine, refusal
 
 #: Changes that may wait for others.
 _WAITING_MAX: Final = 100
@@ -44,6 +45,10 @@ class NotStoredError(Exception):
     """A change could not be made durable."""
 
 
+class TooManyChangesError(Exception):
+    """Too many changes wait already."""
+
+
 class _Changes:
     """Bounds the changes that wait: the engine makes one at a time."""
 
@@ -54,12 +59,12 @@ class _Changes:
         """Make a change.
 
         Raises:
-            NotReadyError: too many changes wait already.
+            TooManyChangesError: too many changes wait already.
             NotStoredError: the change could not be made durable.
         """
         if self._waiting >= _WAITING_MAX:
             change.close()
-            raise NotReadyError(f"{_WAITING_MAX} changes wait already; try again")
+            raise TooManyChangesError(f"{_WAITING_MAX} changes wait already; try again")
         self._waiting += 1
         try:
             await change
@@ -129,11 +134,17 @@ def add_topic_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(SettingError)
     async def unfit(_: Request, error: SettingError) -> JSONResponse:
-        return refusal(400, _sayable(str(error)), _sayable(error.setting[:_SHOWN]))
+        return refusal(
+            Problem.INVALID_SETTING, _sayable(str(error)), _sayable(error.setting[:_SHOWN])
+        )
+
+    @app.exception_handler(TooManyChangesError)
+    async def too_many(_: Request, error: TooManyChangesError) -> JSONResponse:
+        return refusal(Problem.OVERLOADED, str(error))
 
     @app.exception_handler(NotStoredError)
     async def not_stored(_: Request, error: NotStoredError) -> JSONResponse:
-        return refusal(503, f"the change could not be stored: {error}")
+        return refusal(Problem.NOT_STORED, f"the change could not be stored: {error}")
 
 
 #: The most characters of a setting's name that an error repeats.
