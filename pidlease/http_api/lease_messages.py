@@ -26,6 +26,10 @@ class Message(BaseModel):
 class LeaseRequest(Message):
     """A request for a PID for a partition; with a PID or a name: where that continues."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"topic": "orders", "partition": 0, "name": "import-7"}]}
+    )
+
     topic: Topic
     partition: Partition
     pid: Annotated[
@@ -70,6 +74,10 @@ class LeaseAnswer(Message):
 
 class LeaseBatchRequest(Message):
     """Several leases at once; each is granted or refused independently."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"leases": [{"topic": "orders", "partition": 0}]}]}
+    )
 
     leases: list[LeaseRequest] = Field(min_length=1, max_length=LEASES_MAX)
 

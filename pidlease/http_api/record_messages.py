@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -137,6 +138,10 @@ class AppendRequest(Message):
     A producer that sends the header Producer-Id does not.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"records": [{"key": "a", "value": "tea"}]}]}
+    )
+
     records: Annotated[list[NewRecord], Field(min_length=1, max_length=RECORDS_MAX, fail_fast=True)]
     pid: Annotated[int | None, Field(ge=1, le=NUMBER_MAX, description="as it was leased")] = None
     generation: Annotated[
@@ -157,6 +162,8 @@ class AppendRequest(Message):
 
 class AppendAnswer(Message):
     """The records are in the log."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"offset": 0, "duplicate": False}]})
 
     offset: int | None = Field(
         description="of the first record; null: a duplicate so old that its offset is unknown"

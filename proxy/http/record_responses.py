@@ -11,7 +11,7 @@ UnreadableError         a batch of the log cannot be read as records
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from pidlease.engine.append_outcome import Outcome, Status
-from pidlease.http_api.problems import Problem, ProblemAnswer
+from pidlease.http_api.problems import Problem
 from pidlease.http_api.record_messages import (
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -44,6 +44,7 @@ from pidlease.storage.errors import (
     reason_for_clients,
 )
 from proxy.http.errors import refusal
+from proxy.http.openapi import JSON_BODY, refusals
 
 
 class RefusedError(Exception):
@@ -116,13 +117,40 @@ class UnreadableError(Exception):
 
 
 #: All responses but 200, for the OpenAPI description.
-APPEND_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": ProblemAnswer}
-    for status in (400, 403, 404, 408, 409, 410, 413, 415, 421, 503)
-}
-READ_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": ProblemAnswer} for status in (400, 404, 416, 422, 500, 503)
-}
+APPEND_REFUSALS: Final = refusals(
+    *JSON_BODY,
+    Problem.INVALID_PRODUCER,
+    Problem.INVALID_BATCH,
+    Problem.INCOMPLETE_BODY,
+    Problem.POLICY_FORBIDDEN,
+    Problem.KAFKA_FORBIDDEN,
+    Problem.UNKNOWN_TOPIC,
+    Problem.UNKNOWN_PARTITION,
+    Problem.BODY_TOO_SLOW,
+    Problem.PRODUCER_SEQ_CONFLICT,
+    Problem.PRODUCER_FENCED,
+    Problem.UNKNOWN_PID,
+    Problem.UNSUPPORTED_BODY,
+    Problem.NOT_OWNER,
+    Problem.APPEND_FAILED,
+    Problem.TOPIC_NOT_READY,
+    Problem.PARTITION_STOPPED,
+    Problem.OVERLOADED,
+    Problem.NAMES_UNAVAILABLE,
+    Problem.PIDS_UNAVAILABLE,
+)
+READ_REFUSALS: Final = refusals(
+    Problem.INVALID_REQUEST,
+    Problem.UNKNOWN_TOPIC,
+    Problem.UNKNOWN_PARTITION,
+    Problem.OFFSET_OUT_OF_RANGE,
+    Problem.UNREADABLE_RECORDS,
+    Problem.LOG_DAMAGED,
+    Problem.TOPIC_NOT_READY,
+    Problem.PARTITION_STOPPED,
+    Problem.LOG_UNREADABLE,
+    Problem.OVERLOADED,
+)
 
 _INT64_MAX: Final = 2**63 - 1
 
