@@ -143,7 +143,9 @@ def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[Answe
     """
     body = response.json()
     if response.status_code != httpx.codes.OK:
-        raise _refusal(str(body["error"]), response.status_code, body.get("field"))
+        # A server of the previous version has no `detail`.
+        text = str(body.get("detail") or body["error"])
+        raise _refusal(text, response.status_code, body.get("field"))
     rows = [body] if count == 1 else body["leases"]
     if len(rows) != count:
         raise ValueError(f"{len(rows)} answers where {count} are due")

@@ -26,6 +26,10 @@ class Message(BaseModel):
 class LeaseRequest(Message):
     """A request for a PID for a partition; with a PID or a name: where that continues."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"topic": "orders", "partition": 0, "name": "import-7"}]}
+    )
+
     topic: Topic
     partition: Partition
     pid: Annotated[
@@ -51,12 +55,14 @@ class LeaseAnswer(Message):
 
     Attributes:
         error: why the lease was refused, with all numbers -1; empty: it was granted.
+        code: the code of the error; empty: the lease was granted.
         status: the HTTP status of the same.
     """
 
     topic: str
     partition: int
     error: str = ""
+    code: str = ""
     status: int = 200
     pid: int = NO_PID
     generation: Annotated[int, Field(description="the generation to use")] = -1
@@ -69,6 +75,10 @@ class LeaseAnswer(Message):
 class LeaseBatchRequest(Message):
     """Several leases at once; each is granted or refused independently."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"leases": [{"topic": "orders", "partition": 0}]}]}
+    )
+
     leases: list[LeaseRequest] = Field(min_length=1, max_length=LEASES_MAX)
 
 
@@ -76,13 +86,6 @@ class LeaseBatchAnswer(Message):
     """A lease or an error for each requested lease, in the order of the request."""
 
     leases: list[LeaseAnswer]
-
-
-class ErrorAnswer(Message):
-    """Why a request was refused."""
-
-    error: str = Field(description="what was wrong, and what to do")
-    field: Annotated[str | None, Field(description="the part of the request that is wrong")] = None
 
 
 class ProducerRow(Message):

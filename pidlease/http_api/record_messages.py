@@ -2,10 +2,11 @@
 
 import base64
 import binascii
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -137,6 +138,10 @@ class AppendRequest(Message):
     A producer that sends the header Producer-Id does not.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"records": [{"key": "a", "value": "tea"}]}]}
+    )
+
     records: Annotated[list[NewRecord], Field(min_length=1, max_length=RECORDS_MAX, fail_fast=True)]
     pid: Annotated[int | None, Field(ge=1, le=NUMBER_MAX, description="as it was leased")] = None
     generation: Annotated[
@@ -158,24 +163,12 @@ class AppendRequest(Message):
 class AppendAnswer(Message):
     """The records are in the log."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"offset": 0, "duplicate": False}]})
+
     offset: int | None = Field(
         description="of the first record; null: a duplicate so old that its offset is unknown"
     )
     duplicate: bool = Field(description="whether they were in the log already")
-
-
-class ConflictAnswer(Message):
-    """The producer's numbers do not fit its state."""
-
-    error: Literal["producer_seq_conflict", "producer_fenced"]
-    message: str
-    field: str = Field(description="the header, or the field of the body, that does not fit")
-    expected_seq: Annotated[
-        int | None, Field(description="with producer_seq_conflict: the expected sequence number")
-    ] = None
-    current_epoch: Annotated[
-        int | None, Field(description="with producer_fenced: the epoch, or generation, in the log")
-    ] = None
 
 
 # ---------------------------------------------------------------------- reading
@@ -222,21 +215,3 @@ class RecordsAnswer(Message):
     next_offset: int = Field(description="where to continue")
     log_start: int = Field(description="the first offset in the log")
     log_end: int = Field(description="the offset after the last record")
-
-
-class OutOfRangeAnswer(Message):
-    """The log does not have the offset."""
-
-    error: str
-    field: Literal["offset"] = "offset"
-    log_start: int
-    log_end: int
-
-
-class UnreadableAnswer(Message):
-    """The batch at the offset cannot be read as records."""
-
-    error: str
-    field: Literal["offset"] = "offset"
-    offset: int = Field(description="the first unreadable offset")
-    next_offset: int = Field(description="the offset to continue at without them")

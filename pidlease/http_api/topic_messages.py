@@ -17,7 +17,11 @@ Source = Literal["topic", "all topics", "start", "default"]
 class SettingsChange(RootModel[dict[str, str | None]]):
     """Names of settings and their new values; null: remove the setting here (RFC 7396)."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        json_schema_extra={"examples": [{"pidlease.deduplication": "off", "retention.ms": None}]},
+    )
 
     root: Annotated[dict[str, str | None], Field(min_length=1, max_length=SETTINGS_MAX)]
 

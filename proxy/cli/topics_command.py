@@ -9,7 +9,6 @@ from pydantic import BaseModel, ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from pidlease.http_api.lease_messages import ErrorAnswer
 from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, TopicsAnswer
 from pidlease.storage.topics.topic_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
@@ -154,16 +153,17 @@ def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _An
 
 
 def _refused(error: ServerRefusedError) -> typer.Exit:
-    try:
-        refusal = ErrorAnswer.model_validate(error.answer)
-    except ValidationError:
+    answer = error.answer if isinstance(error.answer, dict) else {}
+    # A server of the previous version has no `detail`.
+    detail = answer.get("detail") or answer.get("error")
+    if not isinstance(detail, str):
         return cannot_run(str(error))
     # With a field, the topic or a setting is wrong; without one, the path is unknown.
-    if error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and refusal.field is not None:
-        stderr().print(f"pidlease: {refusal.error}", style="red", markup=False)
+    if error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and answer.get("field"):
+        stderr().print(f"pidlease: {detail}", style="red", markup=False)
         return typer.Exit(WRONG)
     if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-        return cannot_run(refusal.error)
+        return cannot_run(detail)
     return cannot_run(str(error))
 
 

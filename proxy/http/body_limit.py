@@ -5,6 +5,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pidlease.http_api.problems import Problem
 from proxy.http.errors import refusal
 
 
@@ -39,7 +40,7 @@ class BodyLimit:
             more = message.get("more_body", False)
             if len(body) > self._limit:
                 text = f"the body is longer than {self._limit} bytes; send less at once"
-                await refusal(413, text, "body")(scope, receive, send)
+                await refusal(Problem.BODY_TOO_LARGE, text, "body")(scope, receive, send)
                 return
         whole: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
 

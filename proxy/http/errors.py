@@ -1,4 +1,4 @@
-"""Makes JSON error responses, which name the invalid field of the request."""
+"""Makes error responses, as problem documents that name the invalid field of the request."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -25,31 +25,38 @@ from pidlease.engine.named_leases import (
 )
 from pidlease.engine.partition_lookup import UnknownPartitionError
 from pidlease.engine.topics.topic_table import AwaitedTopicError, UnknownTopicError
-from pidlease.http_api.lease_messages import ErrorAnswer
+from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
 from pidlease.storage.errors import LogStoppedError
 
 #: How long a client should wait after a 503, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
 #: The most characters of a client's name that an error repeats.
 _SHOWN: Final = 100
-#: The HTTP status of each error, and the invalid field.
-_KINDS: Final[Mapping[type[Exception], tuple[int, str | None]]] = {
-    UnknownTopicError: (404, "topic"),
-    AwaitedTopicError: (503, "topic"),
-    UnknownPartitionError: (404, "partition"),
-    WrongPolicyError: (400, "pid"),
-    UnknownPidError: (410, "pid"),
-    BadNameError: (400, "name"),
-    NameNeededError: (400, "name"),
-    NameConflictError: (409, "policy"),
-    NameTakenError: (409, "generation"),
-    UnknownNameError: (404, "name"),
-    NameBusyError: (503, "name"),
-    NamesError: (503, None),
-    NoPidError: (503, None),
-    LogStoppedError: (503, "partition"),
+#: The problem of each error, and the invalid field.
+_KINDS: Final[Mapping[type[Exception], tuple[Problem, str | None]]] = {
+    UnknownTopicError: (Problem.UNKNOWN_TOPIC, "topic"),
+    AwaitedTopicError: (Problem.TOPIC_NOT_READY, "topic"),
+    UnknownPartitionError: (Problem.UNKNOWN_PARTITION, "partition"),
+    WrongPolicyError: (Problem.WRONG_POLICY, "pid"),
+    UnknownPidError: (Problem.UNKNOWN_PID, "pid"),
+    BadNameError: (Problem.INVALID_NAME, "name"),
+    NameNeededError: (Problem.NAME_REQUIRED, "name"),
+    NameConflictError: (Problem.NAME_CONFLICT, "policy"),
+    NameTakenError: (Problem.NAME_TAKEN, "generation"),
+    UnknownNameError: (Problem.UNKNOWN_NAME, "name"),
+    NameBusyError: (Problem.NAME_BUSY, "name"),
+    NamesError: (Problem.NAMES_UNAVAILABLE, None),
+    NoPidError: (Problem.PIDS_UNAVAILABLE, None),
+    LogStoppedError: (Problem.PARTITION_STOPPED, "partition"),
 }
-#: The errors that `status_of` knows.
+#: The problems of requests that no route handles, by Starlette's status. Its 400 is about the body:
+#: it is no text, or nested too deeply.
+_BY_STATUS: Final = {
+    400: Problem.INVALID_JSON,
+    404: Problem.NOT_FOUND,
+    405: Problem.METHOD_NOT_ALLOWED,
+}
+#: The errors that `problem_of` knows.
 REFUSALS: Final = tuple(_KINDS)
 
 
@@ -69,16 +76,43 @@ def ready_engine(engine: Callable[[], Engine | None]) -> Engine:
     return current
 
 
-def status_of(error: Exception) -> tuple[int, str | None]:
-    """Return the HTTP status of a refusal, and the invalid field."""
+def problem_of(error: Exception) -> tuple[Problem, str | None]:
+    """Return the problem of a refusal, and the invalid field."""
     return _KINDS[type(error)]
 
 
-def refusal(status: int, text: str, field: str | None = None) -> JSONResponse:
-    """Make an error response."""
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else None
-    content = ErrorAnswer(error=text, field=field).model_dump()
-    return JSONResponse(content, status_code=status, headers=headers)
+def refusal(
+    problem: Problem,
+    detail: str,
+    field: str | None = None,
+    *,
+    numbers: Mapping[str, int | None] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """Make an error response.
+
+    Parameters:
+        numbers: the problem's own fields.
+        headers: of the response.
+    """
+    conflict = problem in (Problem.PRODUCER_SEQ_CONFLICT, Problem.PRODUCER_FENCED)
+    answer = ProblemAnswer(
+        type=problem.type,
+        title=problem.title,
+        status=problem.status,
+        detail=detail,
+        code=problem.code,
+        field=field,
+        error=problem.code if conflict else detail,
+        message=detail if conflict else None,
+        **(numbers or {}),
+    )
+    fields = answer.model_dump().items()
+    content = {name: value for name, value in fields if value is not None or name == "field"}
+    found = dict(headers or {})
+    if problem.status == 503:
+        found["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    return JSONResponse(content, problem.status, found, media_type=MEDIA_TYPE)
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -91,23 +125,26 @@ def add_handlers(app: FastAPI) -> None:
         # the client and may have any length.
         field = ".".join(str(each)[:_SHOWN] for each in first["loc"][1:]) or str(first["loc"][0])
         if first["type"] == "json_invalid":
-            return refusal(400, "the body is no JSON", "body")
-        return refusal(400, f"{field}: {first['msg']}", field)
+            return refusal(Problem.INVALID_JSON, "the body is no JSON", "body")
+        return refusal(Problem.INVALID_REQUEST, f"{field}: {first['msg']}", field)
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:
-        # Starlette's 400 is about the body: it is no text, or nested too deeply.
-        return refusal(
-            error.status_code, error.detail, "body" if error.status_code == 400 else None
-        )
+        problem = _BY_STATUS[error.status_code]
+        field = "body" if problem is Problem.INVALID_JSON else None
+        return refusal(problem, error.detail, field, headers=error.headers)
 
     @app.exception_handler(NotReadyError)
     async def not_ready(_: Request, error: NotReadyError) -> JSONResponse:
-        return refusal(503, str(error))
+        return refusal(Problem.NOT_READY, str(error))
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - it is logged
+        return refusal(Problem.INTERNAL_ERROR, "the server failed; its log says why")
 
     async def refused(_: Request, error: Exception) -> JSONResponse:
-        status, field = status_of(error)
-        return refusal(status, str(error), field)
+        problem, field = problem_of(error)
+        return refusal(problem, str(error), field)
 
     for kind in REFUSALS:
         app.add_exception_handler(kind, refused)

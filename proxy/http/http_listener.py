@@ -9,6 +9,7 @@ from pidlease.engine.engine import Engine
 from proxy.http.body_limit import BodyLimit
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
+from proxy.http.openapi import add_openapi
 from proxy.http.producer_routes import producer_router
 from proxy.http.record_responses import add_record_handlers
 from proxy.http.record_routes import RecordLimits, RecordRoutes, reads_own_body
@@ -33,6 +34,7 @@ def add_http_api(
     add_handlers(app)
     add_topic_handlers(app)
     add_record_handlers(app)
+    add_openapi(app)
     app.include_router(lease_router(engine))
     app.include_router(producer_router(engine))
     app.include_router(topic_router(engine))

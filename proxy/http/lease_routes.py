@@ -15,10 +15,28 @@ from pidlease.http_api.lease_messages import (
     LeaseBatchRequest,
     LeaseRequest,
 )
-from proxy.http.errors import REFUSALS, ready_engine, status_of
+from pidlease.http_api.problems import Problem
+from proxy.http.errors import REFUSALS, problem_of, ready_engine
+from proxy.http.openapi import JSON_BODY, refusals
 
 #: Leases granted before other tasks run.
 _AT_ONCE: Final = 100
+_REFUSALS: Final = refusals(
+    *JSON_BODY,
+    Problem.INVALID_NAME,
+    Problem.NAME_REQUIRED,
+    Problem.WRONG_POLICY,
+    Problem.UNKNOWN_TOPIC,
+    Problem.UNKNOWN_PARTITION,
+    Problem.NAME_CONFLICT,
+    Problem.NAME_TAKEN,
+    Problem.UNKNOWN_PID,
+    Problem.TOPIC_NOT_READY,
+    Problem.PARTITION_STOPPED,
+    Problem.NAME_BUSY,
+    Problem.NAMES_UNAVAILABLE,
+    Problem.PIDS_UNAVAILABLE,
+)
 
 
 def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
@@ -29,13 +47,13 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
     """
     router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
-    @router.post("")
+    @router.post("", operation_id="lease_pid", responses=_REFUSALS)
     async def lease(request: LeaseRequest) -> LeaseAnswer:
         """Lease a PID for a partition, or ask where a leased one continues."""
         wanted = LeaseWanted(**request.model_dump())
         return _answer(await LeaseService(ready_engine(engine), [wanted]).lease(wanted))
 
-    @router.post("/batch")
+    @router.post("/batch", operation_id="lease_pids", responses=refusals(*JSON_BODY))
     async def lease_batch(request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Lease several PIDs. Each is granted or refused by itself; the status is always 200."""
         batch = [LeaseWanted(**each.model_dump()) for each in request.leases]
@@ -47,13 +65,14 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
             try:
                 answers.append(_answer(await service.lease(each)))
             except REFUSALS as error:
-                status, _ = status_of(error)
+                problem, _ = problem_of(error)
                 answers.append(
                     LeaseAnswer(
                         topic=each.topic,
                         partition=each.partition,
                         error=str(error),
-                        status=status,
+                        code=problem.code,
+                        status=problem.status,
                     )
                 )
         return LeaseBatchAnswer(leases=answers)

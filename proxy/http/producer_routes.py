@@ -13,11 +13,28 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_lookup import find_partition, find_topic
 from pidlease.http_api.lease_messages import ProducerRow, ProducersAnswer, StoppedPartition
+from pidlease.http_api.problems import Problem
 from proxy.http.errors import ready_engine
+from proxy.http.openapi import refusals
 
 #: The most producers in one response.
 _LIMIT: Final = 1000
 _INT64_MAX: Final = 2**63 - 1
+_LIST_REFUSALS: Final = refusals(
+    Problem.INVALID_REQUEST,
+    Problem.UNKNOWN_TOPIC,
+    Problem.UNKNOWN_PARTITION,
+    Problem.TOPIC_NOT_READY,
+    Problem.PARTITION_STOPPED,
+    Problem.NAMES_UNAVAILABLE,
+)
+_RELEASE_REFUSALS: Final = refusals(
+    Problem.INVALID_REQUEST,
+    Problem.INVALID_NAME,
+    Problem.UNKNOWN_NAME,
+    Problem.NAME_BUSY,
+    Problem.NAMES_UNAVAILABLE,
+)
 
 
 def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
@@ -28,7 +45,7 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
     """
     router = APIRouter(prefix="/v1/producers", tags=["producers"])
 
-    @router.get("")
+    @router.get("", operation_id="list_producers", responses=_LIST_REFUSALS)
     async def producers(
         pid: Annotated[int | None, Query(ge=1, le=_INT64_MAX)] = None,
         name: Annotated[str | None, Query(min_length=1, max_length=256)] = None,
@@ -55,7 +72,7 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
             stopped=[_stopped(each) for each in stopped[:_LIMIT]],
         )
 
-    @router.delete("", status_code=204)
+    @router.delete("", status_code=204, operation_id="release_name", responses=_RELEASE_REFUSALS)
     async def release(name: Annotated[str, Query(min_length=1, max_length=256)]) -> None:
         """Release a name: its producer is fenced, and the next producer begins anew."""
         await ready_engine(engine).naming.release(name)

@@ -11,24 +11,20 @@ UnreadableError         a batch of the log cannot be read as records
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from pidlease.engine.append_outcome import Outcome, Status
-from pidlease.http_api.lease_messages import ErrorAnswer
+from pidlease.http_api.problems import Problem
 from pidlease.http_api.record_messages import (
     PRODUCER_EPOCH,
     PRODUCER_ID,
     PRODUCER_SEQ,
     AppendAnswer,
-    ConflictAnswer,
-    OutOfRangeAnswer,
-    UnreadableAnswer,
 )
 from pidlease.kafka.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
@@ -48,24 +44,25 @@ from pidlease.storage.errors import (
     reason_for_clients,
 )
 from proxy.http.errors import refusal
+from proxy.http.openapi import JSON_BODY, refusals
 
 
 class RefusedError(Exception):
     """A request is refused before it reaches the log.
 
     Attributes:
-        status: the HTTP status.
+        problem: the kind of error.
         field: the invalid part of the request; None: no part is invalid.
     """
 
-    status: ClassVar[int]
+    problem: ClassVar[Problem]
     field: str | None = None
 
 
 class ProducerFieldError(RefusedError):
     """A field that identifies the producer is invalid."""
 
-    status = 400
+    problem = Problem.INVALID_PRODUCER
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(f"{field}: {text}")
@@ -75,7 +72,7 @@ class ProducerFieldError(RefusedError):
 class WrongTypeError(RefusedError):
     """The type of the body is not supported."""
 
-    status = 415
+    problem = Problem.UNSUPPORTED_BODY
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(f"{field}: {text}")
@@ -85,21 +82,21 @@ class WrongTypeError(RefusedError):
 class BodyTooLongError(RefusedError):
     """The body, or the batch made of it, is longer than a batch may be."""
 
-    status = 413
+    problem = Problem.BODY_TOO_LARGE
     field = "body"
 
 
 class BodyTooSlowError(RefusedError):
     """No part of the body arrived in time."""
 
-    status = 408
+    problem = Problem.BODY_TOO_SLOW
     field = "body"
 
 
 class NoRoomError(RefusedError):
     """Requests in flight hold all memory for them."""
 
-    status = 503
+    problem = Problem.OVERLOADED
 
 
 class UnreadableError(Exception):
@@ -120,15 +117,40 @@ class UnreadableError(Exception):
 
 
 #: All responses but 200, for the OpenAPI description.
-APPEND_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    409: {"model": ConflictAnswer},
-    **{status: {"model": ErrorAnswer} for status in (400, 403, 404, 408, 410, 413, 415, 421, 503)},
-}
-READ_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    416: {"model": OutOfRangeAnswer},
-    422: {"model": UnreadableAnswer},
-    **{status: {"model": ErrorAnswer} for status in (400, 404, 500, 503)},
-}
+APPEND_REFUSALS: Final = refusals(
+    *JSON_BODY,
+    Problem.INVALID_PRODUCER,
+    Problem.INVALID_BATCH,
+    Problem.INCOMPLETE_BODY,
+    Problem.POLICY_FORBIDDEN,
+    Problem.KAFKA_FORBIDDEN,
+    Problem.UNKNOWN_TOPIC,
+    Problem.UNKNOWN_PARTITION,
+    Problem.BODY_TOO_SLOW,
+    Problem.PRODUCER_SEQ_CONFLICT,
+    Problem.PRODUCER_FENCED,
+    Problem.UNKNOWN_PID,
+    Problem.UNSUPPORTED_BODY,
+    Problem.NOT_OWNER,
+    Problem.APPEND_FAILED,
+    Problem.TOPIC_NOT_READY,
+    Problem.PARTITION_STOPPED,
+    Problem.OVERLOADED,
+    Problem.NAMES_UNAVAILABLE,
+    Problem.PIDS_UNAVAILABLE,
+)
+READ_REFUSALS: Final = refusals(
+    Problem.INVALID_REQUEST,
+    Problem.UNKNOWN_TOPIC,
+    Problem.UNKNOWN_PARTITION,
+    Problem.OFFSET_OUT_OF_RANGE,
+    Problem.UNREADABLE_RECORDS,
+    Problem.LOG_DAMAGED,
+    Problem.TOPIC_NOT_READY,
+    Problem.PARTITION_STOPPED,
+    Problem.LOG_UNREADABLE,
+    Problem.OVERLOADED,
+)
 
 _INT64_MAX: Final = 2**63 - 1
 
@@ -137,28 +159,28 @@ _Fields = tuple[str, str, str]
 _OF_HEADERS: Final[_Fields] = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
 _OF_BODY: Final[_Fields] = ("pid", "generation", "first_sequence")
 
-#: The HTTP status of other outcomes, and whether the producer's field is invalid.
-_REFUSED: Final[Mapping[Status, tuple[int, bool]]] = {
-    Status.MALFORMED: (400, True),
-    Status.UNKNOWN: (410, True),
-    Status.FORBIDDEN: (403, True),
-    Status.FAILED: (503, False),
-    Status.STOPPED: (503, False),
-    Status.NO_LEASE: (503, False),
-    Status.SESSION_ENDED: (503, False),
-    Status.REFUSED: (503, False),
-    Status.NOT_OWNER: (421, False),
+#: The problem of other outcomes, and whether the producer's field is invalid.
+_REFUSED: Final[Mapping[Status, tuple[Problem, bool]]] = {
+    Status.MALFORMED: (Problem.INVALID_PRODUCER, True),
+    Status.UNKNOWN: (Problem.UNKNOWN_PID, True),
+    Status.FORBIDDEN: (Problem.POLICY_FORBIDDEN, True),
+    Status.FAILED: (Problem.APPEND_FAILED, False),
+    Status.STOPPED: (Problem.PARTITION_STOPPED, False),
+    Status.NO_LEASE: (Problem.PIDS_UNAVAILABLE, False),
+    Status.SESSION_ENDED: (Problem.APPEND_FAILED, False),
+    Status.REFUSED: (Problem.APPEND_FAILED, False),
+    Status.NOT_OWNER: (Problem.NOT_OWNER, False),
 }
-#: With Kafka as the log: the HTTP status of Kafka's error codes; of all others: 503.
-_BY_KAFKA: Final[Mapping[int, int]] = {
-    **dict.fromkeys(CONTENT, 400),
-    MESSAGE_TOO_LARGE: 413,
-    RECORD_LIST_TOO_LARGE: 413,
-    UNSUPPORTED_FOR_MESSAGE_FORMAT: 400,
-    UNKNOWN_TOPIC_OR_PARTITION: 404,
-    INVALID_TOPIC_EXCEPTION: 404,
-    CLUSTER_AUTHORIZATION_FAILED: 403,
-    **dict.fromkeys(NO_RIGHT, 403),
+#: With Kafka as the log: the problems of Kafka's error codes; of all others: the append failed.
+_BY_KAFKA: Final[Mapping[int, Problem]] = {
+    **dict.fromkeys(CONTENT, Problem.INVALID_BATCH),
+    MESSAGE_TOO_LARGE: Problem.BODY_TOO_LARGE,
+    RECORD_LIST_TOO_LARGE: Problem.BODY_TOO_LARGE,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT: Problem.INVALID_BATCH,
+    UNKNOWN_TOPIC_OR_PARTITION: Problem.UNKNOWN_TOPIC,
+    INVALID_TOPIC_EXCEPTION: Problem.UNKNOWN_TOPIC,
+    CLUSTER_AUTHORIZATION_FAILED: Problem.KAFKA_FORBIDDEN,
+    **dict.fromkeys(NO_RIGHT, Problem.KAFKA_FORBIDDEN),
 }
 
 
@@ -171,34 +193,25 @@ def appended(outcome: Outcome, identity: Identity | None) -> Response:
     status = outcome.status
     if status in (Status.APPENDED, Status.DUPLICATE):
         offset = outcome.offset if outcome.offset >= 0 else None
-        return _json(200, AppendAnswer(offset=offset, duplicate=status is Status.DUPLICATE))
+        answer = AppendAnswer(offset=offset, duplicate=status is Status.DUPLICATE)
+        return Response(answer.model_dump_json(), media_type="application/json")
     producer, epoch, seq = _OF_HEADERS if identity is None or identity.name else _OF_BODY
     if status in (Status.GAP, Status.OVERLAP):
         text = f"sequence {outcome.expected} is expected here"
         if status is Status.OVERLAP:
             text += "; what is below it is in the log, send the rest"
-        conflict = ConflictAnswer(
-            error="producer_seq_conflict", message=text, field=seq, expected_seq=outcome.expected
-        )
-        return _json(409, conflict)
+        expected = {"expected_seq": outcome.expected}
+        return refusal(Problem.PRODUCER_SEQ_CONFLICT, text, seq, numbers=expected)
     if status is Status.FENCED:
         known = outcome.generation if outcome.generation <= _INT64_MAX else None
         text = "another PID has taken this one's place"  # a name's new one
         if known is not None:
             text = f"{epoch} {known} has been here"
-        conflict = ConflictAnswer(
-            error="producer_fenced", message=text, field=epoch, current_epoch=known
-        )
-        return _json(409, conflict)
-    code, is_of_producer = _REFUSED[status]
+        return refusal(Problem.PRODUCER_FENCED, text, epoch, numbers={"current_epoch": known})
+    problem, is_of_producer = _REFUSED[status]
     if status is Status.REFUSED:
-        code = _BY_KAFKA.get(outcome.code, code)
-    return refusal(code, outcome.reason or status.value, producer if is_of_producer else None)
-
-
-def _json(status: int, answer: BaseModel) -> Response:
-    content = answer.model_dump_json(exclude_none=status != 200)
-    return Response(content, status_code=status, media_type="application/json")
+        problem = _BY_KAFKA.get(outcome.code, problem)
+    return refusal(problem, outcome.reason or status.value, producer if is_of_producer else None)
 
 
 def add_record_handlers(app: FastAPI) -> None:
@@ -206,28 +219,29 @@ def add_record_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RefusedError)
     async def refused(_: Request, error: RefusedError) -> JSONResponse:
-        return refusal(error.status, str(error), error.field)
+        return refusal(error.problem, str(error), error.field)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, error: ClientDisconnect) -> JSONResponse:  # noqa: ARG001
-        return refusal(400, "the body ended too early", "body")  # not received: the client has gone
+        # It is not received: the client has gone.
+        return refusal(Problem.INCOMPLETE_BODY, "the body ended too early", "body")
 
     @app.exception_handler(OffsetRangeError)
-    async def outside(_: Request, error: OffsetRangeError) -> Response:
-        answer = OutOfRangeAnswer(error=str(error), log_start=error.start, log_end=error.end)
-        return _json(416, answer)
+    async def outside(_: Request, error: OffsetRangeError) -> JSONResponse:
+        numbers = {"log_start": error.start, "log_end": error.end}
+        return refusal(Problem.OFFSET_OUT_OF_RANGE, str(error), "offset", numbers=numbers)
 
     @app.exception_handler(UnreadableError)
-    async def unreadable(_: Request, error: UnreadableError) -> Response:
-        answer = UnreadableAnswer(
-            error=str(error), offset=error.offset, next_offset=error.next_offset
-        )
-        return _json(422, answer)
+    async def unreadable(_: Request, error: UnreadableError) -> JSONResponse:
+        numbers = {"offset": error.offset, "next_offset": error.next_offset}
+        return refusal(Problem.UNREADABLE_RECORDS, str(error), "offset", numbers=numbers)
 
     @app.exception_handler(DamagedLogError)
     async def damaged(_: Request, error: DamagedLogError) -> JSONResponse:
-        return refusal(500, f"the log is damaged there, at byte {error.position}", "offset")
+        text = f"the log is damaged there, at byte {error.position}"
+        return refusal(Problem.LOG_DAMAGED, text, "offset")
 
     @app.exception_handler(LogError)
     async def unread(_: Request, error: LogError) -> JSONResponse:
-        return refusal(503, f"the log cannot be read: {reason_for_clients(error)}")
+        text = f"the log cannot be read: {reason_for_clients(error)}"
+        return refusal(Problem.LOG_UNREADABLE, text)

@@ -73,11 +73,12 @@ class RecordRoutes:
         self.router: Final = APIRouter(tags=["records"])
         self.router.add_api_route(
             _PATH, self.append, methods=["POST"], response_model=AppendAnswer,
-            responses=APPEND_REFUSALS, openapi_extra=append_description(),
+            operation_id="append_records", responses=APPEND_REFUSALS,
+            openapi_extra=append_description(),
         )  # fmt: skip
         self.router.add_api_route(
             _PATH, self.read, methods=["GET"], response_model=RecordsAnswer,
-            responses=READ_REFUSALS,
+            operation_id="read_records", responses=READ_REFUSALS,
         )  # fmt: skip
 
     def close(self) -> None:

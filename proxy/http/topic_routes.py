@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition_lookup import find_topic, topic_of
+from pidlease.http_api.problems import Problem
 from pidlease.http_api.topic_messages import (
     TOPICS_MAX,
     SettingRow,
@@ -30,10 +31,14 @@ from pidlease.storage.topics.topic_settings import (
     settings_in_force,
 )
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http.errors import NotReadyError, ready_engine, refusal
+from proxy.http.errors import ready_engine, refusal
+from proxy.http.openapi import JSON_BODY, refusals
 
 #: Changes that may wait for others.
 _WAITING_MAX: Final = 100
+#: The problems of a request for one topic, and of a change.
+_ONE_TOPIC: Final = (Problem.INVALID_REQUEST, Problem.UNKNOWN_TOPIC, Problem.TOPIC_NOT_READY)
+_CHANGE: Final = (*JSON_BODY, Problem.OVERLOADED, Problem.NOT_STORED)
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +47,10 @@ _Name = Annotated[str, Path(min_length=1, max_length=249)]
 
 class NotStoredError(Exception):
     """A change could not be made durable."""
+
+
+class TooManyChangesError(Exception):
+    """Too many changes wait already."""
 
 
 class _Changes:
@@ -54,12 +63,12 @@ class _Changes:
         """Make a change.
 
         Raises:
-            NotReadyError: too many changes wait already.
+            TooManyChangesError: too many changes wait already.
             NotStoredError: the change could not be made durable.
         """
         if self._waiting >= _WAITING_MAX:
             change.close()
-            raise NotReadyError(f"{_WAITING_MAX} changes wait already; try again")
+            raise TooManyChangesError(f"{_WAITING_MAX} changes wait already; try again")
         self._waiting += 1
         try:
             await change
@@ -83,7 +92,7 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
     def ready() -> Engine:
         return ready_engine(engine)
 
-    @router.get("/topics")
+    @router.get("/topics", operation_id="list_topics", responses=refusals(Problem.INVALID_REQUEST))
     async def topics(
         after: Annotated[str, Query(max_length=249)] = "",
         limit: Annotated[int, Query(ge=1, le=TOPICS_MAX)] = TOPICS_MAX,
@@ -95,13 +104,16 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
         answers = [_answer(current, current.topics[name]) for name in found[:limit]]
         return TopicsAnswer(topics=answers, more=len(found) > limit)
 
-    @router.get("/topics/{topic}")
+    @router.get("/topics/{topic}", operation_id="get_topic", responses=refusals(*_ONE_TOPIC))
     async def topic(topic: _Name) -> TopicAnswer:
         """Return a topic with its settings in force."""
         current = ready()
         return _answer(current, await find_topic(current, topic))
 
-    @router.patch("/topics/{topic}/settings")
+    @router.patch(
+        "/topics/{topic}/settings", operation_id="change_topic_settings",
+        responses=refusals(*_ONE_TOPIC, *_CHANGE, Problem.INVALID_SETTING),
+    )  # fmt: skip
     async def change(topic: _Name, request: SettingsChange) -> TopicAnswer:
         """Change some of a topic's own settings, durably and at once."""
         current = ready()
@@ -109,12 +121,15 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
         await changes.make(current.change_topic(topic, change_of_own(request.root)))
         return _answer(current, topic_of(current, topic))
 
-    @router.get("/topic-defaults")
+    @router.get("/topic-defaults", operation_id="get_topic_defaults", responses=refusals())
     async def defaults() -> SettingsAnswer:
         """Return the settings of topics without their own."""
         return _defaults(ready())
 
-    @router.patch("/topic-defaults")
+    @router.patch(
+        "/topic-defaults", operation_id="change_topic_defaults",
+        responses=refusals(Problem.INVALID_SETTING, *_CHANGE),
+    )  # fmt: skip
     async def change_defaults(request: SettingsChange) -> SettingsAnswer:
         """Change the settings of all topics, durably and at once."""
         current = ready()
@@ -129,11 +144,17 @@ def add_topic_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(SettingError)
     async def unfit(_: Request, error: SettingError) -> JSONResponse:
-        return refusal(400, _sayable(str(error)), _sayable(error.setting[:_SHOWN]))
+        return refusal(
+            Problem.INVALID_SETTING, _sayable(str(error)), _sayable(error.setting[:_SHOWN])
+        )
+
+    @app.exception_handler(TooManyChangesError)
+    async def too_many(_: Request, error: TooManyChangesError) -> JSONResponse:
+        return refusal(Problem.OVERLOADED, str(error))
 
     @app.exception_handler(NotStoredError)
     async def not_stored(_: Request, error: NotStoredError) -> JSONResponse:
-        return refusal(503, f"the change could not be stored: {error}")
+        return refusal(Problem.NOT_STORED, f"the change could not be stored: {error}")
 
 
 #: The most characters of a setting's name that an error repeats.

@@ -4,15 +4,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from fastapi import FastAPI, Response
+from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine
+from proxy.ops.docs_page import docs_page
 from proxy.ops.http_metrics import HttpCounts, HttpMetrics
 from proxy.ops.status_response import replay_of, status_of, stopped_of
 
 #: Stopped partitions that readiness lists: probes read little.
 _STOPPED_LISTED: Final = 10
+_NOT_READY: Final[dict[int | str, dict[str, Any]]] = {
+    503: {
+        "description": "The server is not ready.",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+}
 
 
 def ops_app(
@@ -29,15 +37,15 @@ def ops_app(
         scrape: returns the metrics in Prometheus's text format.
         counts: counts the requests.
     """
-    app = FastAPI(title="pidlease", version=__version__)
+    app = FastAPI(title="pidlease", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(HttpMetrics, counts=counts)
 
-    @app.get("/healthz")
+    @app.get("/healthz", tags=["operations"], operation_id="get_health")
     async def healthz() -> dict[str, str]:
         """Respond if the process lives."""
         return {"status": "alive"}
 
-    @app.get("/readyz")
+    @app.get("/readyz", tags=["operations"], operation_id="get_readiness", responses=_NOT_READY)
     async def readyz(response: Response) -> dict[str, Any]:
         """Respond whether to send requests here: 200, or 503 during recovery and a stop.
 
@@ -54,12 +62,15 @@ def ops_app(
             found["replay"] = replay_of(current)
         return found
 
-    @app.get("/metrics")
+    @app.get(
+        "/metrics", tags=["operations"], operation_id="get_metrics", response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )  # fmt: skip
     async def metrics() -> Response:
         """Return the metrics in Prometheus's text format."""
         return Response(await scrape(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/v1/status")
+    @app.get("/v1/status", tags=["operations"], operation_id="get_status", responses=_NOT_READY)
     async def status(response: Response) -> dict[str, Any]:
         """Return what `pidlease status` shows."""
         current = engine()
@@ -67,5 +78,10 @@ def ops_app(
             response.status_code = 503
             return {"status": "not ready"}
         return status_of(current, started_ms)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        """Return the OpenAPI document for a browser."""
+        return HTMLResponse(docs_page(app.openapi()))
 
     return app

@@ -17,6 +17,7 @@ from pidlease.http_api.record_messages import RecordsAnswer
 from pidlease.storage.topics.topic_store import Topic
 from proxy.http.http_listener import add_http_api
 from proxy.http.record_routes import RecordLimits
+from tests.http_api.openapi_check import openapi_hooks
 from tests.kafka_listener.harness import Server, Wanted, serving
 from tests.servers.ports import LOOPBACK
 
@@ -116,7 +117,9 @@ async def door(
         if "t" not in server.engine.topics:
             await server.engine.create_topic(Topic.new("t", 2, dict(overrides or {})))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-        async with httpx.AsyncClient(transport=transport, base_url="http://pidlease") as client:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://pidlease", event_hooks=openapi_hooks()
+        ) as client:
             yield Door(app, client, server, close)
 
 

@@ -13,6 +13,7 @@ from pidlease.core.rules import STRICT
 from pidlease.core.state import Batch
 from pidlease.engine.partition import Partition
 from proxy.http.http_listener import add_http_api
+from tests.http_api.openapi_check import openapi_hooks
 from tests.kafka_listener.harness import Server, Wanted, serving
 
 
@@ -52,5 +53,7 @@ async def http(folder: Path, wanted: Wanted | None = None) -> AsyncIterator[Http
         server.engine.ready = True
         add_http_api(app, lambda: server.engine)
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://pidlease") as client:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://pidlease", event_hooks=openapi_hooks()
+        ) as client:
             yield Http(client, server)

@@ -35,6 +35,7 @@ async def test_a_fresh_lease(tmp_path: Path) -> None:
             "topic": "t",
             "partition": 0,
             "error": "",
+            "code": "",
             "status": 200,
             "pid": first["pid"],
             "generation": first["generation"],

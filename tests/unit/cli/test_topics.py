@@ -177,6 +177,12 @@ def test_what_cannot_be_meant_is_not_asked(words: list[str], said: str) -> None:
     ("code", "answer", "exit_code", "said"),
     [
         (404, {"error": "there is no topic orders", "field": "topic"}, 1, "no topic orders"),
+        (
+            404,
+            {"detail": "no topic orders", "error": "old", "field": "topic"},
+            1,
+            "no topic orders",
+        ),
         (400, {"error": "a.b is [red]wrong", "field": "a.b"}, 1, "a.b is [red]wrong"),
         (503, {"error": "the server recovers", "field": None}, 2, "the server recovers"),
         (404, {"error": "Not Found", "field": None}, 2, "is no pidlease (404"),
