@@ -1,7 +1,6 @@
 """The two clusters of a copy: their topics, and that they are not the same."""
 
 import asyncio
-import datetime
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -9,26 +8,22 @@ from typing import Any, Final, Protocol, TypeVar
 from pidlease.copier.cluster_reader import ClusterReader
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
-from pidlease.kafka.api import API_CREATE_PARTITIONS, API_CREATE_TOPICS
 from pidlease.kafka.client.cluster import Cluster, View
-from pidlease.kafka.client.exchange import ask, request_for
 from pidlease.kafka.client.settings import Mechanism, UpstreamConfig, addresses_of
+from pidlease.kafka.client.topic_changes import RefusedChangeError, add_partitions, create_topic
 from pidlease.kafka.client.topic_configs import TOPIC, describe_configs
-from pidlease.kafka.codec.messages import error_name
 from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
 from pidlease.kafka.errors import UpstreamError
 
 _log = logging.getLogger(__name__)
 
 #: How long it may take until a created topic is visible, and how often to look.
-_SEEN: Final = datetime.timedelta(seconds=30)
+_SEEN_S: Final = 30.0
 _LOOK_S: Final = 0.1
 #: Back-off before a request to a cluster is sent again.
 _RETRY_S: Final = 0.5
 _DEDUPLICATION: Final = "pidlease.deduplication"
 _OFF: Final = "off"
-#: The cluster's default (KIP-464).
-_DEFAULT_REPLICATION: Final = -1
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 Answer = TypeVar("Answer")
@@ -160,43 +155,19 @@ class ClusterConnection:
         found = await self._again(f"does not return the settings of {topic}", describe)
         return found.get(topic, {}).get(name)
 
-    async def _create(self, topic: str, partitions: int) -> Sequence[Any]:
-        connection = await self.cluster.any_connection()
-        request = request_for(connection, API_CREATE_TOPICS)
-        created = request.part(
-            "CreatableTopic", name=topic, num_partitions=partitions,
-            replication_factor=_DEFAULT_REPLICATION, assignments=(), configs=(),
-        )  # fmt: skip
-        body = request.encode(topics=(created,), timeout=_SEEN, validate_only=False)
-        topics: Sequence[Any] = (await ask(connection, request, body)).topics
-        return topics
-
-    async def _extend(self, topic: str, partitions: int) -> Sequence[Any]:
-        connection = await self.cluster.any_connection()
-        request = request_for(connection, API_CREATE_PARTITIONS)
-        extended = request.part(
-            "CreatePartitionsTopic", name=topic, count=partitions, assignments=None
-        )
-        body = request.encode(topics=(extended,), timeout=_SEEN, validate_only=False)
-        results: Sequence[Any] = (await ask(connection, request, body)).results
-        return results
-
     async def _make(self, topic: str, there: int, partitions: int) -> None:
         """Create or extend a topic; it is no error if another client does."""
         what = f"topic {topic} with {partitions} partitions"
         try:
-            rows = await (self._extend if there else self._create)(topic, partitions)
+            await (add_partitions if there else create_topic)(self.cluster, topic, partitions)
+        except RefusedChangeError as error:
+            if error.code != TOPIC_ALREADY_EXISTS:
+                raise CopyError(f"{self.name}: no {what}: {error}; make it by hand") from None
+            _log.info("%s: topic %s was created by another client", self.name, topic)
         except UpstreamError as error:
             raise CopyError(f"{self.name}: no {what}: {error}; make it by hand") from None
-        for row in rows:
-            code = row.error_code.value
-            if code == TOPIC_ALREADY_EXISTS:
-                _log.info("%s: topic %s was created by another client", self.name, topic)
-            elif code:
-                reason = f"{error_name(code)} {row.error_message or ''}".strip()
-                raise CopyError(f"{self.name}: no {what}: {reason}; make it by hand")
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + _SEEN.total_seconds()
+        give_up = loop.time() + _SEEN_S
         while await self.partitions(topic) < partitions:
             if loop.time() > give_up:
                 raise CopyError(f"{self.name}: topic {topic} was made, and is not there")

@@ -34,6 +34,17 @@ def cannot_run(message: str) -> typer.Exit:
     return typer.Exit(CANNOT_RUN)
 
 
+def refused(message: str) -> typer.Exit:
+    """Print why a server refused a request; return the exit to raise."""
+    stderr().print(f"pidlease: {message}", style="red", markup=False)
+    return typer.Exit(WRONG)
+
+
+def warn_deprecated(old: str, new: str) -> None:
+    """Print a warning about an old form of a command."""
+    stderr().print(f"pidlease: `{old}` is deprecated; use `{new}`", style="yellow", markup=False)
+
+
 def print_json(answer: Any) -> None:  # noqa: ANN401 - whatever JSON takes
     """Print a result for a script."""
     typer.echo(json.dumps(answer, indent=2))

@@ -1,4 +1,4 @@
-"""`pidlease topics`: show the topics of a running server, and change their settings."""
+"""`pidlease topics`: list, create, describe, alter and delete the topics of a running server."""
 
 from http import HTTPStatus
 from typing import Annotated, Final, TypeVar
@@ -12,10 +12,27 @@ from rich.text import Text
 from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, TopicsAnswer
 from pidlease.storage.topics.topic_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
-from proxy.cli.console import WRONG, cannot_run, plain_table, print_json, stderr, stdout
+from proxy.cli.console import (
+    cannot_run,
+    plain_table,
+    print_json,
+    refused,
+    stdout,
+    warn_deprecated,
+)
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
+from proxy.cli.topic_admin import (
+    BY_DEFAULT,
+    SERVERS,
+    ServersOption,
+    add_partitions,
+    create_topic,
+    delete_topic,
+)
 
-topics_cli = typer.Typer(no_args_is_help=True, help="Show topics, and change their settings.")
+topics_cli = typer.Typer(
+    no_args_is_help=True, help="List, create, describe, alter and delete topics."
+)
 
 _DEFAULTS: Final = "/v1/topic-defaults"
 #: The settings that `list` shows, and their headings.
@@ -28,6 +45,7 @@ _LISTED: Final = (
 _Url = Annotated[str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the server's response as JSON.")]
 _All = Annotated[bool, typer.Option("--all", help="For all topics without settings of their own.")]
+_Topic = Annotated[str, typer.Argument(help="The topic's name.")]
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _Shown = TopicAnswer | SettingsAnswer
 
@@ -54,6 +72,87 @@ def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
 
 
 @topics_cli.command()
+def create(
+    topic: _Topic,
+    settings: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...")] = None,
+    *,
+    partitions: Annotated[
+        int, typer.Option(min=BY_DEFAULT, help="How many; -1: the server's default.")
+    ] = BY_DEFAULT,
+    replication_factor: Annotated[
+        int, typer.Option(min=BY_DEFAULT, help="With Kafka as the log; -1: Kafka's default.")
+    ] = BY_DEFAULT,
+    servers: ServersOption = SERVERS,
+) -> None:
+    """Create a topic, with settings of its own. Exit code 1: refused; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    create_topic(
+        servers, _checked(topic), partitions, replication_factor, _assignments(settings or [])
+    )
+    stdout().print(f"created {topic}", markup=False)
+
+
+@topics_cli.command()
+def describe(
+    topic: Annotated[str | None, typer.Argument(help="The topic's name.")] = None,
+    *,
+    for_all: _All = False,
+    url: _Url = URL,
+    as_json: _Json = False,
+) -> None:
+    """Show a topic's partitions and settings, and where they were set. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    if for_all == (topic is not None):
+        raise cannot_run("name a topic, or say --all")
+    _print(_get(url, topic), as_json=as_json)
+
+
+@topics_cli.command()
+def alter(  # noqa: PLR0913 - an option each
+    words: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC] [NAME=VALUE]...")] = None,
+    *,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME of a setting to remove here; may be repeated."),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Add partitions up to this number.")
+    ] = None,
+    for_all: _All = False,
+    url: _Url = URL,
+    servers: ServersOption = SERVERS,
+    as_json: _Json = False,
+) -> None:
+    """Change settings of a topic, or of all, at once and durably; or add partitions. Exit code 1: refused, nothing has changed; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    topic, given = _split(words or [], for_all=for_all)
+    change: dict[str, str | None] = {**_assignments(given)}
+    for name in unset or ():
+        if not name or "=" in name:
+            raise cannot_run(f"{name!r} is no name of a setting, like {DEDUPLICATION}")
+        if name in change:
+            raise cannot_run(f"{name} is set and unset")
+        change[name] = None
+    if partitions is None:
+        if not change:
+            raise cannot_run("say what to change: NAME=VALUE, --unset NAME or --partitions")
+        _print(_change(url, topic, change), as_json=as_json)
+        return
+    # Kafka has no request for both: one could succeed, and the other fail.
+    if change or topic is None:
+        raise cannot_run("--partitions is for one topic, and changes no settings")
+    add_partitions(servers, _checked(topic), partitions)
+    stdout().print(f"{topic} has {partitions:,} partitions", markup=False)
+
+
+@topics_cli.command()
+def delete(topic: _Topic, *, servers: ServersOption = SERVERS) -> None:
+    """Delete a topic with all its records. Exit code 1: refused; 2: the server was not reached."""
+    delete_topic(servers, _checked(topic))
+    stdout().print(f"deleted {topic}", markup=False)
+
+
+# ---------------------------------------------------------------------- old forms
+
+
+@topics_cli.command(hidden=True)
 def show(
     topic: Annotated[str | None, typer.Argument(help="The topic's name.")] = None,
     *,
@@ -61,13 +160,12 @@ def show(
     url: _Url = URL,
     as_json: _Json = False,
 ) -> None:
-    """Show a topic's settings, and where they were set. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
-    if for_all == (topic is not None):
-        raise cannot_run("name a topic, or say --all")
-    _print(_get(url, topic), as_json=as_json)
+    """Describe a topic; deprecated."""
+    warn_deprecated("topics show", "topics describe")
+    describe(topic, for_all=for_all, url=url, as_json=as_json)
 
 
-@topics_cli.command("set")
+@topics_cli.command("set", hidden=True)
 def set_settings(
     words: Annotated[list[str], typer.Argument(metavar="[TOPIC] NAME=VALUE...")],
     *,
@@ -75,20 +173,12 @@ def set_settings(
     url: _Url = URL,
     as_json: _Json = False,
 ) -> None:
-    """Change settings of a topic, or of all, at once and durably. Exit code 1: refused, nothing has changed; 2: the server was not reached."""  # noqa: E501 - one line in the help
-    topic, given = _split(words, for_all=for_all, what="NAME=VALUE")
-    change: dict[str, str | None] = {}
-    for word in given:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise cannot_run(f"{word!r} is not NAME=VALUE, like {DEDUPLICATION}=off")
-        if name in change:
-            raise cannot_run(f"{name} is given twice")
-        change[name] = value
-    _print(_change(url, topic, change), as_json=as_json)
+    """Change settings; deprecated."""
+    warn_deprecated("topics set", "topics alter")
+    alter(words, for_all=for_all, url=url, as_json=as_json)
 
 
-@topics_cli.command("unset")
+@topics_cli.command("unset", hidden=True)
 def unset_settings(
     words: Annotated[list[str], typer.Argument(metavar="[TOPIC] NAME...")],
     *,
@@ -96,22 +186,32 @@ def unset_settings(
     url: _Url = URL,
     as_json: _Json = False,
 ) -> None:
-    """Remove settings of a topic, or of all: the value for all topics, or the default, applies again. Exit codes as for set."""  # noqa: E501 - one line in the help
-    topic, names = _split(words, for_all=for_all, what="NAME")
-    for word in names:
-        if not word or "=" in word:
-            raise cannot_run(f"{word!r} is no name of a setting, like {DEDUPLICATION}")
-    _print(_change(url, topic, dict.fromkeys(names)), as_json=as_json)
+    """Remove settings; deprecated."""
+    warn_deprecated("topics unset", "topics alter --unset")
+    topics, names = ([], words) if for_all else (words[:1], words[1:])
+    alter(topics, unset=names, for_all=for_all, url=url, as_json=as_json)
 
 
-def _split(words: list[str], *, for_all: bool, what: str) -> tuple[str | None, list[str]]:
+def _split(words: list[str], *, for_all: bool) -> tuple[str | None, list[str]]:
     """Return the topic, None for all topics, and the words about settings."""
     if for_all:
         return None, words
-    topic, *rest = words
-    if "=" in topic or not rest:
-        raise cannot_run(f"name a topic, or say --all; {what} follows it")
-    return topic, rest
+    if not words or "=" in words[0]:
+        raise cannot_run("name a topic, or say --all; NAME=VALUE follows it")
+    return words[0], words[1:]
+
+
+def _assignments(words: list[str]) -> dict[str, str]:
+    """Return settings given as NAME=VALUE."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise cannot_run(f"{word!r} is not NAME=VALUE, like {DEDUPLICATION}=off")
+        if name in found:
+            raise cannot_run(f"{name} is given twice")
+        found[name] = value
+    return found
 
 
 # ---------------------------------------------------------------------- requests
@@ -132,10 +232,14 @@ def _change(url: str, topic: str | None, change: dict[str, str | None]) -> _Show
 
 
 def _path(topic: str) -> str:
+    return f"/v1/topics/{quote(_checked(topic), safe='')}"
+
+
+def _checked(topic: str) -> str:
     reason = illegal_name(topic)
     if reason:
         raise cannot_run(reason)
-    return f"/v1/topics/{quote(topic, safe='')}"
+    return topic
 
 
 def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _Answer:
@@ -160,8 +264,7 @@ def _refused(error: ServerRefusedError) -> typer.Exit:
         return cannot_run(str(error))
     # With a field, the topic or a setting is wrong; without one, the path is unknown.
     if error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and answer.get("field"):
-        stderr().print(f"pidlease: {detail}", style="red", markup=False)
-        return typer.Exit(WRONG)
+        return refused(detail)
     if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
         return cannot_run(detail)
     return cannot_run(str(error))

@@ -87,9 +87,9 @@ def test_list(monkeypatch: pytest.MonkeyPatch) -> None:
         assert server.run("list")[0] == 0, "no end of nothing"
 
 
-def test_show() -> None:
+def test_describe() -> None:
     with stub((200, TOPIC)) as server:
-        code, shown, _ = server.run("show", "orders")
+        code, shown, _ = server.run("describe", "orders")
         assert (code, server.asked) == (0, [("GET", "/v1/topics/orders", None)])
         lines = shown.splitlines()
         assert lines[0].startswith("orders, 1,200 partitions")
@@ -100,12 +100,12 @@ def test_show() -> None:
             ("pidlease.initial", "policy", "default"),
         ):
             assert any(all(each in line for each in said) for line in lines), said
-        assert json.loads(server.run("show", "orders", "--json")[1]) == TOPIC
+        assert json.loads(server.run("describe", "orders", "--json")[1]) == TOPIC
     with stub((200, {"settings": SETTINGS})) as server:
-        code, shown, _ = server.run("show", "--all")
+        code, shown, _ = server.run("describe", "--all")
         assert (code, server.asked) == (0, [("GET", "/v1/topic-defaults", None)])
         assert "all topics" in shown.splitlines()[0]
-        assert json.loads(server.run("show", "--all", "--json")[1]) == {"settings": SETTINGS}
+        assert json.loads(server.run("describe", "--all", "--json")[1]) == {"settings": SETTINGS}
 
 
 # ---------------------------------------------------------------------- what is changed
@@ -114,16 +114,17 @@ def test_show() -> None:
 @pytest.mark.parametrize(
     ("words", "path", "change"),
     [
-        (["set", "orders", "pidlease.initial=zero"], "orders", {"pidlease.initial": "zero"}),
+        (["alter", "orders", "pidlease.initial=zero"], "orders", {"pidlease.initial": "zero"}),
         (
-            ["set", "a.b", "retention.ms=-1", "pidlease.policies=none,kafka", "x=y=z", "v="],
+            ["alter", "a.b", "retention.ms=-1", "pidlease.policies=none,kafka", "x=y=z", "v="],
             "a.b",
             {"retention.ms": "-1", "pidlease.policies": "none,kafka", "x": "y=z", "v": ""},
         ),
-        (["set", "--all", "pidlease.initial=zero"], "", {"pidlease.initial": "zero"}),
-        (["set", "pidlease.initial=zero", "--all"], "", {"pidlease.initial": "zero"}),
-        (["unset", "orders", "a", "b"], "orders", {"a": None, "b": None}),
-        (["unset", "--all", "pidlease.initial"], "", {"pidlease.initial": None}),
+        (["alter", "--all", "pidlease.initial=zero"], "", {"pidlease.initial": "zero"}),
+        (["alter", "pidlease.initial=zero", "--all"], "", {"pidlease.initial": "zero"}),
+        (["alter", "orders", "--unset", "a", "--unset", "b"], "orders", {"a": None, "b": None}),
+        (["alter", "orders", "c=d", "--unset", "a"], "orders", {"c": "d", "a": None}),
+        (["alter", "--all", "--unset", "pidlease.initial"], "", {"pidlease.initial": None}),
     ],
 )
 def test_changes(words: list[str], path: str, change: dict[str, str | None]) -> None:
@@ -140,24 +141,29 @@ def test_changes(words: list[str], path: str, change: dict[str, str | None]) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["set", "orders"], "name a topic"),
-        (["set", "pidlease.initial=zero"], "--all"),
-        (["set", "pidlease.initial=zero", "a=b"], "--all"),
-        (["set", "orders", "pidlease.initial"], "'pidlease.initial' is not NAME=VALUE"),
-        (["set", "orders", "=zero"], "'=zero' is not NAME=VALUE"),
-        (["set", "orders", "a=b", "a=c"], "a is given twice"),
-        (["set", "--all", "orders", "a=b"], "'orders' is not NAME=VALUE"),
-        (["set", "or/ders", "a=b"], "ASCII"),
-        (["set", "..", "a=b"], "'..'"),
-        (["set", "", "a=b"], "empty"),
-        (["unset", "orders"], "name a topic"),
-        (["unset", "orders", "a=b"], "'a=b' is no name"),
-        (["unset", "--all", ""], "no name"),
-        (["show"], "name a topic, or say --all"),
-        (["show", "orders", "--all"], "name a topic, or say --all"),
-        (["show", "x" * 250], "249"),
-        (["set"], ""),
-        (["show", "a", "b"], ""),
+        (["alter", "orders"], "say what to change"),
+        (["alter", "--all"], "say what to change"),
+        (["alter", "pidlease.initial=zero"], "--all"),
+        (["alter", "pidlease.initial=zero", "a=b"], "--all"),
+        (["alter", "orders", "pidlease.initial"], "'pidlease.initial' is not NAME=VALUE"),
+        (["alter", "orders", "=zero"], "'=zero' is not NAME=VALUE"),
+        (["alter", "orders", "a=b", "a=c"], "a is given twice"),
+        (["alter", "--all", "orders", "a=b"], "'orders' is not NAME=VALUE"),
+        (["alter", "or/ders", "a=b"], "ASCII"),
+        (["alter", "..", "a=b"], "'..'"),
+        (["alter", "", "a=b"], "empty"),
+        (["alter", "--unset", "a"], "name a topic"),
+        (["alter", "orders", "--unset", "a=b"], "'a=b' is no name"),
+        (["alter", "--all", "--unset", ""], "no name"),
+        (["alter", "orders", "a=b", "--unset", "a"], "a is set and unset"),
+        (["alter", "--all", "--partitions", "3"], "--partitions is for one topic"),
+        (["alter", "orders", "a=b", "--partitions", "3"], "--partitions is for one topic"),
+        (["alter", "orders", "--partitions", "0"], ""),
+        (["describe"], "name a topic, or say --all"),
+        (["describe", "orders", "--all"], "name a topic, or say --all"),
+        (["describe", "x" * 250], "249"),
+        (["alter"], "name a topic, or say --all"),
+        (["describe", "a", "b"], ""),
         (["list", "a"], ""),
     ],
 )
@@ -168,6 +174,30 @@ def test_what_cannot_be_meant_is_not_asked(words: list[str], said: str) -> None:
     assert said in complaint
     if said:
         assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["show", "orders"], ["describe", "orders"]),
+        (["show", "--all"], ["describe", "--all"]),
+        (["set", "orders", "a=b", "c=d"], ["alter", "orders", "a=b", "c=d"]),
+        (["set", "--all", "a=b"], ["alter", "--all", "a=b"]),
+        (["unset", "orders", "a", "b"], ["alter", "orders", "--unset", "a", "--unset", "b"]),
+        (["unset", "--all", "a"], ["alter", "--all", "--unset", "a"]),
+    ],
+    ids=str,
+)
+def test_an_old_form_does_the_same_and_warns(old: list[str], new: list[str]) -> None:
+    answer = {"settings": SETTINGS} if "--all" in old else TOPIC
+    with stub((200, answer)) as server:
+        code, shown, said = server.run(*old)
+        assert (code, said.count("\n")) == (0, 1)
+        assert said.startswith(f"pidlease: `topics {old[0]}` is deprecated; use `topics {new[0]}")
+        asked = server.asked.pop()
+        assert server.run(*new) == (0, shown, "")
+        assert server.asked == [asked]
+        assert server.run(old[0])[0] == 2
 
 
 # ---------------------------------------------------------------------- what goes wrong
@@ -195,11 +225,11 @@ def test_what_cannot_be_meant_is_not_asked(words: list[str], said: str) -> None:
     ],
 )
 def test_what_a_server_refuses(code: int, answer: object, exit_code: int, said: str) -> None:
-    for words in (["show", "orders"], ["unset", "orders", "a.b"]):
+    for words in (["describe", "orders"], ["alter", "orders", "--unset", "a.b"]):
         with stub((code, answer)) as server:
             found, shown, complaint = server.run(*words)
         assert (found, shown) == (exit_code, "")
-        if not (words[0] == "unset" and answer == b"<html>" and code == 200):
+        if not (words[0] == "alter" and answer == b"<html>" and code == 200):
             assert said in complaint
         assert complaint.startswith("pidlease: ")
         assert complaint.count("\n") == 1
@@ -207,7 +237,12 @@ def test_what_a_server_refuses(code: int, answer: object, exit_code: int, said: 
 
 def test_nobody_there() -> None:
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
-    for words in (["list"], ["show", "--all"], ["set", "orders", "a=b"], ["unset", "--all", "a"]):
+    for words in (
+        ["list"],
+        ["describe", "--all"],
+        ["alter", "orders", "a=b"],
+        ["alter", "--all", "--unset", "a"],
+    ):
         result = run("topics", *words, "--url", url)
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"no pidlease answers at {url}" in result.stderr
@@ -216,6 +251,6 @@ def test_nobody_there() -> None:
 
 def test_who_gets_no_answer_to_a_change_is_told_to_look() -> None:
     with stub((200, b"")) as server:
-        code, _, complaint = server.run("set", "orders", "a=b")
+        code, _, complaint = server.run("alter", "orders", "a=b")
     assert code == 2
     assert "check whether the change was made" in complaint

@@ -1,0 +1,104 @@
+"""Creates, extends and deletes topics."""
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pidlease.kafka.api import API_CREATE_PARTITIONS, API_CREATE_TOPICS, API_DELETE_TOPICS
+from pidlease.kafka.client.broker_connection import BrokerConnection
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.exchange import ask_for, request_for
+from pidlease.kafka.codec.messages import Request, error_name
+
+#: The cluster's own number (KIP-464).
+BY_DEFAULT: Final = -1
+#: How long a cluster may work on a change.
+CHANGE_TIMEOUT: Final = datetime.timedelta(seconds=30)
+#: How long its response may take: a little more.
+_RESPONSE_SECONDS: Final = 40.0
+
+
+class RefusedChangeError(Exception):
+    """The cluster refuses a change.
+
+    Attributes:
+        code: Kafka's error code.
+    """
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+async def create_topic(
+    cluster: Cluster,
+    topic: str,
+    partitions: int = BY_DEFAULT,
+    replication: int = BY_DEFAULT,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    """Create a topic.
+
+    Parameters:
+        partitions: their number; BY_DEFAULT: the cluster's default.
+        replication: the number of replicas; BY_DEFAULT: the cluster's default.
+        configs: settings of the topic.
+
+    Raises:
+        RefusedChangeError: the cluster refuses it.
+        UpstreamError: there is no response; the topic may exist now.
+    """
+    request, connection = await _request(cluster, API_CREATE_TOPICS)
+    settings = tuple(
+        request.part("CreatableTopicConfig", name=name, value=value)
+        for name, value in (configs or {}).items()
+    )
+    created = request.part(
+        "CreatableTopic", name=topic, num_partitions=partitions, replication_factor=replication,
+        assignments=(), configs=settings,
+    )  # fmt: skip
+    body = request.encode(topics=(created,), timeout=CHANGE_TIMEOUT, validate_only=False)
+    _check((await ask_for(connection, body, request.decode, _RESPONSE_SECONDS)).topics)
+
+
+async def add_partitions(cluster: Cluster, topic: str, total: int) -> None:
+    """Let a topic have `total` partitions.
+
+    Raises:
+        RefusedChangeError: the cluster refuses it.
+        UpstreamError: there is no response; the topic may have them now.
+    """
+    request, connection = await _request(cluster, API_CREATE_PARTITIONS)
+    extended = request.part("CreatePartitionsTopic", name=topic, count=total, assignments=None)
+    body = request.encode(topics=(extended,), timeout=CHANGE_TIMEOUT, validate_only=False)
+    _check((await ask_for(connection, body, request.decode, _RESPONSE_SECONDS)).results)
+
+
+async def delete_topic(cluster: Cluster, topic: str) -> None:
+    """Delete a topic, with its records.
+
+    Raises:
+        RefusedChangeError: the cluster refuses it.
+        UpstreamError: there is no response; the topic may be deleted now.
+    """
+    request, connection = await _request(cluster, API_DELETE_TOPICS)
+    body = request.encode(topic_names=(topic,), timeout=CHANGE_TIMEOUT)
+    _check((await ask_for(connection, body, request.decode, _RESPONSE_SECONDS)).responses)
+
+
+async def _request(cluster: Cluster, api_key: int) -> tuple[Request, BrokerConnection]:
+    """Return a request, and the connection to send it on: to the controller where it is known."""
+    controller = cluster.view.controller
+    connection = await (
+        cluster.connection_to(controller)
+        if controller in cluster.view.brokers
+        else cluster.any_connection()
+    )
+    return request_for(connection, api_key), connection
+
+
+def _check(rows: Iterable[Any]) -> None:
+    for row in rows:
+        if row.error_code.value:
+            reason = f"{error_name(row.error_code.value)} {getattr(row, 'error_message', '') or ''}"
+            raise RefusedChangeError(row.error_code.value, reason.strip())

@@ -1,0 +1,76 @@
+"""Creates and deletes topics, and adds partitions, through a Kafka listener."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+
+from pidlease.kafka.client import topic_changes
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
+from pidlease.kafka.client.topic_changes import BY_DEFAULT, RefusedChangeError
+from pidlease.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from pidlease.kafka.errors import UpstreamError
+from proxy.cli.console import cannot_run, refused
+
+__all__ = ["BY_DEFAULT", "SERVERS", "ServersOption", "add_partitions", "create_topic",
+           "delete_topic", "kafka_unreachable"]  # fmt: skip
+
+#: The default address of a server's Kafka listener.
+SERVERS: Final = "127.0.0.1:9092"
+ServersOption = Annotated[
+    str, typer.Option(envvar="PIDLEASE_SERVERS", help="HOST:PORT of the Kafka listener.")
+]
+
+
+def create_topic(
+    servers: str, topic: str, partitions: int, replication: int, settings: Mapping[str, str]
+) -> None:
+    """Create a topic; end the command if it fails."""
+    create = partial(
+        topic_changes.create_topic, topic=topic, partitions=partitions, replication=replication,
+        configs=settings,
+    )  # fmt: skip
+    asyncio.run(_change(servers, topic, create))
+
+
+def add_partitions(servers: str, topic: str, count: int) -> None:
+    """Let a topic have `count` partitions; end the command if it fails."""
+    asyncio.run(
+        _change(servers, topic, partial(topic_changes.add_partitions, topic=topic, total=count))
+    )
+
+
+def delete_topic(servers: str, topic: str) -> None:
+    """Delete a topic; end the command if it fails."""
+    asyncio.run(_change(servers, topic, partial(topic_changes.delete_topic, topic=topic)))
+
+
+def kafka_unreachable(servers: str) -> typer.Exit:
+    """Print that no Kafka listener responds; return the exit to raise."""
+    return cannot_run(
+        f"no Kafka listener answers at {servers}; start `pidlease serve`, or give --servers the"
+        " HOST:PORT of its --kafka-listen"
+    )
+
+
+async def _change(servers: str, topic: str, change: Callable[[Cluster], Awaitable[None]]) -> None:
+    """Send a change to the cluster; end the command if it fails."""
+    try:
+        cluster = Cluster(UpstreamConfig(addresses_of(servers), client_id="pidlease-cli"))
+        await cluster.start()
+    except (UpstreamError, ValueError):
+        raise kafka_unreachable(servers) from None
+    try:
+        await change(cluster)
+    except RefusedChangeError as error:
+        absent = error.code == UNKNOWN_TOPIC_OR_PARTITION
+        raise refused(f"{topic}: {'there is no such topic' if absent else error}") from None
+    except UpstreamError as error:
+        raise cannot_run(
+            f"{servers} did not respond ({error}); check whether the change was made"
+        ) from None
+    finally:
+        await cluster.close()
