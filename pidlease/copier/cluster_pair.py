@@ -10,8 +10,8 @@ from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
 from pidlease.kafka.client.cluster import Cluster, View
 from pidlease.kafka.client.settings import Mechanism, UpstreamConfig, addresses_of
-from pidlease.kafka.client.topic_changes import RefusedChangeError, add_partitions, create_topic
 from pidlease.kafka.client.topic_configs import TOPIC, describe_configs
+from pidlease.kafka.client.topic_creation import RefusedChangeError, add_partitions, create_topic
 from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
 from pidlease.kafka.errors import UpstreamError
 

@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from pidlease.kafka.client import topic_changes
+from pidlease.kafka.client import topic_creation
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
-from pidlease.kafka.client.topic_changes import BY_DEFAULT, RefusedChangeError
+from pidlease.kafka.client.topic_creation import BY_DEFAULT, RefusedChangeError
 from pidlease.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from pidlease.kafka.errors import UpstreamError
 from proxy.cli.console import cannot_run, refused
@@ -30,7 +30,7 @@ def create_topic(
 ) -> None:
     """Create a topic; end the command if it fails."""
     create = partial(
-        topic_changes.create_topic, topic=topic, partitions=partitions, replication=replication,
+        topic_creation.create_topic, topic=topic, partitions=partitions, replication=replication,
         configs=settings,
     )  # fmt: skip
     asyncio.run(_change(servers, topic, create))
@@ -39,13 +39,13 @@ def create_topic(
 def add_partitions(servers: str, topic: str, count: int) -> None:
     """Let a topic have `count` partitions; end the command if it fails."""
     asyncio.run(
-        _change(servers, topic, partial(topic_changes.add_partitions, topic=topic, total=count))
+        _change(servers, topic, partial(topic_creation.add_partitions, topic=topic, total=count))
     )
 
 
 def delete_topic(servers: str, topic: str) -> None:
     """Delete a topic; end the command if it fails."""
-    asyncio.run(_change(servers, topic, partial(topic_changes.delete_topic, topic=topic)))
+    asyncio.run(_change(servers, topic, partial(topic_creation.delete_topic, topic=topic)))
 
 
 def kafka_unreachable(servers: str) -> typer.Exit:

@@ -69,7 +69,7 @@ def test_on_the_embedded_log(tmp_path: Path) -> None:
             (["create", "x", "colour=red"], "colour is not known"),
             (["create", "x", "--replication-factor", "3"], "there is one broker"),
             (["create", "x", "--partitions", "0"], "0 partitions"),
-            (["alter", "none", "--partitions", "2"], "no topic"),
+            (["alter", "none", "--partitions", "2"], "there is no such topic"),
         ):
             result = topics(server, *words)
             assert (result.exit_code, result.stdout) == (1, ""), words

@@ -1,4 +1,4 @@
-"""Creates, extends and deletes topics."""
+"""Creates, extends and deletes topics of a cluster."""
 
 import datetime
 from collections.abc import Iterable, Mapping
@@ -100,5 +100,5 @@ async def _request(cluster: Cluster, api_key: int) -> tuple[Request, BrokerConne
 def _check(rows: Iterable[Any]) -> None:
     for row in rows:
         if row.error_code.value:
-            reason = f"{error_name(row.error_code.value)} {getattr(row, 'error_message', '') or ''}"
-            raise RefusedChangeError(row.error_code.value, reason.strip())
+            code = row.error_code.value
+            raise RefusedChangeError(code, getattr(row, "error_message", None) or error_name(code))
