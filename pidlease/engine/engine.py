@@ -135,7 +135,7 @@ class Engine:
         self.ready = False
         #: Whether a stop is announced: requests are still accepted, but better sent elsewhere.
         self.leaving = False
-        #: Set if others than this server create topics; None: every existing topic is known.
+        #: Set if topics are also created outside this server; None: every existing topic is known.
         self.ask_log: AskLog | None = None
         #: The progress of the start.
         self.replay: Final = ReplayProgress()
@@ -255,10 +255,10 @@ class Engine:
     async def missing(self, places: Collection[TopicPartition]) -> Set[TopicPartition]:
         """Return those of some partitions that certainly do not exist.
 
-        Only for these may a client get the error of an unknown topic or partition. If others than
-        this server create topics, every call asks the log: a partition may just have been created,
-        and another server may have written to it. An existing partition is known or awaited when
-        this returns.
+        Only for these may a client get the error of an unknown topic or partition. If topics are
+        also created outside this server, every call asks the log: a partition may just have been
+        created, and another server may have written to it. An existing partition is known or
+        awaited when this returns.
 
         Parameters:
             places: partitions that are not known here; for a topic as a whole, its first one.
@@ -349,7 +349,7 @@ class Engine:
         await self._table.change(self._table.alter_all(change))
 
     async def follow(self, topics: Mapping[str, Topic]) -> None:
-        """Sync the known topics with the log's, if others than this server create topics.
+        """Sync the known topics with the log's, if topics are also created outside this server.
 
         Parameters:
             topics: the log's topics, by name.

@@ -340,7 +340,7 @@ class Partition:
                 return
         if verdict.differs:
             self.totals.differing += 1
-            LINES.write(_log, "warning", "a duplicate by its numbers has other bytes",
+            LINES.write(_log, "warning", "a duplicate by its sequence numbers has other bytes",
                         (self.name, pid), pid=pid, batch=batch,
                         partition=str(self.name))  # fmt: skip
         if kind is not Kind.DUPLICATE:

@@ -223,7 +223,7 @@ class LogStore(Protocol):
 
     @property
     def made_by_others(self) -> bool:
-        """Whether topics are created and deleted by others than this server."""
+        """Whether topics are also created and deleted outside this server."""
 
     @property
     def defaults(self) -> LogConfig:

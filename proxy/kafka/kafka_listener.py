@@ -106,7 +106,7 @@ class KafkaListener:
             for connection in list(self.connections):
                 if connection.is_stalled(now):
                     LINES.write(_log, "warning",
-                                "connection closed: a request or an answer came to a halt",
+                                "connection closed: a request or a response stalled",
                                 connection.host, peer=connection.peer)  # fmt: skip
                     connection.abort()
                 elif connection.idle and now - connection.last_read > self._config.idle_seconds:

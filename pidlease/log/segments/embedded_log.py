@@ -422,7 +422,7 @@ class EmbeddedPartitionLog:
     def stop(self, reason: str, detail: str = "") -> None:
         """Accept no more appends."""
         self.stopped = reason
-        _log.error("partition stopped: it takes no appends until it has been looked at",
+        _log.error("partition stopped: it accepts no appends until an operator has checked it",
                    log=self._folder.name, reason=reason, detail=detail)  # fmt: skip
 
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
