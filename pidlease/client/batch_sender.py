@@ -7,7 +7,7 @@ and leases.
 
 import time
 from asyncio import TimerHandle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -284,10 +284,14 @@ class BatchDeadlines:
     """Wakes partitions after the linger time, and fails batches after the delivery timeout.
 
     Each partition with a pending batch has one timer for the delivery timeout.
+
+    Parameters:
+        obstacle: returns why a partition's batches cannot be sent now; empty: it is not known.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, obstacle: Callable[[PartitionQueue], str]) -> None:
         self._host: Final = host
+        self._obstacle: Final = obstacle
         self._delivery_s: Final = host.settings.delivery_timeout_ms / 1000
         self._linger_s: Final = host.settings.linger_ms / 1000
         self._timers: dict[PartitionQueue, TimerHandle] = {}
@@ -321,6 +325,8 @@ class BatchDeadlines:
 
     def _overdue(self, partition: PartitionQueue, batch: PendingBatch) -> None:
         late = f"not delivered within {self._host.settings.delivery_timeout_ms:g} ms"
+        if obstacle := self._obstacle(partition):
+            late += f" ({obstacle})"
         never = DeliveryTimeoutError(f"{partition}: never sent, {late}")
         if batch.span is None and not partition.loses_none:
             partition.fail_unsent(never, 1)

@@ -15,12 +15,20 @@ from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster, UpstreamTopic
 from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
 from pidlease.kafka.codec.messages import error_name
-from pidlease.kafka.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from pidlease.kafka.error_codes import (
+    INVALID_TOPIC_EXCEPTION,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from pidlease.kafka.errors import UpstreamError
 
 _log = logging.getLogger(__name__)
 
 _JITTER: Final = 0.2
+#: After so many seconds without a response, the log says so.
+_SLOW_S: Final = 1.0
+#: Waiting does not change these.
+_FINAL: Final = frozenset({INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED})
 
 
 class LeaderConnections:
@@ -38,6 +46,8 @@ class LeaderConnections:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, set[PartitionQueue]] = {}
         self._failures: Counter[int] = Counter()
+        #: Why there is no connection to a node.
+        self._obstacles: dict[int, str] = {}
 
     async def start(self) -> None:
         """Load the metadata from one of the bootstrap servers.
@@ -48,17 +58,28 @@ class LeaderConnections:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._settings.request_timeout_ms / 1000
         failures = 0
+        timer = loop.call_later(_SLOW_S, self._warn_slow)
         while True:
             try:
                 await self.cluster.start()
             except UpstreamError as error:
                 failures += 1
+                _log.log(
+                    logging.INFO if failures > 1 else logging.WARNING,
+                    "no bootstrap server responds: %s", error,
+                )  # fmt: skip
                 wait = self.backoff(failures)
                 if loop.time() + wait >= give_up:
                     raise ProducerError(f"no bootstrap server responds: {error}") from None
                 await asyncio.sleep(wait)
             else:
                 return
+            finally:
+                timer.cancel()
+
+    def _warn_slow(self) -> None:
+        servers = ", ".join(f"{host}:{port}" for host, port in self.cluster.config.bootstrap)
+        _log.warning("no bootstrap server responds within %g s: %s", _SLOW_S, servers)
 
     async def topic(self, name: str) -> UpstreamTopic:
         """Return a topic, with its metadata loaded from now on; the server may create it.
@@ -74,7 +95,7 @@ class LeaderConnections:
             if name in cluster.view.topics:
                 continue
             code = cluster.view.errors.get(name, UNKNOWN_TOPIC_OR_PARTITION)
-            if code == TOPIC_AUTHORIZATION_FAILED or loop.time() > give_up:
+            if code in _FINAL or loop.time() > give_up:
                 raise ProducerError(f"topic {name}: {error_name(code)}")
             await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
         return found
@@ -90,6 +111,11 @@ class LeaderConnections:
         if node not in self._connecting:
             self._connecting[node] = self._host.spawn(self._connect(node))
         return None
+
+    def obstacle(self, partition: PartitionQueue) -> str:
+        """Return why there is no connection to a partition's leader; empty: none has failed."""
+        node = self.cluster.view.leader(partition.topic, partition.partition)
+        return self._obstacles.get(node, "")
 
     def refresh(self) -> None:
         """Load the metadata again, in the background."""
@@ -128,8 +154,11 @@ class LeaderConnections:
         try:
             connection = await connect(self.cluster.config, self.cluster.address(node))
         except UpstreamError as error:
-            _log.info("node %s: %s", node, error)
+            level = logging.INFO if node in self._obstacles else logging.WARNING
+            _log.log(level, "node %s: %s", node, error)
+            self._obstacles[node] = str(error)
             return False
+        self._obstacles.pop(node, None)
         self._host.metrics.reconnects += node in self._connections
         self._connections[node] = connection
         return True

@@ -14,6 +14,8 @@ from pidlease.http_api.lease_messages import LEASES_MAX
 
 _TOO_MANY: Final = 429
 _SERVER_ERRORS: Final = range(500, 600)
+#: What OpenSSL calls a response that is not TLS, by its version.
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 #: The Date of a response has whole seconds.
 _DATE_STEP_S: Final = 1.0
 
@@ -37,6 +39,11 @@ class LeaseClient:
         self._http: Final = httpx.AsyncClient(
             base_url=url, timeout=timeout_s, transport=transport, trust_env=False
         )
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        return str(self._http.base_url)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,8 +124,8 @@ class LeaseClient:
             response = await self._http.post("/v1/leases" + path, json=body)
             return _answers(response, len(wanted), asked)
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-            text = f"no lease from {self._http.base_url}: {error!r}"
-            raise LeaseUnavailableError(text) from None
+            why = f"{type(error).__name__}: {error}{_hint(error)}"
+            raise LeaseUnavailableError(f"no lease from {self.url}: {why}") from None
 
 
 class _Moment(NamedTuple):
@@ -126,6 +133,17 @@ class _Moment(NamedTuple):
 
     monotonic: float
     wall: float
+
+
+def _hint(error: Exception) -> str:
+    """Return what may be wrong with the URL."""
+    if isinstance(error, httpx.ConnectError) and any(each in str(error) for each in _NO_TLS):
+        return "; is it http://, and not https://?"
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "; is it the port of the Kafka listener, or https://?"
+    if isinstance(error, httpx.HTTPError):
+        return ""
+    return "; is it the HTTP port of pidlease?"
 
 
 def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[Answer]:

@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 TAKEN: Final = 409
 GONE: Final = 410
 NOT_FOUND: Final = 404
+#: After so many seconds without a response, the log says so.
+_SLOW_S: Final = 1.0
 
 
 class GrantedName(NamedTuple):
@@ -29,13 +31,18 @@ class TakenError(Exception):
 
 
 class LeaseRequests:
-    """Sends the lease requests of a producer."""
+    """Sends the lease requests of a producer.
+
+    Attributes:
+        obstacle: why there is no lease yet; empty: no request has failed.
+    """
 
     def __init__(self, host: Host, leases: LeaseClient) -> None:
         self._host: Final = host
         self._leases: Final = leases
         self._name: Final = host.settings.name
         self._policy: Final = host.settings.policy
+        self.obstacle = ""
 
     async def lease(self, pid: int, partitions: Sequence[PartitionQueue]) -> Sequence[Answer]:
         """Lease for partitions.
@@ -75,18 +82,30 @@ class LeaseRequests:
         """Send the request until at least one lease is granted or refused."""
         failures = 0
         while True:
-            answers: Sequence[Answer] = []
-            try:
-                answers = await self._leases.lease_pids(wanted)
-            except LeaseRefusedError as error:
-                answers = [error] * len(wanted)
-            except LeaseUnavailableError as error:
-                _log.info("%s", error)
-            unavailable = sum(isinstance(each, LeaseUnavailableError) for each in answers)
-            if unavailable < len(answers):
+            answers = await self._ask_once(wanted)
+            reasons = [each for each in answers if isinstance(each, LeaseUnavailableError)]
+            if len(reasons) < len(answers):
+                self.obstacle = ""
                 return answers
+            self._hindered(str(reasons[0]))
             failures += 1
             await asyncio.sleep(self._host.backoff(failures))
+
+    async def _ask_once(self, wanted: Sequence[LeaseWanted]) -> Sequence[Answer]:
+        slow = f"no lease from {self._leases.url}: no response within {_SLOW_S:g} s"
+        timer = self._host.loop.call_later(_SLOW_S, self._hindered, slow)
+        try:
+            return await self._leases.lease_pids(wanted)
+        except (LeaseRefusedError, LeaseUnavailableError) as error:
+            return [error] * len(wanted)
+        finally:
+            timer.cancel()
+
+    def _hindered(self, why: str) -> None:
+        """Note why there is no lease; log each reason once, not with each retry."""
+        level = logging.INFO if why == self.obstacle else logging.WARNING
+        _log.log(level, "%s", why)
+        self.obstacle = why
 
 
 def _is(answer: Answer, status: int) -> bool:

@@ -100,6 +100,11 @@ class PidSession:
         """Whether any batch may be sent under this PID."""
         return time.monotonic() < self._ends_at
 
+    @property
+    def obstacle(self) -> str:
+        """Why there is no lease yet; empty: no request has failed."""
+        return self._requests.obstacle
+
     def drained(self) -> None:
         """Note that no batch is in flight."""
         self._awake.set()

@@ -95,7 +95,7 @@ class Pipeline:
         self._leases = LeaseClient(self.settings.leases, timeout_s=_LEASE_TIMEOUT_S)
         self.session = PidSession(self, self._leases)
         self._sender = Sender(self, self.session, self._connections)
-        self._deadlines = BatchDeadlines(self)
+        self._deadlines = BatchDeadlines(self, self._obstacle)
         try:
             await self._connections.start()
         except BaseException:
@@ -227,6 +227,11 @@ class Pipeline:
         """
         if self.refusal is not None:
             raise copy_of(self.refusal)
+
+    def _obstacle(self, partition: PartitionQueue) -> str:
+        if partition.numbers is None or self.session.draining:
+            return self.session.obstacle
+        return self._connections.obstacle(partition)
 
     async def _delivered(self) -> None:
         """Wait for the outcome of all records accepted so far."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, TypedDict
+from urllib.parse import urlsplit
 
 from pidlease.client.pending_batch import CODECS
 from pidlease.core.pid import Policy, policy_of
@@ -151,8 +152,9 @@ class ProducerSettings:
             return "name and pid cannot both be given: the server chooses a name's PID"
         if self.monotonic and self.name is None:
             return "policy monotonic needs a name"
-        if not self.leases.startswith(("http://", "https://")):
-            return "leases is the URL of the HTTP port, http://HOST:PORT"
+        if not _is_url(self.leases):
+            given = self.leases.rpartition("@")[2]
+            return f"leases is the URL of the HTTP port, http://HOST:PORT; it is {given!r}"
         return ""
 
     def _number_problem(self) -> str:
@@ -200,6 +202,14 @@ class ProducerSettings:
         if not self.retry_backoff_max_ms >= self.retry_backoff_ms:
             return "retry_backoff_max_ms is not below retry_backoff_ms"
         return ""
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or brackets without an IPv6 address
+        return False
 
 
 def settings_of(options: ProducerOptions) -> ProducerSettings:

@@ -24,7 +24,7 @@ _OUTPUT_LINES = 40
 _GREEN, _RED = 0, 1
 #: Each process that imports the copy writes down its name where this says.
 _MARKS = "MUTANT_MARKS"
-#: How the process is called from which servers are forked (`tests/servers/forked.py`).
+#: How the process is called from which servers are forked (`pidlease/testing/forked_server.py`).
 _FORK_SERVER = "-c"
 _MARKING = f"""
 import os as _os, sys as _sys

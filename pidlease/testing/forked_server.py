@@ -1,14 +1,12 @@
 """Starts `pidlease` by a fork of a process that has imported it already.
 
-The import takes most of a second of a core, and the tests start pidlease some six hundred times.
-The forked process leads its own session, and a kill -9 kills it. The soak, and tests of the start
-itself, run a new interpreter each time.
+The import takes most of a second of a core, and a suite may start servers hundreds of times. The
+forked process leads its own session, and a kill -9 kills it.
 """
-
-from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["proxy.__main__", "uvloop", __name__])
+_CONTEXT.set_forkserver_preload(["pidlease.testing.preloaded_server", "uvloop", __name__])
 _POLL_S: Final = 0.005
 
 
@@ -45,8 +43,10 @@ class Forked:
     @property
     def pid(self) -> int:
         """The process's pid."""
-        assert self._process.pid is not None
-        return self._process.pid
+        pid = self._process.pid
+        if pid is None:
+            raise RuntimeError("the process was not started")
+        return pid
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
@@ -88,7 +88,5 @@ def _run(arguments: list[str], env: dict[str, str], cwd: str, log: str) -> None:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    from proxy.__main__ import cli
-
     sys.argv = ["pidlease", *arguments]
-    cli()
+    runpy.run_module("proxy", run_name="__main__")

@@ -1,0 +1,136 @@
+"""Servers that cannot be reached: named in the log within a second, and in the record's error."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from pidlease.client import DeliveryTimeoutError, LeasedProducer, ProducerError
+from tests.client.fake_broker import FakeBroker
+from tests.client.fake_leases import FakeLeases
+from tests.client.harness import World, until, world
+from tests.servers.ports import LOOPBACK, free_ports
+
+#: Beyond the second that is promised: the machine may be busy.
+_SLACK_S = 5.0
+
+
+@asynccontextmanager
+async def server(response: bytes | None) -> AsyncIterator[str]:
+    """HOST:PORT of one that sends this to each request and closes; None: it never responds."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if response is None:
+            await reader.read(-1)
+        else:
+            await reader.read(1)
+            writer.write(response)
+        writer.close()
+
+    listening = await asyncio.start_server(accept, LOOPBACK, 0)
+    try:
+        yield f"{LOOPBACK}:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        listening.close()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+async def send_in_vain(there: World, caplog: pytest.LogCaptureFixture, leases: str) -> str:
+    """Send a record; check the log, and return the text of the record's error."""
+    async with world_producer(there, leases=leases, delivery_timeout_ms=2_500) as producer:
+        started = time.monotonic()
+        future = await producer.send("t", b"x")
+        await until(lambda: warnings(caplog))
+        assert time.monotonic() - started < 1 + _SLACK_S
+        assert leases in warnings(caplog)[0]
+        with pytest.raises(DeliveryTimeoutError, match="never sent") as failed:
+            await future
+    lines = [each for each in warnings(caplog) if each.startswith("no lease")]
+    assert len(lines) == len(set(lines))  # not one for each retry
+    assert leases in str(failed.value)
+    return str(failed.value)
+
+
+@asynccontextmanager
+async def world_producer(there: World, **options: Any) -> AsyncIterator[LeasedProducer]:
+    producer = there.producer(**options)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("response", "scheme", "named"),
+    [
+        (b"", "http", "is it the port of the Kafka listener"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "https", "is it http://"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "http", "is it the HTTP port of pidlease"),
+    ],
+)
+async def test_the_wrong_port_or_scheme(
+    response: bytes, scheme: str, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world() as there, server(response) as address:
+        assert named in await send_in_vain(there, caplog, f"{scheme}://{address}")
+
+
+@pytest.mark.parametrize("host", [LOOPBACK, "no-such-host.invalid"])
+async def test_nothing_listens(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Once the error was "never sent" after 120 s, and the log had no warning."""
+    async with world() as there:
+        text = await send_in_vain(there, caplog, f"http://{host}:{free_ports(1)[0]}")
+        assert "ConnectError" in text
+
+
+async def test_leases_that_do_not_respond(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as there, server(None) as address:
+        text = await send_in_vain(there, caplog, f"http://{address}")
+        assert "no response within 1 s" in text
+
+
+async def test_the_leader_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeLeases() as leases:
+        async with FakeBroker(leases, {"t": 1}, 1) as broker:
+            there = World(broker, leases)
+            producer = there.producer(delivery_timeout_ms=1_000)
+            await producer.start()
+            await producer.partitions_for("t")
+        future = await producer.send("t", b"x")
+        with pytest.raises(ProducerError, match=broker.bootstrap):
+            await future
+        await producer.stop(0)
+    assert any(broker.bootstrap in each for each in warnings(caplog))
+
+
+async def test_no_bootstrap_server(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as there:
+        address = f"{LOOPBACK}:{free_ports(1)[0]}"
+        producer = there.producer(bootstrap_servers=address, request_timeout_ms=300)
+        with pytest.raises(ProducerError, match=address):
+            await producer.start()
+    (line,) = warnings(caplog)
+    assert address in line
+
+
+async def test_a_bootstrap_server_that_does_not_respond(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as there, server(None) as address:
+        producer = there.producer(bootstrap_servers=address, request_timeout_ms=3_000)
+        with pytest.raises(ProducerError, match=address):
+            await producer.start()
+    assert warnings(caplog)[0] == f"no bootstrap server responds within 1 s: {address}"
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "..", "x" * 250, "\u00e4"])
+async def test_an_illegal_topic_at_once(topic: str) -> None:
+    async with world() as there, there.producer() as producer:
+        with pytest.raises(ValueError, match="illegal topic name"):
+            await producer.send(topic, b"x")
