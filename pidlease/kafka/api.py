@@ -49,6 +49,7 @@ API_CONSUMER_GROUP_DESCRIBE: Final = 69
 #: The requests that pidlease sends on its own behalf: key -> (lowest, highest version).
 #:
 #: Produce up to 8 and Fetch up to 11 have no compact lengths. Metadata has topic ids from 10 on.
+#: CreateTopics has default numbers from 4 on (KIP-464), DeleteTopics up to 5 only names.
 #: FindCoordinator up to 3 asks for one key, which every broker understands. Of the transactions'
 #: requests, later versions let the broker raise epochs by itself (KIP-890), and plain batches of
 #: the same producer would be fenced.
@@ -60,6 +61,8 @@ SENT_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     API_FIND_COORDINATOR: (1, 3),
     API_SASL_HANDSHAKE: (1, 1),
     API_API_VERSIONS: (0, 0),
+    API_CREATE_TOPICS: (4, 7),
+    API_DELETE_TOPICS: (1, 5),
     API_INIT_PRODUCER_ID: (0, 4),
     API_ADD_PARTITIONS_TO_TXN: (0, 3),
     API_END_TXN: (0, 3),
