@@ -19,6 +19,7 @@ from pidlease import __version__
 from pidlease.coordination.name_bindings import NamesError
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.file_faults import FaultPlan, FaultyFiles
@@ -85,6 +86,7 @@ class App:
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
         self._engine: Engine | None = None
         self._listener: KafkaListener | None = None
+        self._topics: TopicAdmin | None = None
         self._backend: Backend | None = None
         self._pool: IoPool | None = None
         self._coordinator_pool: IoPool | None = None
@@ -225,7 +227,8 @@ class App:
     async def _listen(self, backend: Backend, engine: Engine) -> None:
         config = listener_config(self._settings, backend.cluster_id)
         budget = MemoryBudget(config.memory_bytes_max)
-        self._listener = KafkaListener(config, budget, backend.apis(engine, config, budget))
+        apis = backend.apis(engine, config, budget)
+        self._listener, self._topics = KafkaListener(config, budget, apis), apis.topics
         try:
             await self._listener.listen(self._listeners)
         except OSError as error:
@@ -238,7 +241,9 @@ class App:
         app = ops_app(
             lambda: self._engine, self._started_ms, self._metrics.scrape, self._metrics.http
         )
-        self._end_reads = add_http_api(app, lambda: self._engine, record_limits(self._settings))
+        self._end_reads = add_http_api(
+            app, lambda: self._engine, lambda: self._topics, record_limits(self._settings)
+        )
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
             timeout_graceful_shutdown=_HTTP_STOP_SECONDS,

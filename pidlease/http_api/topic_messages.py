@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
-from pidlease.http_api.lease_messages import Message
+from pidlease.http_api.lease_messages import Message, Topic
 
 #: The most topics in one response.
 TOPICS_MAX: Final = 200
@@ -24,6 +24,21 @@ class SettingsChange(RootModel[dict[str, str | None]]):
     )
 
     root: Annotated[dict[str, str | None], Field(min_length=1, max_length=SETTINGS_MAX)]
+
+
+class NewTopic(Message):
+    """A topic to create."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "orders", "partitions": 3}]})
+
+    name: Topic
+    partitions: Annotated[
+        int | None, Field(ge=1, le=2**31 - 1, description="null: the server's default")
+    ] = None
+    settings: Annotated[
+        dict[str, str],
+        Field(max_length=SETTINGS_MAX, description="the topic's own settings, by name"),
+    ] = Field(default_factory=dict)
 
 
 class SettingRow(Message):

@@ -49,8 +49,7 @@ API_CONSUMER_GROUP_DESCRIBE: Final = 69
 #: The requests that pidlease sends on its own behalf: key -> (lowest, highest version).
 #:
 #: Produce up to 8 and Fetch up to 11 have no compact lengths. Metadata has topic ids from 10 on.
-#: CreateTopics from 4 on leaves the replication factor to the cluster (KIP-464). DeleteTopics up to
-#: 5 names topics.
+#: CreateTopics has default numbers from 4 on (KIP-464), DeleteTopics up to 5 only names.
 #: FindCoordinator up to 3 asks for one key, which every broker understands. Of the transactions'
 #: requests, later versions let the broker raise epochs by itself (KIP-890), and plain batches of
 #: the same producer would be fenced.

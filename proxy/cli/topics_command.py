@@ -21,7 +21,7 @@ from proxy.cli.console import (
     warn_deprecated,
 )
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
-from proxy.cli.topic_admin import (
+from proxy.cli.kafka_topics import (
     BY_DEFAULT,
     SERVERS,
     ServersOption,

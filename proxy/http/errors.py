@@ -24,7 +24,16 @@ from pidlease.engine.named_leases import (
     UnknownNameError,
 )
 from pidlease.engine.partition_lookup import UnknownPartitionError
-from pidlease.engine.topics.topic_table import AwaitedTopicError, UnknownTopicError
+from pidlease.engine.topic_admin import (
+    TopicAdmin,
+    TopicForbiddenError,
+    TopicsUnavailableError,
+)
+from pidlease.engine.topics.topic_table import (
+    AwaitedTopicError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
 from pidlease.storage.errors import LogStoppedError
 
@@ -47,6 +56,9 @@ _KINDS: Final[Mapping[type[Exception], tuple[Problem, str | None]]] = {
     NameBusyError: (Problem.NAME_BUSY, "name"),
     NamesError: (Problem.NAMES_UNAVAILABLE, None),
     NoPidError: (Problem.PIDS_UNAVAILABLE, None),
+    TopicExistsError: (Problem.TOPIC_EXISTS, "name"),
+    TopicForbiddenError: (Problem.KAFKA_FORBIDDEN, None),
+    TopicsUnavailableError: (Problem.KAFKA_UNAVAILABLE, None),
     LogStoppedError: (Problem.PARTITION_STOPPED, "partition"),
 }
 #: The problems of requests that no route handles, by Starlette's status. Its 400 is about the body:
@@ -73,6 +85,18 @@ def ready_engine(engine: Callable[[], Engine | None]) -> Engine:
     current = engine()
     if current is None or not current.ready:
         raise NotReadyError("the server is recovering or stopping; try again")
+    return current
+
+
+def ready_topics(topics: Callable[[], TopicAdmin | None]) -> TopicAdmin:
+    """Return what creates and deletes topics.
+
+    Raises:
+        NotReadyError: it does not exist yet.
+    """
+    current = topics()
+    if current is None:
+        raise NotReadyError("the server is recovering; try again")
     return current
 
 

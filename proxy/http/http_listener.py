@@ -6,6 +6,7 @@ from typing import Final
 from fastapi import FastAPI
 
 from pidlease.engine.engine import Engine
+from pidlease.engine.topic_admin import TopicAdmin
 from proxy.http.body_limit import BodyLimit
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
@@ -20,24 +21,28 @@ _BODY_BYTES_MAX: Final = 1 << 20
 
 
 def add_http_api(
-    app: FastAPI, engine: Callable[[], Engine | None], limits: RecordLimits | None = None
+    app: FastAPI,
+    engine: Callable[[], Engine | None],
+    topics: Callable[[], TopicAdmin | None],
+    limits: RecordLimits | None = None,
 ) -> Callable[[], None]:
     """Serve leases, producers' states, topics with their settings, and records.
 
     Parameters:
         engine: returns the engine; None while there is none yet.
+        topics: creates and deletes topics; None while there is no engine yet.
 
     Returns:
         A function that ends reads which wait for records.
     """
-    records = RecordRoutes(engine, limits or RecordLimits())
+    records = RecordRoutes(engine, topics, limits or RecordLimits())
     add_handlers(app)
     add_topic_handlers(app)
     add_record_handlers(app)
     add_openapi(app)
     app.include_router(lease_router(engine))
     app.include_router(producer_router(engine))
-    app.include_router(topic_router(engine))
+    app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
     app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX, aside=reads_own_body)
     return records.close

@@ -13,6 +13,8 @@ from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_lookup import find_partition
+from pidlease.engine.topic_admin import TopicAdmin
+from pidlease.engine.topics.topic_table import UnknownTopicError
 from pidlease.http_api.record_messages import (
     IN_DIGITS,
     NUMBER_MAX,
@@ -24,7 +26,7 @@ from pidlease.http_api.record_messages import (
     ReadQuery,
     RecordsAnswer,
 )
-from proxy.http.errors import ready_engine
+from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, appended
 from proxy.http.request_batch import BatchMaker, by_headers
@@ -60,10 +62,17 @@ class RecordRoutes:
 
     Parameters:
         engine: returns the engine; None while there is none yet.
+        topics: creates topics on first use.
     """
 
-    def __init__(self, engine: Callable[[], Engine | None], limits: RecordLimits) -> None:
+    def __init__(
+        self,
+        engine: Callable[[], Engine | None],
+        topics: Callable[[], TopicAdmin | None],
+        limits: RecordLimits,
+    ) -> None:
         self._engine = engine
+        self._topics = topics
         self._bytes_max: Final = limits.batch_bytes_max
         self._maker: Final = BatchMaker(limits.batch_bytes_max)
         self._append_memory: Final = ByteBudget(limits.memory_bytes_max)
@@ -91,7 +100,7 @@ class RecordRoutes:
         With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
         repeated request is not stored again.
         """
-        await self._partition(topic, partition)
+        await self._partition_to_append_to(topic, partition)
         named = by_headers(request.headers)
         build = self._maker.build_of(request)
         with HeldBytes(self._append_memory) as held:
@@ -131,6 +140,17 @@ class RecordRoutes:
         if self._service is None or self._service.engine is not current:
             self._service = AppendService(current)
         return self._service
+
+    async def _partition_to_append_to(self, topic: str, number: int) -> Partition:
+        """Find a partition; create the topic if it is missing and the server is set to do that."""
+        try:
+            return await self._partition(topic, number)
+        except UnknownTopicError:
+            topics = ready_topics(self._topics)
+            if not topics.auto_create:
+                raise
+            await topics.create_on_use(topic)
+            return await self._partition(topic, number)
 
     async def _partition(self, topic: str, number: int) -> Partition:
         return await find_partition(self._ready().engine, topic, number)

@@ -13,9 +13,11 @@ from fastapi.responses import JSONResponse
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition_lookup import find_topic, topic_of
+from pidlease.engine.topic_admin import InvalidTopicError, TopicAdmin
 from pidlease.http_api.problems import Problem
 from pidlease.http_api.topic_messages import (
     TOPICS_MAX,
+    NewTopic,
     SettingRow,
     SettingsAnswer,
     SettingsChange,
@@ -31,14 +33,22 @@ from pidlease.storage.topics.topic_settings import (
     settings_in_force,
 )
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http.errors import ready_engine, refusal
+from proxy.http.errors import ready_engine, ready_topics, refusal
 from proxy.http.openapi import JSON_BODY, refusals
 
 #: Changes that may wait for others.
 _WAITING_MAX: Final = 100
 #: The problems of a request for one topic, and of a change.
 _ONE_TOPIC: Final = (Problem.INVALID_REQUEST, Problem.UNKNOWN_TOPIC, Problem.TOPIC_NOT_READY)
-_CHANGE: Final = (*JSON_BODY, Problem.OVERLOADED, Problem.NOT_STORED)
+_STORING: Final = (Problem.OVERLOADED, Problem.NOT_STORED)
+_CHANGE: Final = (*JSON_BODY, *_STORING)
+_TOPIC_CHANGE: Final = (
+    *_STORING,
+    Problem.INVALID_TOPIC,
+    Problem.KAFKA_FORBIDDEN,
+    Problem.TOPIC_NOT_READY,
+    Problem.KAFKA_UNAVAILABLE,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -80,11 +90,14 @@ class _Changes:
             self._waiting -= 1
 
 
-def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
+def topic_router(
+    engine: Callable[[], Engine | None], topic_admin: Callable[[], TopicAdmin | None]
+) -> APIRouter:
     """Make the routes for topics.
 
     Parameters:
         engine: returns the engine; None while there is none yet.
+        topic_admin: creates and deletes topics.
     """
     router = APIRouter(prefix="/v1", tags=["topics"])
     changes = _Changes()
@@ -109,6 +122,26 @@ def topic_router(engine: Callable[[], Engine | None]) -> APIRouter:
         """Return a topic with its settings in force."""
         current = ready()
         return _answer(current, await find_topic(current, topic))
+
+    @router.post(
+        "/topics", status_code=201, operation_id="create_topic",
+        responses=refusals(*_CHANGE, *_TOPIC_CHANGE, Problem.INVALID_SETTING, Problem.TOPIC_EXISTS),
+    )  # fmt: skip
+    async def create(request: NewTopic) -> TopicAnswer:
+        """Create a topic, durably. In front of Kafka, Kafka creates it."""
+        current, admin = ready(), ready_topics(topic_admin)
+        await changes.make(admin.create(request.name, request.partitions, request.settings))
+        return _answer(current, await find_topic(current, request.name))
+
+    @router.delete(
+        "/topics/{topic}", status_code=204, operation_id="delete_topic",
+        responses=refusals(*_ONE_TOPIC, *_TOPIC_CHANGE),
+    )  # fmt: skip
+    async def delete(topic: _Name) -> None:
+        """Delete a topic, durably, with its records and the state of its producers."""
+        current, admin = ready(), ready_topics(topic_admin)
+        await find_topic(current, topic)
+        await changes.make(admin.delete(topic))
 
     @router.patch(
         "/topics/{topic}/settings", operation_id="change_topic_settings",
@@ -147,6 +180,10 @@ def add_topic_handlers(app: FastAPI) -> None:
         return refusal(
             Problem.INVALID_SETTING, _sayable(str(error)), _sayable(error.setting[:_SHOWN])
         )
+
+    @app.exception_handler(InvalidTopicError)
+    async def invalid(_: Request, error: InvalidTopicError) -> JSONResponse:
+        return refusal(Problem.INVALID_TOPIC, _sayable(str(error)), error.field)
 
     @app.exception_handler(TooManyChangesError)
     async def too_many(_: Request, error: TooManyChangesError) -> JSONResponse:

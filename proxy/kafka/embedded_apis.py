@@ -4,6 +4,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from pidlease.engine.engine import Engine
+from pidlease.engine.topic_admin import EmbeddedTopicAdmin, TopicAdmin
 from pidlease.kafka.api import API_DESCRIBE_CLUSTER, API_FETCH, API_INIT_PRODUCER_ID, API_METADATA
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.admin.admin_api import AdminApi
@@ -26,9 +27,11 @@ class Apis(Protocol):
 
     Attributes:
         versions: served APIs: key -> (lowest, highest version).
+        topics: creates and deletes topics.
     """
 
     versions: Mapping[int, tuple[int, int]]
+    topics: TopicAdmin
 
     def start(self) -> None:
         """Start serving."""
@@ -76,7 +79,11 @@ class EmbeddedApis:
         self.versions: Mapping[int, tuple[int, int]] = SERVED_VERSIONS
         self._engine = engine
         self._cluster = ClusterApi(config.cluster, ADVERTISED)
-        self._metadata = MetadataApi(engine, config.cluster)
+        cluster = config.cluster
+        self.topics: TopicAdmin = EmbeddedTopicAdmin(
+            engine, cluster.default_partitions, auto_create=cluster.auto_create
+        )
+        self._metadata = MetadataApi(engine, cluster, self.topics.create_on_use)
         self._admin = AdminApi(engine, config, check_settings)
         self._produce = ProduceApi(engine, config.batch_bytes_max)
         self._fetch = FetchApi(engine, budget, config.fetch_bytes_max)

@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine, Set
 from contextlib import suppress
 from typing import Any, Final
 
-import structlog
 from kio.schema.errors import ErrorCode
 
-from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
+from pidlease.engine.engine import Engine
 from pidlease.kafka.codec.metadata import (
     BY_ID_FROM,
     FLEXIBLE_FROM,
@@ -25,9 +24,8 @@ from pidlease.kafka.codec.metadata import (
     write_tail,
 )
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader, write_array
-from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.snapshots import TopicPartition
-from pidlease.storage.topics.topic_store import Topic, illegal_name
+from pidlease.storage.topics.topic_store import illegal_name
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
@@ -42,14 +40,12 @@ _LOOK_SECONDS: Final = 3.0
 #: A larger response counts as the connection's memory until the client has read it.
 _LARGE_RESPONSE_BYTES: Final = 16 << 10
 
-_log = structlog.get_logger(__name__)
-
 
 class MetadataApi:
     """Handles Metadata requests.
 
     Parameters:
-        create: creates a topic with the configured number of partitions; None: in the engine.
+        create: creates a topic with the configured number of partitions.
         leader_epoch: of all partitions; -1: unknown.
         look: refreshes the log's topics, where other programs create some; None: none do.
     """
@@ -58,12 +54,12 @@ class MetadataApi:
         self,
         engine: Engine,
         config: ClusterConfig,
-        create: Callable[[str], Coroutine[Any, Any, None]] | None = None,
+        create: Callable[[str], Coroutine[Any, Any, None]],
         leader_epoch: int = 0,
         look: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._engine = engine
-        self._create = create or self._create_here
+        self._create = create
         self._look = look
         self._config = config
         self.cache: Final = MetadataCache(engine, leader_epoch=leader_epoch)
@@ -156,15 +152,6 @@ class MetadataApi:
     async def _create_if_absent(self, name: str | None) -> None:
         if name is not None and name not in self._engine.topics and not illegal_name(name):
             await self._create(name)
-
-    async def _create_here(self, name: str) -> None:
-        try:
-            await self._engine.create_topic(Topic.new(name, self._config.default_partitions))
-        except TopicExistsError:
-            pass  # another client created it at the same time
-        except (OSError, TooManyPartitionsError) as error:
-            LINES.write(_log, "error", "topic not created", kind_of(error), topic=name,
-                        error=str(error))  # fmt: skip
 
 
 async def _read(header: RequestHeader, frame: bytearray) -> MetadataRequest:

@@ -38,7 +38,7 @@ def ask(
     try:
         connection.request(method, path, body, dict(headers or {}))
         response = connection.getresponse()
-        return response.status, json.loads(response.read())
+        return response.status, json.loads(response.read() or b"{}")
     finally:
         connection.close()
 

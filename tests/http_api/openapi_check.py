@@ -63,7 +63,7 @@ class OpenApiCheck:
 @functools.cache
 def _check() -> OpenApiCheck:
     app = FastAPI()
-    add_http_api(app, lambda: None)
+    add_http_api(app, lambda: None, lambda: None)
     return OpenApiCheck(app.openapi())
 
 

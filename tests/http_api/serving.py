@@ -51,7 +51,7 @@ async def http(folder: Path, wanted: Wanted | None = None) -> AsyncIterator[Http
     async with serving(folder, wanted) as server:
         app = FastAPI()
         server.engine.ready = True
-        add_http_api(app, lambda: server.engine)
+        add_http_api(app, lambda: server.engine, lambda: server.topics)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://pidlease", event_hooks=openapi_hooks()

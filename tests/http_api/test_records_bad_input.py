@@ -11,6 +11,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.http_api.record_messages import NUMBER_MAX, READ_BYTES_MAX, RECORDS_MAX, WAIT_MS_MAX
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.appending import JSON, RAW, Door, door, listening, path_of, producer, values
+from tests.kafka_listener.harness import Wanted
 from tests.servers.ports import LOOPBACK
 
 INT64_MAX = 2**63 - 1
@@ -383,7 +384,7 @@ NO_PLACE: list[tuple[str, object, int, str | None]] = [
 
 
 async def test_a_place_that_is_none(tmp_path: Path) -> None:
-    async with door(tmp_path) as here:
+    async with door(tmp_path, Wanted(auto_create=False)) as here:
         for topic, partition, status, field in NO_PLACE:
             place: Any = {"topic": topic, "partition": partition}
             for found, answer in (

@@ -13,6 +13,7 @@ from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.engine.engine import Engine, EngineConfig, wall_clock_ms
+from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
@@ -52,6 +53,7 @@ class Server:
     cluster_id: str
     offsets: OffsetStore
     groups: GroupsApi
+    topics: TopicAdmin
 
     async def connect(self) -> WireClient:
         return await WireClient.connect(LOOPBACK, self.port)
@@ -115,7 +117,7 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
     door = KafkaListener(config, budget, apis)
     await door.listen(bound_sockets(f"{LOOPBACK}:{port}", "the test"))
     try:
-        yield Server(port, engine, door, clock, folder.cluster_id, offsets, groups)
+        yield Server(port, engine, door, clock, folder.cluster_id, offsets, groups, apis.topics)
     finally:
         for connection in list(door.connections):
             connection.close()

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME
 from pidlease.engine.engine import Engine
+from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.kafka.api import (
     API_ADD_OFFSETS_TO_TXN,
     API_ADD_PARTITIONS_TO_TXN,
@@ -58,6 +58,7 @@ from proxy.kafka.cluster_api import ClusterApi
 from proxy.kafka.forwarded.broker_configs import OF_BROKERS, refuse_brokers
 from proxy.kafka.forwarded.client_brokers import BrokersOfClients
 from proxy.kafka.forwarded.find_coordinator import FindCoordinatorApi
+from proxy.kafka.forwarded.kafka_topic_admin import KafkaTopicAdmin
 from proxy.kafka.forwarded.leader_fetches import ClientFetches, LeaderFetches
 from proxy.kafka.forwarded.split_requests import COORDINATED, LISTED, SplitRequests
 from proxy.kafka.forwarded.topic_changes import TOPIC_CHANGES, TopicChanges
@@ -99,11 +100,6 @@ _OF_ANY_BROKER: Final = (
 
 #: How long a broker may hold a group's request: members wait for one another.
 _GROUP_SECONDS: Final = 3600.0
-#: How long to wait until a topic that Kafka was asked to create appears.
-_CREATE_SECONDS: Final = 1.0
-#: How long not to ask again, if it did not appear.
-_ABSENT_SECONDS: Final = 5.0
-_ABSENT_MAX: Final = 10_000
 
 _log = structlog.get_logger(__name__)
 
@@ -133,12 +129,15 @@ class ForwardedApis:
         self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         self._describing = ClusterApi(config.cluster, advertised(self.versions))
+        self._changing = TopicChanges(self._cluster, engine)
+        self.topics: TopicAdmin = KafkaTopicAdmin(
+            engine, self._cluster, self._changing, auto_create=config.cluster.auto_create
+        )
         # Without Kafka's leader epochs: the epochs in this server's other responses differ.
         self._metadata = MetadataApi(
-            engine, config.cluster, self._create, leader_epoch=-1, look=self._cluster.refresh
-        )
-        self._absent: dict[str, float] = {}
-        self._changing = TopicChanges(self._cluster, engine)
+            engine, config.cluster, self.topics.create_on_use, leader_epoch=-1,
+            look=self._cluster.refresh,
+        )  # fmt: skip
         self._coordinators = upstream.coordinators
         self._finding = FindCoordinatorApi(self._coordinators, config.cluster)
         self._joining = SplitRequests(self._cluster, self._coordinators)
@@ -292,21 +291,3 @@ class ForwardedApis:
             return
         # Inverted, since key 0 means "no order" to `send`, and Kafka's producer ids begin with 0.
         self._upstream.send(~producer, ProduceBatch(partition, data, transactional_id), answered)
-
-    async def _create(self, name: str) -> None:
-        """Have Kafka create a topic that a client requests, if Kafka is configured to.
-
-        For a topic that did not appear, Kafka is not asked again for some seconds: clients repeat
-        their requests, and all requests of a client would wait each time.
-        """
-        now = time.monotonic()
-        if name in self._engine.awaited or now < self._absent.get(name, 0):
-            return
-        with suppress(UpstreamError):
-            await self._cluster.look_up([name], create=True)
-            seen = lambda: name in self._engine.topics  # noqa: E731
-            await self._changing.wait_until(seen, _CREATE_SECONDS)
-        if name not in self._engine.topics:
-            if len(self._absent) >= _ABSENT_MAX:
-                self._absent.clear()
-            self._absent[name] = now + _ABSENT_SECONDS
