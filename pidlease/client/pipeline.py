@@ -39,6 +39,8 @@ class Pipeline:
     Attributes:
         partitions: the partitions with a queue, by (topic, partition).
         partitioners: by topic; cleared when the metadata changes.
+        waiting: topics with callers that wait for metadata: the place of the last one in the line.
+            Its future completes when it goes on; later callers must not overtake.
         unresolved: in-flight batches of all partitions.
         refusal: why no record is accepted; None: records are accepted.
         unseen: failed records that the application has not seen.
@@ -58,6 +60,7 @@ class Pipeline:
         self.memory: Final = Memory(settings.buffer_memory)
         self.partitions: Final[dict[tuple[str, int], PartitionQueue]] = {}
         self.partitioners: Final[dict[str, Partitioner]] = {}
+        self.waiting: Final[dict[str, asyncio.Future[None]]] = {}
         #: As many futures as fit into the buffer: if all of them fail at once, the application can
         #: still see each.
         self.unseen_max: Final = settings.buffer_memory // RECORD_OVERHEAD + 1
@@ -121,19 +124,37 @@ class Pipeline:
     # ------------------------------------------------------------------ called by the producer
 
     async def topic(self, topic: str) -> Partitioner:
-        """Load a topic's metadata, and return its partitioner.
+        """Load a topic's metadata, and return its partitioner, in the order of calls.
 
         Raises:
             TypeError, ValueError: it is not a topic's name.
             ProducerError: there is no such topic.
         """
         check_topic(topic)
-        leaders = (await self._connections.topic(topic)).leaders
-        partitions = list(range(len(leaders)))
-        available = [number for number in partitions if leaders[number] != NO_LEADER]
-        partitioner = Partitioner(partitions, available, self.settings.max_batch_size)
-        self.partitioners[topic] = partitioner
-        return partitioner
+        if topic not in self.waiting and (known := self.partitioners.get(topic)) is not None:
+            return known
+        before, mine = self.waiting.get(topic), self.loop.create_future()
+        self.waiting[topic] = mine
+        try:
+            leaders = (await self._connections.topic(topic)).leaders
+            if before is not None:
+                await asyncio.shield(before)
+        finally:
+            if before is None or before.done():
+                self._leave_line(topic, mine)
+            else:  # cancelled, or failed: those after it wait for those before it
+                before.add_done_callback(lambda _: self._leave_line(topic, mine))
+        if (known := self.partitioners.get(topic)) is None:
+            partitions = list(range(len(leaders)))
+            available = [number for number in partitions if leaders[number] != NO_LEADER]
+            known = Partitioner(partitions, available, self.settings.max_batch_size)
+            self.partitioners[topic] = known
+        return known
+
+    def _leave_line(self, topic: str, place: "asyncio.Future[None]") -> None:
+        place.set_result(None)
+        if self.waiting[topic] is place:
+            del self.waiting[topic]
 
     async def partition(self, topic: str, number: int) -> PartitionQueue:
         """Return a partition's queue; it is made on first use.
@@ -145,7 +166,8 @@ class Pipeline:
         known = self.partitions.get((topic, number))
         if known is not None:
             return known
-        partitions = (await self.topic(topic)).partitions
+        partitioner = self.partitioners.get(topic) or await self.topic(topic)
+        partitions = partitioner.partitions
         if number not in partitions:
             raise no_partition(topic, number, partitions)
         self.check()

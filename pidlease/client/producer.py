@@ -128,6 +128,8 @@ class LeasedProducer:
             value, key, headers, size = check_record(
                 value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
             )
+            if pipeline.waiting:
+                await pipeline.topic(topic)  # calls that wait for it must not be overtaken
             if partition is None:
                 partitioner = pipeline.partitioners.get(topic) or await pipeline.topic(topic)
                 partition = partitioner.of(key, size)
