@@ -136,17 +136,18 @@ class Pipeline:
         before, mine = self.waiting.get(topic), self.loop.create_future()
         self.waiting[topic] = mine
         try:
-            leaders = (await self._connections.topic(topic)).leaders
+            found = await self._connections.topic(topic)
             if before is not None:
                 await asyncio.shield(before)
+                found = await self._connections.topic(topic)  # it may have changed meanwhile
         finally:
             if before is None or before.done():
                 self._leave_line(topic, mine)
             else:  # cancelled, or failed: those after it wait for those before it
                 before.add_done_callback(lambda _: self._leave_line(topic, mine))
         if (known := self.partitioners.get(topic)) is None:
-            partitions = list(range(len(leaders)))
-            available = [number for number in partitions if leaders[number] != NO_LEADER]
+            partitions = list(range(len(found.leaders)))
+            available = [number for number in partitions if found.leaders[number] != NO_LEADER]
             known = Partitioner(partitions, available, self.settings.max_batch_size)
             self.partitioners[topic] = known
         return known

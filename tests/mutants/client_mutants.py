@@ -17,7 +17,7 @@ CLIENT: Final = (
     Mutant(
         "a sender overtakes those that wait for the metadata",
         _PIPELINE,
-        "            if before is not None:\n                await asyncio.shield(before)\n",
+        "                await asyncio.shield(before)\n",
         "",
         ("tests/client/test_review.py",),
     ),
