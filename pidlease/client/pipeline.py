@@ -33,22 +33,14 @@ _log = logging.getLogger(__name__)
 _LEASE_TIMEOUT_S: Final = 30.0
 
 
-class _Turns:
-    """The callers that wait for a topic's metadata; a lock wakes them in the order of calls."""
-
-    __slots__ = ("callers", "lock")
-
-    def __init__(self) -> None:
-        self.callers = 0
-        self.lock: Final = asyncio.Lock()
-
-
 class Pipeline:
     """Everything below the producers' interfaces; it is the `Host` of its parts.
 
     Attributes:
         partitions: the partitions with a queue, by (topic, partition).
         partitioners: by topic; cleared when the metadata changes.
+        waiting: topics with callers that wait for metadata: the place of the last one in the line.
+            Its future completes when it goes on; later callers must not overtake.
         unresolved: in-flight batches of all partitions.
         refusal: why no record is accepted; None: records are accepted.
         unseen: failed records that the application has not seen.
@@ -68,9 +60,7 @@ class Pipeline:
         self.memory: Final = Memory(settings.buffer_memory)
         self.partitions: Final[dict[tuple[str, int], PartitionQueue]] = {}
         self.partitioners: Final[dict[str, Partitioner]] = {}
-        #: Topics with callers that wait for metadata. As long as one waits, others wait after it:
-        #: their records would overtake.
-        self.loading: Final[dict[str, _Turns]] = {}
+        self.waiting: Final[dict[str, asyncio.Future[None]]] = {}
         #: As many futures as fit into the buffer: if all of them fail at once, the application can
         #: still see each.
         self.unseen_max: Final = settings.buffer_memory // RECORD_OVERHEAD + 1
@@ -134,27 +124,38 @@ class Pipeline:
     # ------------------------------------------------------------------ called by the producer
 
     async def topic(self, topic: str) -> Partitioner:
-        """Load a topic's metadata, and return its partitioner.
+        """Load a topic's metadata, and return its partitioner, in the order of calls.
 
         Raises:
             TypeError, ValueError: it is not a topic's name.
             ProducerError: there is no such topic.
         """
         check_topic(topic)
-        turns = self.loading.setdefault(topic, _Turns())
-        turns.callers += 1
+        if topic not in self.waiting and (known := self.partitioners.get(topic)) is not None:
+            return known
+        before, mine = self.waiting.get(topic), self.loop.create_future()
+        self.waiting[topic] = mine
         try:
-            async with turns.lock:
-                leaders = (await self._connections.topic(topic)).leaders
+            found = await self._connections.topic(topic)
+            if before is not None:
+                await asyncio.shield(before)
+                found = await self._connections.topic(topic)  # it may have changed meanwhile
         finally:
-            turns.callers -= 1
-            if not turns.callers:
-                del self.loading[topic]
-        partitions = list(range(len(leaders)))
-        available = [number for number in partitions if leaders[number] != NO_LEADER]
-        partitioner = Partitioner(partitions, available, self.settings.max_batch_size)
-        self.partitioners[topic] = partitioner
-        return partitioner
+            if before is None or before.done():
+                self._leave_line(topic, mine)
+            else:  # cancelled, or failed: those after it wait for those before it
+                before.add_done_callback(lambda _: self._leave_line(topic, mine))
+        if (known := self.partitioners.get(topic)) is None:
+            partitions = list(range(len(found.leaders)))
+            available = [number for number in partitions if found.leaders[number] != NO_LEADER]
+            known = Partitioner(partitions, available, self.settings.max_batch_size)
+            self.partitioners[topic] = known
+        return known
+
+    def _leave_line(self, topic: str, place: "asyncio.Future[None]") -> None:
+        place.set_result(None)
+        if self.waiting[topic] is place:
+            del self.waiting[topic]
 
     async def partition(self, topic: str, number: int) -> PartitionQueue:
         """Return a partition's queue; it is made on first use.
@@ -163,23 +164,18 @@ class Pipeline:
             ValueError: there is no such partition.
             ProducerError: there is no such topic.
         """
-        return self.queue(topic, number, await self.topic(topic))
-
-    def queue(self, topic: str, number: int, partitioner: Partitioner) -> PartitionQueue:
-        """Return a partition's queue; it is made on first use.
-
-        Raises:
-            ValueError: there is no such partition.
-            ProducerError: records are not accepted any more.
-        """
         known = self.partitions.get((topic, number))
         if known is not None:
             return known
-        if number not in partitioner.partitions:
-            raise no_partition(topic, number, partitioner.partitions)
+        partitioner = self.partitioners.get(topic) or await self.topic(topic)
+        partitions = partitioner.partitions
+        if number not in partitions:
+            raise no_partition(topic, number, partitions)
         self.check()
-        queue = self.partitions[topic, number] = PartitionQueue(topic, number, self)
-        return queue
+        place = topic, number
+        if place not in self.partitions:
+            self.partitions[place] = PartitionQueue(topic, number, self)
+        return self.partitions[place]
 
     async def room(self) -> None:
         """Wait for room in the buffer.

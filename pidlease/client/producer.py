@@ -128,15 +128,14 @@ class LeasedProducer:
             value, key, headers, size = check_record(
                 value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
             )
-            if partition is None or pipeline.loading or (topic, partition) not in self._partitions:
-                partitioner = None if pipeline.loading else pipeline.partitioners.get(topic)
-                if partitioner is None:
-                    partitioner = await pipeline.topic(topic)
-                if partition is None:
-                    partition = partitioner.of(key, size)
-                queue = pipeline.queue(topic, partition, partitioner)
-            else:
-                queue = self._partitions[topic, partition]
+            if pipeline.waiting:
+                await pipeline.topic(topic)  # calls that wait for it must not be overtaken
+            if partition is None:
+                partitioner = pipeline.partitioners.get(topic) or await pipeline.topic(topic)
+                partition = partitioner.of(key, size)
+            queue = self._partitions.get((topic, partition))
+            if queue is None:
+                queue = await pipeline.partition(topic, partition)
             if queue.closed or self._yielding:
                 # Records come faster than they are sent: let responses and other tasks run.
                 await self._yield()

@@ -63,6 +63,40 @@ async def test_senders_that_let_others_run_do_not_overtake() -> None:
         assert all_.broker.values() == [b"%d" % number for number in range(300)]
 
 
+@pytest.mark.parametrize("partition", [0, None])
+@pytest.mark.parametrize("cancelled", [set(), {1}, {0}, {1, 2}])
+async def test_a_sender_does_not_overtake_those_that_wait_for_the_metadata(
+    partition: int | None, cancelled: set[int]
+) -> None:
+    async with world() as all_, all_.producer() as producer:
+        connections: Any = producer._pipeline._connections
+        real, gate, calls = connections.topic, asyncio.Event(), 0
+
+        async def topic(name: str) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                await gate.wait()
+            return await real(name)
+
+        connections.topic = topic
+        tasks = []
+        for number in range(5):
+            sending = producer.send("t", b"%d" % number, partition=partition)
+            tasks.append(asyncio.create_task(sending))
+            await asyncio.sleep(0.002)
+        for number in cancelled:
+            tasks[number].cancel()
+        await asyncio.sleep(0.01)
+        assert 0 in cancelled or not any(task.done() for task in tasks[3:])
+        gate.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert [task.cancelled() for task in tasks] == [n in cancelled for n in range(5)]
+        assert not producer._pipeline.waiting
+        await producer.flush()
+        assert all_.broker.values() == [b"%d" % n for n in range(5) if n not in cancelled]
+
+
 def waits_for_metadata(producer: LeasedProducer) -> asyncio.Event:
     """The metadata has changed, and the next `send` without a partition waits until this is set."""
     pipeline: Any = producer._pipeline

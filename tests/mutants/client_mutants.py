@@ -15,6 +15,13 @@ _SENT: Final = ("tests/client/test_sending.py",)
 
 CLIENT: Final = (
     Mutant(
+        "a sender overtakes those that wait for the metadata",
+        _PIPELINE,
+        "                await asyncio.shield(before)\n",
+        "",
+        ("tests/client/test_review.py",),
+    ),
+    Mutant(
         "the topic of a partition is not looked up",
         _LEADERS,
         "        self.cluster.topics.add(partition.topic)\n",
