@@ -69,11 +69,12 @@ compatibility: $(VENV)/.dev
 	$(PYTEST) tests/clients --ignore tests/clients/test_report.py
 	$(BIN)/python -m tests.clients.report
 
-# New locked versions, after a change of pyproject.toml.
+# New locked versions, after a change of pyproject.toml. Extras name each other as pidlease[...]:
+# the package itself is left out.
 lock: $(VENV)/.dev
 	$(BIN)/python -m pip install -q pip-tools
 	for extra in demo demo-spark dev; do \
-	  $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe --upgrade \
+	  $(BIN)/pip-compile -q --strip-extras --generate-hashes --unsafe-package pidlease --upgrade \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
 	    --extra $$extra -o requirements/$$extra.txt pyproject.toml; \
 	done

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pidlease.extras import SERVER_MODULES, need_extra
 from pidlease.testing.killable_server import PidleaseServer
 from pidlease.testing.server_process import ServerError
 
 __all__ = ["PidleaseServer", "ServerError", "pidlease_server", "pidlease_settings"]
+
+need_extra("server", "pidlease.testing", SERVER_MODULES)
 
 
 @pytest.fixture
