@@ -14,9 +14,9 @@ from pidlease.client.errors import (
 )
 from pidlease.client.lease_client import LeaseClient
 from pidlease.client.metrics import ProducerCollector, ProducerMetrics
-from pidlease.client.partitioner import partition_for_key
 from pidlease.client.pending_batch import Sent
 from pidlease.client.producer import LeasedProducer
+from pidlease.core.key_partition import partition_for_key
 from pidlease.core.lease import Lease, LeaseWanted
 
 __all__ = [

@@ -171,6 +171,16 @@ class AppendAnswer(Message):
     duplicate: bool = Field(description="whether they were in the log already")
 
 
+class AppendByKeyAnswer(AppendAnswer):
+    """The records are in the log, in the partition of their key."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"offset": 0, "duplicate": False, "partition": 2}]}
+    )
+
+    partition: int = Field(description="of the records")
+
+
 # ---------------------------------------------------------------------- reading
 
 

@@ -2,6 +2,7 @@
 
 RefusedError
 |-- ProducerFieldError  a field that identifies the producer is invalid
+|-- KeyFieldError       the keys of the records do not say their partition
 |-- WrongTypeError      the type of the body is not supported
 |-- BodyTooLongError    the body, or the batch made of it, is longer than a batch may be
 |-- BodyTooSlowError    no part of the body arrived in time
@@ -25,6 +26,7 @@ from pidlease.http_api.record_messages import (
     PRODUCER_ID,
     PRODUCER_SEQ,
     AppendAnswer,
+    AppendByKeyAnswer,
 )
 from pidlease.kafka.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
@@ -67,6 +69,13 @@ class ProducerFieldError(RefusedError):
     def __init__(self, field: str, text: str) -> None:
         super().__init__(f"{field}: {text}")
         self.field = field
+
+
+class KeyFieldError(RefusedError):
+    """The keys of the records do not say their partition."""
+
+    problem = Problem.INVALID_REQUEST
+    field = "records.0.key"
 
 
 class WrongTypeError(RefusedError):
@@ -184,16 +193,20 @@ _BY_KAFKA: Final[Mapping[int, Problem]] = {
 }
 
 
-def appended(outcome: Outcome, identity: Identity | None) -> Response:
+def appended(outcome: Outcome, identity: Identity | None, partition: int | None = None) -> Response:
     """Make the response to an append.
 
     Parameters:
         identity: the producer; None: the request does not identify it.
+        partition: the one that the server has chosen; None: the request names it.
     """
     status = outcome.status
     if status in (Status.APPENDED, Status.DUPLICATE):
         offset = outcome.offset if outcome.offset >= 0 else None
-        answer = AppendAnswer(offset=offset, duplicate=status is Status.DUPLICATE)
+        duplicate = status is Status.DUPLICATE
+        answer = AppendAnswer(offset=offset, duplicate=duplicate)
+        if partition is not None:
+            answer = AppendByKeyAnswer(offset=offset, duplicate=duplicate, partition=partition)
         return Response(answer.model_dump_json(), media_type="application/json")
     producer, epoch, seq = _OF_HEADERS if identity is None or identity.name else _OF_BODY
     if status in (Status.GAP, Status.OVERLAP):

@@ -1,18 +1,22 @@
-"""/v1/topics/{topic}/partitions/{partition}/records: append and read records."""
+"""Append and read records: /v1/topics/{topic}/partitions/{partition}/records, and by key."""
 
+import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from pidlease.core.byte_budget import ByteBudget
+from pidlease.core.key_partition import partition_for_key
+from pidlease.engine.append_outcome import Outcome
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
-from pidlease.engine.partition_lookup import find_partition
+from pidlease.engine.partition_lookup import find_partition, find_topic, topic_of
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.engine.topics.topic_table import UnknownTopicError
 from pidlease.http_api.record_messages import (
@@ -22,18 +26,22 @@ from pidlease.http_api.record_messages import (
     PRODUCER_ID,
     PRODUCER_SEQ,
     AppendAnswer,
+    AppendByKeyAnswer,
     AppendRequest,
     ReadQuery,
     RecordsAnswer,
 )
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.storage.topics.topic_store import Topic
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.record_pages import Page, Reads
-from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, appended
-from proxy.http.request_batch import BatchMaker, by_headers
+from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, KeyFieldError, appended
+from proxy.http.request_batch import BatchMaker, RequestBatch, by_headers
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 
 _PATH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
-_THIS: Final = re.compile("/v1/topics/[^/]*/partitions/[^/]*/records/?")
+_BY_KEY_PATH: Final = "/v1/topics/{topic}/records"
+_THIS: Final = re.compile("/v1/topics/[^/]*/(partitions/[^/]*/)?records/?")
 _NUMBER: Final = {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX}
 _Topic = Annotated[str, Path(min_length=1, max_length=249)]
 _Number = Annotated[int, Path(ge=0, le=2**31 - 1), IN_DIGITS]
@@ -86,6 +94,11 @@ class RecordRoutes:
             openapi_extra=append_description(),
         )  # fmt: skip
         self.router.add_api_route(
+            _BY_KEY_PATH, self.append_by_key, methods=["POST"], response_model=AppendByKeyAnswer,
+            operation_id="append_records_by_key", responses=APPEND_REFUSALS,
+            openapi_extra=append_description(),
+        )  # fmt: skip
+        self.router.add_api_route(
             _PATH, self.read, methods=["GET"], response_model=RecordsAnswer,
             operation_id="read_records", responses=READ_REFUSALS,
         )  # fmt: skip
@@ -100,7 +113,26 @@ class RecordRoutes:
         With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
         repeated request is not stored again.
         """
-        await self._partition_to_append_to(topic, partition)
+        await self._or_create(topic, partial(self._partition, topic, partition))
+        outcome, identity, _ = await self._append(request, topic, lambda _: partition)
+        return appended(outcome, identity)
+
+    async def append_by_key(self, request: Request, topic: _Topic) -> Response:
+        """Append records to the partition of their key, as Kafka's clients choose it.
+
+        All records of a request have the same key. Without one, the partition is any.
+        """
+        await self._or_create(topic, partial(self._topic, topic))
+
+        def choose(batch: RequestBatch) -> int:
+            return _partition_of(batch, topic_of(self._ready().engine, topic).partitions)
+
+        return appended(*await self._append(request, topic, choose))
+
+    async def _append(
+        self, request: Request, topic: str, choose: Callable[[RequestBatch], int]
+    ) -> tuple[Outcome, Identity | None, int]:
+        """Append the records of a request; return the outcome, the producer and the partition."""
         named = by_headers(request.headers)
         build = self._maker.build_of(request)
         with HeldBytes(self._append_memory) as held:
@@ -109,12 +141,13 @@ class RecordRoutes:
             batch = await self._maker.make(build, body, named, pool)
             held.more(len(batch.data))
             del body
+            number = choose(batch)
             # Look up again: the server may be stopping, or the topic deleted since.
-            found, service = await self._partition(topic, partition), self._ready()
+            found, service = await self._partition(topic, number), self._ready()
             outcome = await service.append(
                 found, batch.data, batch.identity, repeatable=batch.repeatable
             )
-        return appended(outcome, batch.identity)
+        return outcome, batch.identity, number
 
     async def read(
         self,
@@ -141,19 +174,41 @@ class RecordRoutes:
             self._service = AppendService(current)
         return self._service
 
-    async def _partition_to_append_to(self, topic: str, number: int) -> Partition:
-        """Find a partition; create the topic if it is missing and the server is set to do that."""
+    async def _or_create(self, topic: str, find: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Find a topic or partition; create the topic first if it is missing and may be created."""
         try:
-            return await self._partition(topic, number)
+            await find()
         except UnknownTopicError:
             topics = ready_topics(self._topics)
             if not topics.auto_create:
                 raise
             await topics.create_on_use(topic)
-            return await self._partition(topic, number)
+            await find()
+
+    async def _topic(self, topic: str) -> Topic:
+        return await find_topic(self._ready().engine, topic)
 
     async def _partition(self, topic: str, number: int) -> Partition:
         return await find_partition(self._ready().engine, topic, number)
+
+
+def _partition_of(batch: RequestBatch, partitions: int) -> int:
+    """Return the partition of a batch without one.
+
+    Raises:
+        KeyFieldError: the keys differ, or the producer would not know where a repeat goes.
+    """
+    if len(batch.keys) > 1:
+        raise KeyFieldError("the records of one request have the same key here")
+    (key,) = batch.keys
+    if key is not None:
+        return partition_for_key(key, partitions)
+    if batch.identity is not None:
+        raise KeyFieldError(
+            "a producer that numbers its requests sends records with a key here, or names the"
+            " partition: a repeated request must reach the same one"
+        )
+    return random.randrange(partitions)  # noqa: S311 - no secret
 
 
 def _content(partition: Partition, page: Page) -> bytes:

@@ -148,11 +148,13 @@ class RequestBatch(NamedTuple):
         identity: the producer; None: the request does not identify it.
         repeatable: whether the same request always makes the same content: either each record has
             its own time, or all have the server's.
+        keys: the keys of its records, each once.
     """
 
     data: bytearray
     identity: Identity | None
     repeatable: bool
+    keys: frozenset[bytes | None]
 
 
 #: Makes a batch from a body; and the largest body to convert on the event loop, in bytes.
@@ -211,7 +213,8 @@ class BatchMaker:
 
     def _of_raw(self, body: bytearray, named: Identity | None) -> RequestBatch:
         record = NewRecord.model_construct(value=bytes(body), key=None, headers=[])
-        return RequestBatch(self._build([record], named), named, repeatable=True)
+        data = self._build([record], named)
+        return RequestBatch(data, named, repeatable=True, keys=frozenset((None,)))
 
     def _of_json(self, body: bytearray, named: Identity | None) -> RequestBatch:
         try:
@@ -222,7 +225,8 @@ class BatchMaker:
             raise RequestValidationError([first]) from None
         identity = by_body(request, named)
         repeatable = len({record.timestamp_ms is None for record in request.records}) == 1
-        return RequestBatch(self._build(request.records, identity), identity, repeatable)
+        keys = frozenset(record.key for record in request.records)
+        return RequestBatch(self._build(request.records, identity), identity, repeatable, keys)
 
     def _build(self, records: Sequence[NewRecord], identity: Identity | None) -> bytearray:
         builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, self._bytes_max)

@@ -7,7 +7,8 @@ import pytest
 from aiokafka.partitioner import murmur2 as theirs
 
 from pidlease.client import LeasedProducer
-from pidlease.client.partitioner import Partitioner, murmur2
+from pidlease.client.partitioner import Partitioner
+from pidlease.core.key_partition import murmur2
 
 GIVEN = {"bootstrap_servers": "127.0.0.1:1", "leases": "http://127.0.0.1:1"}
 
