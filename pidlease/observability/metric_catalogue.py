@@ -177,7 +177,7 @@ READ_BATCHES = _define("counter", "pidlease_read_batches", "Batches sent to cons
 READ_RECORDS = _define(
     "counter",
     "pidlease_read_records",
-    "Records in the batches sent to consumers; missing offsets count.",
+    "Records in the batches sent to consumers, by the batches' headers.",
     "topic",
 )
 READ_BYTES = _define(

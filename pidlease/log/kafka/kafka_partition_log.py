@@ -53,8 +53,6 @@ _log = structlog.get_logger(__name__)
 
 #: The size of one fetch of a replay or catch-up.
 _READ_BYTES: Final = 8 << 20
-#: How long a fetch may wait for records: not at all, because the records exist.
-_NO_WAIT_MS: Final = 0
 #: How often a request that only reads is sent in all, if it fails.
 _TRIES: Final = 6
 #: The pauses between these requests.

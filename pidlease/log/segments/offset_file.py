@@ -8,8 +8,6 @@ from crc32c import crc32c
 _OFFSET: Final = struct.Struct(">q")
 _CHECKED: Final = struct.Struct(">qI")
 
-CHECKED_OFFSET_BYTES: Final = _CHECKED.size
-
 
 def encode_offset(offset: int) -> bytes:
     """Return the content of the file for an offset."""
