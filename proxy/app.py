@@ -246,8 +246,9 @@ class App:
             lambda: self._backend.waiting if self._backend is not None else "",
         )
         self._end_reads = add_http_api(
-            app, lambda: self._engine, lambda: self._topics, record_limits(self._settings)
-        )
+            app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
+            [each for each in self._settings.cors_origins.split(",") if each],
+        )  # fmt: skip
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
             timeout_graceful_shutdown=_HTTP_STOP_SECONDS,
