@@ -239,11 +239,16 @@ class App:
     async def _start_http(self) -> None:
         listeners = bound_sockets(self._settings.http_listen, "--http-listen")
         app = ops_app(
-            lambda: self._engine, self._started_ms, self._metrics.scrape, self._metrics.http
+            lambda: self._engine,
+            self._started_ms,
+            self._metrics.scrape,
+            self._metrics.http,
+            lambda: self._backend.waiting if self._backend is not None else "",
         )
         self._end_reads = add_http_api(
-            app, lambda: self._engine, lambda: self._topics, record_limits(self._settings)
-        )
+            app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
+            [each for each in self._settings.cors_origins.split(",") if each],
+        )  # fmt: skip
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
             timeout_graceful_shutdown=_HTTP_STOP_SECONDS,

@@ -184,7 +184,8 @@ def _lease(row: dict[str, Any], asked: float, server_ms: float) -> Answer:
         return _refusal(row["error"], row["status"])
     expire_ms = row["expire_ms"]
     ends_at = asked + (expire_ms - server_ms) / 1000 if expire_ms >= 0 else float("inf")
-    sequence = row["sequence_number"]
+    # A server of the previous version has no `next_sequence`.
+    sequence = row["next_sequence"] if "next_sequence" in row else row["sequence_number"]
     return Lease(
         topic=row["topic"],
         partition=row["partition"],

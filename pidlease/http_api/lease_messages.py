@@ -66,7 +66,12 @@ class LeaseAnswer(Message):
     status: int = 200
     pid: int = NO_PID
     generation: Annotated[int, Field(description="the generation to use")] = -1
-    sequence_number: Annotated[int, Field(description="of the first record to send")] = -1
+    next_sequence: Annotated[
+        int, Field(description="the sequence number of the first record to send")
+    ] = -1
+    sequence_number: Annotated[
+        int, Field(deprecated=True, description="as `next_sequence`; gone in the next version")
+    ] = -1
     expire_ms: Annotated[int, Field(description="when the lease ends, in ms since 1970")] = -1
     resume_at: Annotated[int, Field(description="where the name's own numbering continues")] = -1
     name: Annotated[str, Field(description="the name that the PID is bound to")] = ""
@@ -97,7 +102,10 @@ class ProducerRow(Message):
     topic: str
     partition: int
     generation: int
-    sequence_number: int = Field(description="of the last record in the log")
+    last_sequence: int = Field(description="the sequence number of the last record in the log")
+    sequence_number: Annotated[
+        int, Field(deprecated=True, description="as `last_sequence`; gone in the next version")
+    ]
     last_offset: int = Field(description="the first offset of the last batch")
     last_write_ms: int = Field(description="when the last batch came, in ms since 1970")
     expire_ms: int = Field(description="when its lease ends, in ms since 1970; -1: not known")

@@ -31,6 +31,7 @@ class Backend(ABC):
 
     Attributes:
         lost: set when another server serves the log, so that this one must end.
+        waiting: why `open` waits; empty: it does not.
         standing_by: whether another server serves the log, and this one waits for its end.
     """
 
@@ -47,6 +48,7 @@ class Backend(ABC):
         self._coordinator: Coordinator | None = None
         self._folder: DataDirectory | None = None
         self.lost: Final = asyncio.Event()
+        self.waiting = ""
         self.standing_by = False
 
     @abstractmethod

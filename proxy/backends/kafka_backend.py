@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -103,8 +104,10 @@ class KafkaBackend(Backend):
         while True:
             try:
                 owner = await self._pool.run(ownership.claim)
+                self.waiting = f"standing by: {owner} serves this cluster" if owner else ""
             except OwnershipError as error:
                 owner = str(error)
+                self.waiting = f"standing by: the owner of this cluster is unknown: {owner}"
             self.standing_by = bool(owner)
             if not owner:
                 return
@@ -141,6 +144,7 @@ class KafkaBackend(Backend):
             DataFolderError: the cluster refuses the connection.
         """
         failures = 0
+        since = datetime.now(UTC).isoformat(timespec="seconds")
         while True:
             try:
                 await self._upstream.start()
@@ -151,11 +155,13 @@ class KafkaBackend(Backend):
                 LINES.write(_log, "warning", "Kafka does not answer; waiting for it",
                             (kind_of(error), hint), error=f"{error}{hint}")  # fmt: skip
                 failures += 1
+                self.waiting = f"Kafka unreachable since {since}: {error}{hint}"
                 await asyncio.sleep(_REACH_BACKOFF.seconds(failures))
             except UpstreamError as error:
                 raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
             else:
                 self._versions = connection.versions
+                self.waiting = ""
                 return
 
     def _check_mark(self) -> None:

@@ -95,7 +95,7 @@ def status(
     if as_json:
         print_json(answer)
     else:
-        _show(stdout(), url, found)
+        _show(stdout(), url, found, answer)
     if found is None or not found.ready or found.stopped_count:
         raise typer.Exit(WRONG)
 
@@ -115,9 +115,10 @@ def _ask(url: str) -> tuple[int, Any]:
         raise UnreachableError(str(error)) from None
 
 
-def _show(console: Console, url: str, found: _Status | None) -> None:
+def _show(console: Console, url: str, found: _Status | None, answer: dict[str, Any]) -> None:
     if found is None:
-        console.print(f"{url}: not ready; it has only just started", markup=False)
+        reason = answer.get("reason") or "it has only just started"
+        console.print(f"{url}: not ready; {reason}", markup=False)
         return
     _show_server(console, url, found)
     _show_partitions(console, found)

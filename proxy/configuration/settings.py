@@ -1,9 +1,10 @@
 """All settings: from the command line, from PIDLEASE_... variables, or from a TOML file."""
 
 import os
+import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +26,9 @@ class SettingsError(Exception):
     """A setting is invalid; the message names it."""
 
 
+_ORIGIN: Final = re.compile(r"https?://[^/,\s*?#@]+")
+
+
 def _is_address(value: str) -> str:
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= _PORT_MAX:
@@ -35,6 +39,13 @@ def _is_address(value: str) -> str:
 def _is_address_list(value: str) -> str:
     for each in value.split(","):
         _is_address(each.strip())
+    return value
+
+
+def _is_origin_list(value: str) -> str:
+    for each in filter(None, value.split(",")):
+        if each != "*" and not _ORIGIN.fullmatch(each):
+            raise ValueError("is SCHEME://HOST[:PORT],..., for example https://example.org; or *")
     return value
 
 
@@ -68,6 +79,10 @@ class Settings(BaseSettings):
     )
     http_listen: Address = Field(
         "127.0.0.1:8080", description="address for the HTTP API, health, metrics and status"
+    )
+    cors_origins: Annotated[str, AfterValidator(_is_origin_list)] = Field(
+        "",
+        description="SCHEME://HOST,...: web pages that may use the HTTP API; *: all",
     )
     insecure: bool = Field(
         default=False,

@@ -86,6 +86,7 @@ def _answer(lease: Lease) -> LeaseAnswer:
         partition=lease.partition,
         pid=lease.pid,
         generation=lease.generation,
+        next_sequence=lease.sequence_number,
         sequence_number=lease.sequence_number,
         expire_ms=lease.expire_ms,
         resume_at=lease.resume_at,

@@ -136,6 +136,7 @@ def _row(engine: Engine, partition: Partition, pid: int, state: ProducerState) -
         topic=partition.name.topic,
         partition=partition.name.partition,
         generation=state.generation,
+        last_sequence=state.high,
         sequence_number=state.high,
         last_offset=state.batches[-1].offset,
         last_write_ms=state.arrival_ms,

@@ -5,6 +5,7 @@ RefusedError
 |-- KeyFieldError       the keys of the records do not say their partition
 |-- WrongTypeError      the type of the body is not supported
 |-- BodyTooLongError    the body, or the batch made of it, is longer than a batch may be
+|-- GzipError           the body is not valid gzip
 |-- BodyTooSlowError    no part of the body arrived in time
 `-- NoRoomError         requests in flight hold all memory for them
 
@@ -92,6 +93,13 @@ class BodyTooLongError(RefusedError):
     """The body, or the batch made of it, is longer than a batch may be."""
 
     problem = Problem.BODY_TOO_LARGE
+    field = "body"
+
+
+class GzipError(RefusedError):
+    """The body is not valid gzip."""
+
+    problem = Problem.INVALID_REQUEST
     field = "body"
 
 

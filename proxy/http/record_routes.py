@@ -233,6 +233,10 @@ def append_description() -> dict[str, Any]:
             "required": True,
             "content": {
                 "application/json": {"schema": _inlined(schema, kinds)},
+                "application/x-ndjson": {
+                    "schema": {"type": "string"},
+                    "example": '{"value": "tea"}\n{"value": "coffee"}\n',
+                },
                 "application/octet-stream": {
                     "schema": {"type": "string", "format": "binary"},
                 },

@@ -1,9 +1,13 @@
 """Makes a record batch from a request, with the producer that the request identifies."""
 
 import asyncio
+import gzip
+import io
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -18,6 +22,7 @@ from pidlease.http_api.record_messages import (
     PRODUCER_EPOCH,
     PRODUCER_ID,
     PRODUCER_SEQ,
+    RECORDS_MAX,
     AppendRequest,
     NewRecord,
 )
@@ -29,7 +34,12 @@ from pidlease.kafka.records.identity_header import (
 )
 from pidlease.kafka.records.record_batch import MAGIC
 from pidlease.storage.io_pool import IoPool
-from proxy.http.record_responses import BodyTooLongError, ProducerFieldError, WrongTypeError
+from proxy.http.record_responses import (
+    BodyTooLongError,
+    GzipError,
+    ProducerFieldError,
+    WrongTypeError,
+)
 
 #: The largest bodies to convert on the event loop: it takes one or two milliseconds.
 _JSON_INLINE_BYTES: Final = 8 << 10
@@ -157,8 +167,9 @@ class RequestBatch(NamedTuple):
     keys: frozenset[bytes | None]
 
 
+Convert = Callable[[bytes | bytearray, Identity | None], RequestBatch]
 #: Makes a batch from a body; and the largest body to convert on the event loop, in bytes.
-Build = tuple[Callable[[bytearray, Identity | None], RequestBatch], int]
+Build = tuple[Convert, int]
 
 
 class BatchMaker:
@@ -176,18 +187,31 @@ class BatchMaker:
         Raises:
             WrongTypeError: the type of the body is not supported.
         """
-        coding = request.headers.get("content-encoding", "identity")
-        if coding.strip().lower() != "identity":
-            raise WrongTypeError(
-                "Content-Encoding", f"{coding[:50]} is not supported; send it uncompressed"
-            )
+        convert, inline_bytes = self._of_kind(request)
+        codings = request.headers.getlist("content-encoding")
+        coding = ",".join(codings).strip().lower()
+        if coding in ("", "identity"):
+            return convert, inline_bytes
+        if coding == "gzip":
+            # Never on the event loop, and one at a time: a small body may unpack to a large one.
+            return partial(self._of_gzip, convert), -1
+        raise WrongTypeError(
+            "Content-Encoding", f"{coding[:50]} is not supported; send gzip, or uncompressed"
+        )
+
+    def _of_kind(self, request: Request) -> Build:
         kinds = request.headers.getlist("content-type")
         kind = kinds[0].partition(";")[0].strip().lower() if len(kinds) == 1 else ""
         if kind == "application/json":
             return self._of_json, _JSON_INLINE_BYTES
         if kind == "application/octet-stream":
             return self._of_raw, _RAW_INLINE_BYTES
-        text = "is application/json, or application/octet-stream for one record's value"
+        if kind == "application/x-ndjson":
+            return self._of_ndjson, _JSON_INLINE_BYTES
+        text = (
+            "is application/json, application/x-ndjson for one record on each line,"
+            " or application/octet-stream for one record's value"
+        )
         raise WrongTypeError("Content-Type", text)
 
     async def make(
@@ -211,22 +235,41 @@ class BatchMaker:
         async with self._large:
             return await pool.run(partial(convert, body, named))
 
-    def _of_raw(self, body: bytearray, named: Identity | None) -> RequestBatch:
+    def _of_gzip(
+        self, convert: Convert, body: bytes | bytearray, named: Identity | None
+    ) -> RequestBatch:
+        return convert(_unpacked(body, self._bytes_max), named)
+
+    def _of_raw(self, body: bytes | bytearray, named: Identity | None) -> RequestBatch:
         record = NewRecord.model_construct(value=bytes(body), key=None, headers=[])
         data = self._build([record], named)
         return RequestBatch(data, named, repeatable=True, keys=frozenset((None,)))
 
-    def _of_json(self, body: bytearray, named: Identity | None) -> RequestBatch:
+    def _of_ndjson(self, body: bytes | bytearray, named: Identity | None) -> RequestBatch:
+        # Line by line: a body of empty lines would be a million objects.
+        lines = list(islice(filter(bytes.strip, io.BytesIO(body)), RECORDS_MAX + 1))
+        if not 0 < len(lines) <= RECORDS_MAX:
+            text = f"a body has 1 to {RECORDS_MAX} records"
+            raise RequestValidationError([{"loc": ("body", "records"), "type": "", "msg": text}])
+        records = []
+        for number, line in enumerate(lines):
+            try:
+                records.append(NewRecord.model_validate_json(line))
+            except ValidationError as error:
+                raise _invalid(error, "records", number) from None
+        return self._batch(records, named)
+
+    def _of_json(self, body: bytes | bytearray, named: Identity | None) -> RequestBatch:
         try:
             request = AppendRequest.model_validate_json(body)
         except ValidationError as error:
-            errors = error.errors(include_url=False, include_context=False, include_input=False)
-            first = {**errors[0], "loc": ("body", *errors[0]["loc"])}
-            raise RequestValidationError([first]) from None
-        identity = by_body(request, named)
-        repeatable = len({record.timestamp_ms is None for record in request.records}) == 1
-        keys = frozenset(record.key for record in request.records)
-        return RequestBatch(self._build(request.records, identity), identity, repeatable, keys)
+            raise _invalid(error) from None
+        return self._batch(request.records, by_body(request, named))
+
+    def _batch(self, records: Sequence[NewRecord], identity: Identity | None) -> RequestBatch:
+        repeatable = len({record.timestamp_ms is None for record in records}) == 1
+        keys = frozenset(record.key for record in records)
+        return RequestBatch(self._build(records, identity), identity, repeatable, keys)
 
     def _build(self, records: Sequence[NewRecord], identity: Identity | None) -> bytearray:
         builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, self._bytes_max)
@@ -247,3 +290,28 @@ class BatchMaker:
         return BodyTooLongError(
             f"the records make a batch of more than {self._bytes_max} bytes; send less at once"
         )
+
+
+def _invalid(error: ValidationError, *where: str | int) -> RequestValidationError:
+    """Return the first error of a body, with its place in it."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return RequestValidationError([{**errors[0], "loc": ("body", *where, *errors[0]["loc"])}])
+
+
+def _unpacked(body: bytes | bytearray, bytes_max: int) -> bytes:
+    """Unpack a gzip body, of one member or several.
+
+    Raises:
+        BodyTooLongError: it is longer than `bytes_max`.
+        GzipError: it is not gzip, or not complete.
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            found = file.read(bytes_max + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise GzipError(f"the body is no complete gzip: {error}") from None
+    if len(found) > bytes_max:
+        raise BodyTooLongError(
+            f"the body is longer than {bytes_max} bytes without compression; send less at once"
+        )
+    return found

@@ -11,7 +11,7 @@ from pidlease import __version__
 from pidlease.engine.engine import Engine
 from proxy.ops.docs_page import docs_page
 from proxy.ops.http_metrics import HttpCounts, HttpMetrics
-from proxy.ops.status_response import replay_of, status_of, stopped_of
+from proxy.ops.status_response import reason_of, replay_of, status_of, stopped_of
 
 #: Stopped partitions that readiness lists: probes read little.
 _STOPPED_LISTED: Final = 10
@@ -28,6 +28,7 @@ def ops_app(
     started_ms: int,
     scrape: Callable[[], Awaitable[bytes]],
     counts: HttpCounts,
+    waiting: Callable[[], str],
 ) -> FastAPI:
     """Make the HTTP application.
 
@@ -36,6 +37,7 @@ def ops_app(
         started_ms: when the process started, in ms since 1970.
         scrape: returns the metrics in Prometheus's text format.
         counts: counts the requests.
+        waiting: why the start waits for something else; empty: it does not.
     """
     app = FastAPI(title="pidlease", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(HttpMetrics, counts=counts)
@@ -47,7 +49,7 @@ def ops_app(
 
     @app.get("/readyz", tags=["operations"], operation_id="get_readiness", responses=_NOT_READY)
     async def readyz(response: Response) -> dict[str, Any]:
-        """Respond whether to send requests here: 200, or 503 during recovery and a stop.
+        """Respond whether to send requests here: 200, or 503 with the reason.
 
         Stopped partitions are in the response, and do not change the code: out of service, the
         server would fail for all other partitions, too.
@@ -57,7 +59,7 @@ def ops_app(
             stopped = stopped_of(current, _STOPPED_LISTED)
             return {"status": "ready"} | (stopped if stopped["stopped_count"] else {})
         response.status_code = 503
-        found: dict[str, Any] = {"status": "not ready"}
+        found: dict[str, Any] = {"status": "not ready", "reason": reason_of(current, waiting())}
         if current is not None:
             found["replay"] = replay_of(current)
         return found
@@ -76,7 +78,7 @@ def ops_app(
         current = engine()
         if current is None:
             response.status_code = 503
-            return {"status": "not ready"}
+            return {"status": "not ready", "reason": reason_of(None, waiting())}
         return status_of(current, started_ms)
 
     @app.get("/docs", include_in_schema=False)

@@ -31,6 +31,25 @@ def replay_of(engine: Engine) -> dict[str, int]:
     return {"done": replay.done, "total": replay.total, "offsets_left": replay.offsets_left}
 
 
+def reason_of(engine: Engine | None, waiting: str) -> str:
+    """Return why a server is not ready; empty: it is.
+
+    Parameters:
+        waiting: why the start waits for something else; empty: it does not.
+    """
+    if engine is None:
+        return waiting or "starting"
+    if engine.welcoming:
+        return ""
+    if engine.leaving:
+        return "stopping"
+    replay = engine.replay
+    if not replay.total:
+        return "loading the snapshot"
+    percent = 100 * replay.done // replay.total
+    return f"replay at {percent} %, {replay.offsets_left} offsets left in its running partitions"
+
+
 def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     """Return the state of a server that started at this time, in ms since 1970."""
     now_ms = wall_clock_ms()
@@ -40,6 +59,7 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     return {
         "version": __version__,
         "ready": engine.welcoming,
+        "reason": reason_of(engine, ""),
         "uptime_seconds": (now_ms - started_ms) / 1000,
         "replay": replay_of(engine),
         "topics": len(engine.topics),

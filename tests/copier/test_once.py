@@ -240,7 +240,7 @@ def test_a_difference_is_found(source: KafkaServer, server: PidleaseServer, tmp_
         (["--topics", "a,b", "--rename", "c"], "would make one topic of several"),
         ([], "either topics, or topics_regex"),
         (["--topics-regex", "("], "topics_regex"),
-        (["--topics", "bad-input", "--start", "soon"], "--start 'soon' is earliest, latest, or"),
+        (["--topics", "bad-input", "--start", "soon"], "--start 'soon': give earliest, latest, or"),
         (["--topics", "bad-input", "--from", "127.0.0.1:1"], "the source cannot be reached"),
         (["--topics", "bad-input", "--to", "127.0.0.1:1"], "the destination cannot be reached"),
     ],

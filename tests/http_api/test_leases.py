@@ -39,6 +39,7 @@ async def test_a_fresh_lease(tmp_path: Path) -> None:
             "status": 200,
             "pid": first["pid"],
             "generation": first["generation"],
+            "next_sequence": 0,
             "sequence_number": 0,
             "expire_ms": first["expire_ms"],
             "resume_at": 0,

@@ -29,7 +29,7 @@ async def _scrape() -> bytes:
 
 
 def _app(engine: Any = None) -> FastAPI:
-    app = ops_app(lambda: engine, time.time_ns() // 1_000_000, _scrape, HttpCounts())
+    app = ops_app(lambda: engine, time.time_ns() // 1_000_000, _scrape, HttpCounts(), str)
     add_http_api(app, lambda: engine, lambda: None)
     return app
 

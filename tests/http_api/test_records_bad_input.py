@@ -139,8 +139,8 @@ async def test_a_producer_id_of_any_visible_text(tmp_path: Path) -> None:
         ({"content-type": ""}, "Content-Type"),
         ({"content-type": "text/plain"}, "Content-Type"),
         ({"content-type": "application/x-www-form-urlencoded"}, "Content-Type"),
-        ({**JSON, "content-encoding": "gzip"}, "Content-Encoding"),
-        ({**RAW, "content-encoding": "gzip"}, "Content-Encoding"),
+        ({**JSON, "content-encoding": "br"}, "Content-Encoding"),
+        ({**RAW, "content-encoding": "gzip, gzip"}, "Content-Encoding"),
     ],
 )
 async def test_a_body_of_another_kind(

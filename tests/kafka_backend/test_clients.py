@@ -1,5 +1,6 @@
 """Clients see the server as their cluster, and Kafka has what they wrote."""
 
+import json
 import re
 import socket
 import uuid
@@ -243,7 +244,12 @@ def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
     with in_front_of(later, tmp_path / "server") as server:
         server.launch()
         server.process.wait_until(lambda: "Kafka does not answer" in server.log_text(), _SECONDS)
-        assert server.get("/readyz")[0] == 503
+        for path in ("/readyz", "/v1/status"):
+            status, body = server.get(path)
+            assert (status, "Kafka unreachable since 2" in json.loads(body)["reason"]) == (
+                503,
+                True,
+            )
         told = server.metrics()
         assert (told["pidlease_ready"], told["pidlease_standing_by"]) == (0, 0)
         with later:

@@ -1,6 +1,7 @@
 """Two servers in front of one Kafka: one serves, one stands by; who comes too late is fenced."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -57,6 +58,9 @@ async def test_a_server_that_was_stopped_stores_nothing_behind_its_successor(
             until, lambda: "standing by" in second.log_text(), "the second one stands by"
         )
         assert [_told(each) for each in (first, second)] == [(1, 0), (0, 1)]
+        reason = json.loads((await asyncio.to_thread(second.get, "/readyz"))[1])["reason"]
+        assert reason.startswith("standing by: ")
+        assert reason.endswith(" serves this cluster")
         topic = await asyncio.to_thread(new_topic, first, 1)
         due = [b"one/%d" % number for number in range(50)]
         stale = to(first, "one")

@@ -102,6 +102,8 @@ def test_recovering() -> None:
     assert "not ready: 1 of 3 partitions replayed, 12,345 offsets left" in shown
     assert "none yet" in shown
     assert ask(503, {"status": "not ready"})[0] == 1
+    waiting = {"status": "not ready", "reason": "standing by: a serves this cluster"}
+    assert "not ready; standing by: a serves this cluster" in ask(503, waiting)[1]
     code, shown, _ = ask(503, {"status": "not ready"}, "--json")
     assert (code, json.loads(shown)) == (1, {"status": "not ready"})
 
