@@ -10,7 +10,9 @@ from rich.console import Console
 from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
+from proxy.cli.consume_command import consume
 from proxy.cli.copy_command import copy
+from proxy.cli.produce_command import produce
 from proxy.cli.repair_command import repair
 from proxy.cli.skip_pids_command import skip_pids
 from proxy.cli.spark import spark_cli
@@ -67,6 +69,8 @@ _signature = _options()
 _serve.__signature__ = _signature  # type: ignore[attr-defined]
 _serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
 cli.command("serve")(_serve)
+cli.command()(produce)
+cli.command()(consume)
 cli.command()(copy)
 cli.command()(repair)
 cli.command()(skip_pids)

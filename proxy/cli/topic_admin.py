@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
 import typer
@@ -74,6 +75,37 @@ def _run(servers: str, request: Any) -> None:  # noqa: ANN401 - one of aiokafka'
 
 async def _ask(servers: str, request: Any) -> list[str]:  # noqa: ANN401 - one of aiokafka's
     """Send a change to the cluster; return why it refuses it, for each topic."""
+    async with _client(servers) as client:
+        try:
+            answer = await client.send(client.cluster.controller.nodeId, request)
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise cannot_run(
+                f"{servers} did not respond ({error!r}); check whether the change was made"
+            ) from None
+    # Each of the responses ends with rows of topic, error code, and mostly a message.
+    rows = getattr(answer, answer.SCHEMA.names[-1])
+    return [
+        f"{topic}: {(message and message[0]) or _reason(code)}"
+        for topic, code, *message in rows
+        if code
+    ]
+
+
+async def partitions_of(servers: str, topic: str) -> list[int]:
+    """Return a topic's partitions, without creating it; end the command if there is no topic."""
+    async with _client(servers) as client:
+        try:
+            cluster = await client.fetch_all_metadata()
+        except (KafkaError, OSError, TimeoutError):
+            raise kafka_unreachable(servers) from None
+    found = cluster.partitions_for_topic(topic)
+    if not found:
+        raise refused(f"there is no topic {topic}")
+    return sorted(found)
+
+
+@asynccontextmanager
+async def _client(servers: str) -> AsyncIterator[AIOKafkaClient]:
     try:
         client = AIOKafkaClient(
             bootstrap_servers=servers, client_id="pidlease-cli", request_timeout_ms=_TIMEOUT_MS
@@ -82,17 +114,6 @@ async def _ask(servers: str, request: Any) -> list[str]:  # noqa: ANN401 - one o
     except (KafkaError, OSError, ValueError):
         raise kafka_unreachable(servers) from None
     try:
-        answer = await client.send(client.cluster.controller.nodeId, request)
-    except (KafkaError, OSError, TimeoutError) as error:
-        raise cannot_run(
-            f"{servers} did not respond ({error!r}); check whether the change was made"
-        ) from None
+        yield client
     finally:
         await client.close()
-    # Each of the responses ends with rows of topic, error code, and mostly a message.
-    rows = getattr(answer, answer.SCHEMA.names[-1])
-    return [
-        f"{topic}: {(message and message[0]) or _reason(code)}"
-        for topic, code, *message in rows
-        if code
-    ]
