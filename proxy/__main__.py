@@ -85,11 +85,9 @@ def _metavar(name: str, field: FieldInfo) -> str:
 
 def _default(field: FieldInfo) -> str:
     """Return the default of a setting, as the help shows it; empty: it has none."""
-    if field.is_required():
-        return " [required]"
     if field.annotation is bool:
         return f" [default: {'on' if field.default else 'off'}]"
-    value = field.default
+    value = field.get_default(call_default_factory=True, validated_data={})
     shown = value.get_secret_value() if isinstance(value, SecretStr) else value
     return "" if shown in (None, "") else f" [default: {shown}]"
 

@@ -33,6 +33,14 @@ class SettingsError(Exception):
     """A setting is invalid; the message names it."""
 
 
+def _default_data_dir() -> Path:
+    """Return a folder that any user may write, by the rules of the desktop's base directories."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    # By these rules, a relative path is ignored.
+    folder = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
+    return folder / "pidlease"
+
+
 def _is_address(value: str) -> str:
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= _PORT_MAX:
@@ -71,7 +79,10 @@ class Settings(BaseSettings):
         env_prefix="PIDLEASE_", extra="forbid", frozen=True, validate_default=True
     )
 
-    data_dir: Path = Field(description="where the log, snapshots and the PID sequence are")
+    data_dir: Path = Field(
+        default_factory=_default_data_dir,
+        description="where the log, snapshots and the PID sequence are",
+    )
     kafka_listen: Address = Field("127.0.0.1:9092", description="where Kafka clients connect")
     kafka_advertise: Address | None = Field(
         None, description="the address for clients to connect to; default: the one of kafka_listen"

@@ -128,9 +128,21 @@ def test_an_address_that_nobody_can_connect_to_is_not_advertised(tmp_path: Path)
     assert (code, "--kafka-advertise" in line) == (_USAGE, True), line
 
 
-def test_no_data_directory_given() -> None:
-    code, line = _serve()
-    assert (code, "data_dir" in line) == (_USAGE, True), line
+@pytest.mark.parametrize(
+    ("home", "folder"),
+    [("data", "data"), ("relative", "home/.local/share"), ("", "home/.local/share")],
+)
+def test_without_a_data_directory_it_is_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str, folder: str
+) -> None:
+    taken: list[Path] = []
+    monkeypatch.setattr(
+        "proxy.__main__.run_server", lambda settings, _: taken.append(settings.data_dir)
+    )
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / home) if home == "data" else home)
+    assert CliRunner().invoke(cli, ["serve"]).exit_code == 0
+    assert taken == [tmp_path / folder / "pidlease"]
 
 
 @pytest.mark.parametrize(
