@@ -2,15 +2,20 @@
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from pidlease import __version__
 from proxy.app import StartError
 from proxy.app import serve as run_server
+from proxy.cli.console import HELP_OPTIONS
+from proxy.cli.consume_command import consume
 from proxy.cli.copy_command import copy
+from proxy.cli.produce_command import produce
 from proxy.cli.repair_command import repair
 from proxy.cli.skip_pids_command import skip_pids
 from proxy.cli.spark import spark_cli
@@ -23,7 +28,11 @@ from proxy.log_output import configure_logs
 #: The exit code for a wrong option, and for a server that cannot start.
 USAGE_ERROR = 2
 
-cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+cli = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": sorted(HELP_OPTIONS)},
+)
 _errors = Console(stderr=True, soft_wrap=True)
 
 
@@ -38,6 +47,51 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
         raise typer.Exit(USAGE_ERROR) from None
 
 
+#: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
+_PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("Addresses", ("kafka_", "http_", "insecure")),
+    ("Kafka as the log", ("log", "upstream")),
+    ("ZooKeeper", ("zookeeper",)),
+    ("Topics and their log", ("data_dir", "fsync", "flush_", "segment_", "retention_",
+                              "auto_create_", "default_partitions", "partitions_max")),
+    ("Producers and leases", ("judging", "lease_", "ring_", "snapshot_")),
+    ("Consumer groups", ("group", "offsets_")),
+    ("Limits", ("request_", "batch_", "fetch_", "memory_", "connections_", "idle_", "io_")),
+    ("Stopping, log lines and tests", ("stop_", "log_", "faults")),
+)  # fmt: skip
+#: Units by the ends of names.
+_UNITS: Final = {"_bytes": "BYTES", "_bytes_max": "BYTES", "_seconds": "SECONDS", "_ms": "MS",
+                 "_listen": "HOST:PORT", "_advertise": "HOST:PORT"}  # fmt: skip
+
+
+def _panel(name: str) -> str:
+    """Return the help panel of a setting; of two that fit, the one with the longer beginning."""
+    fits = ((len(start), panel) for panel, starts in _PANELS for start in starts
+            if name.startswith(start))  # fmt: skip
+    return max(fits, default=(0, "Others"))[1]
+
+
+def _metavar(name: str, field: FieldInfo) -> str:
+    """Return how the help shows a setting's values: choices, a unit or a type."""
+    if get_origin(field.annotation) is Literal:
+        return "|".join(get_args(field.annotation))
+    unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
+    kinds = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+    inner = next(
+        (each for each in kinds if each in (field.annotation, *get_args(field.annotation))), None
+    )
+    return unit or (kinds[inner] if inner else "TEXT")
+
+
+def _default(field: FieldInfo) -> str:
+    """Return the default of a setting, as the help shows it; empty: it has none."""
+    if field.annotation is bool:
+        return f" [default: {'on' if field.default else 'off'}]"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    shown = value.get_secret_value() if isinstance(value, SecretStr) else value
+    return "" if shown in (None, "") else f" [default: {shown}]"
+
+
 def _options() -> inspect.Signature:
     """Return a signature with an option for each setting."""
     parameters = [
@@ -45,13 +99,18 @@ def _options() -> inspect.Signature:
             "config",
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[Path | None, typer.Option(help="A TOML file of settings.")],
+            annotation=Annotated[
+                Path | None, typer.Option(metavar="FILE", help="A TOML file of settings.")
+            ],
         )
     ]
     for name, field in Settings.model_fields.items():
         kind = bool | None if field.annotation is bool else str | None
-        default = "" if field.is_required() else f" (default: {field.default})"
-        option = typer.Option(help=f"{field.description}{default}", show_default=False)
+        text = f"{field.description}{_default(field)}".replace("[", "\\[")
+        metavar = None if kind == bool | None else _metavar(name, field)
+        option = typer.Option(
+            help=text, show_default=False, metavar=metavar, rich_help_panel=_panel(name)
+        )
         parameters.append(
             inspect.Parameter(
                 name,
@@ -67,6 +126,8 @@ _signature = _options()
 _serve.__signature__ = _signature  # type: ignore[attr-defined]
 _serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
 cli.command("serve")(_serve)
+cli.command()(produce)
+cli.command()(consume)
 cli.command()(copy)
 cli.command()(repair)
 cli.command()(skip_pids)
@@ -74,6 +135,25 @@ cli.command()(status)
 cli.command()(verify)
 cli.add_typer(topics_cli, name="topics")
 cli.add_typer(spark_cli, name="spark")
+
+
+def _print_version(given: bool) -> None:  # noqa: FBT001 - the option
+    if given:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@cli.callback()
+def _program(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Append each record exactly once: a server, its tools and its copier."""
 
 
 @cli.command()

@@ -1,1 +1,1 @@
-"""The commands beside `serve`: status, topics, verify, repair, skip-pids, copy and spark."""
+"""The commands beside `serve`: produce, consume, topics, status, verify, repair and others."""

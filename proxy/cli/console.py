@@ -11,6 +11,8 @@ from rich.table import Table
 WRONG: Final = 1
 CANNOT_RUN: Final = 2
 
+HELP_OPTIONS: Final = frozenset(("-h", "--help"))
+
 #: Wide enough for a file's name if stdout is no screen.
 _PIPE_WIDTH: Final = 160
 
@@ -55,7 +57,8 @@ def plain_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
         justify = "right" if number else "left"
-        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        # On a narrow terminal the names are folded, and no number is cut in two.
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=number > 0)  # type: ignore[arg-type]
     return table
 
 

@@ -3,9 +3,6 @@
 import asyncio
 import logging
 import re
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -19,6 +16,7 @@ from pidlease.copier.copy_metrics import CopyCollector
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from proxy.cli.console import WRONG, cannot_run, plain_table, stderr, stdout
 from proxy.cli.copy_progress import show_progress
+from proxy.cli.stop_signals import stopped_by_signals
 
 #: Exit code: another copier has taken over.
 FENCED: Final = 3
@@ -141,7 +139,7 @@ def _copy(settings: CopySettings, metrics_port: int | None) -> None:
 
 
 async def _run(copier: Copier) -> None:
-    with _stopped_by_signals(copier.stop), show_progress(copier):
+    with stopped_by_signals(copier.stop), show_progress(copier):
         await copier.run()
     numbers = copier.metrics
     stdout().print(
@@ -149,18 +147,6 @@ async def _run(copier: Copier) -> None:
         f" {numbers.duplicates:,} had been there before; {numbers.lag:,} are left",
         markup=False,
     )
-
-
-@contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
 
 
 # ---------------------------------------------------------------------- comparing

@@ -1,7 +1,8 @@
 """Creates and deletes topics, and adds partitions, through a Kafka listener."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Final
 
@@ -16,7 +17,7 @@ from pidlease.kafka.errors import UpstreamError
 from proxy.cli.console import cannot_run, refused
 
 __all__ = ["BY_DEFAULT", "SERVERS", "ServersOption", "add_partitions", "create_topic",
-           "delete_topic", "kafka_unreachable"]  # fmt: skip
+           "delete_topic", "kafka_unreachable", "partitions_of"]  # fmt: skip
 
 #: The default address of a server's Kafka listener.
 SERVERS: Final = "127.0.0.1:9092"
@@ -56,21 +57,41 @@ def kafka_unreachable(servers: str) -> typer.Exit:
     )
 
 
+async def partitions_of(servers: str, topic: str) -> list[int]:
+    """Return a topic's partitions, without creating it; end the command if there is no topic."""
+    async with _cluster(servers) as cluster:
+        try:
+            found = (await cluster.look_up([topic])).topics.get(topic)
+        except UpstreamError:
+            raise kafka_unreachable(servers) from None
+    if found is None or not found.leaders:
+        raise refused(f"there is no topic {topic}")
+    return list(range(len(found.leaders)))
+
+
 async def _change(servers: str, topic: str, change: Callable[[Cluster], Awaitable[None]]) -> None:
     """Send a change to the cluster; end the command if it fails."""
+    async with _cluster(servers) as cluster:
+        try:
+            await change(cluster)
+        except RefusedChangeError as error:
+            absent = error.code == UNKNOWN_TOPIC_OR_PARTITION
+            raise refused(f"{topic}: {'there is no such topic' if absent else error}") from None
+        except UpstreamError as error:
+            raise cannot_run(
+                f"{servers} did not respond ({error}); check whether the change was made"
+            ) from None
+
+
+@asynccontextmanager
+async def _cluster(servers: str) -> AsyncIterator[Cluster]:
+    """Connect to the cluster; end the command if it cannot be reached."""
     try:
         cluster = Cluster(UpstreamConfig(addresses_of(servers), client_id="pidlease-cli"))
         await cluster.start()
     except (UpstreamError, ValueError):
         raise kafka_unreachable(servers) from None
     try:
-        await change(cluster)
-    except RefusedChangeError as error:
-        absent = error.code == UNKNOWN_TOPIC_OR_PARTITION
-        raise refused(f"{topic}: {'there is no such topic' if absent else error}") from None
-    except UpstreamError as error:
-        raise cannot_run(
-            f"{servers} did not respond ({error}); check whether the change was made"
-        ) from None
+        yield cluster
     finally:
         await cluster.close()

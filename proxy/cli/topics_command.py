@@ -292,6 +292,7 @@ def _texts_table(title: str, *columns: str) -> Table:
     table = plain_table(title, *columns)
     for column in table.columns:
         column.justify = "left"
+        column.no_wrap = False
     return table
 
 

@@ -1,5 +1,6 @@
 """All settings: from the command line, from PIDLEASE_... variables, or from a TOML file."""
 
+import difflib
 import os
 import re
 import tomllib
@@ -20,6 +21,12 @@ from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeperConfig
 from pidlease.storage.file_faults import FaultPlan
 
 _PORT_MAX = 65_535
+#: Variables that other commands read.
+_OTHER_VARIABLES = ("PIDLEASE_URL", "PIDLEASE_SERVERS", "PIDLEASE_FROM_PASSWORD")
+#: Variables that Kubernetes and Docker set in all containers near a service called pidlease.
+_OF_A_SERVICE = re.compile(
+    r"PIDLEASE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
 
 
 class SettingsError(Exception):
@@ -29,10 +36,20 @@ class SettingsError(Exception):
 _ORIGIN: Final = re.compile(r"https?://[^/,\s*?#@]+")
 
 
+def _default_data_dir() -> Path:
+    """Return a folder that any user may write, by the rules of the desktop's base directories."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    # By these rules, a relative path is ignored.
+    folder = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
+    return folder / "pidlease"
+
+
 def _is_address(value: str) -> str:
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= _PORT_MAX:
         raise ValueError("is HOST:PORT, for example 127.0.0.1:9092")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError("is HOST:PORT; an IPv6 address stands in brackets, like [::1]:9092")
     return value
 
 
@@ -72,7 +89,10 @@ class Settings(BaseSettings):
         env_prefix="PIDLEASE_", extra="forbid", frozen=True, validate_default=True
     )
 
-    data_dir: Path = Field(description="directory of the log, the snapshots and the PID sequence")
+    data_dir: Path = Field(
+        default_factory=_default_data_dir,
+        description="directory of the log, the snapshots and the PID sequence",
+    )
     kafka_listen: Address = Field("127.0.0.1:9092", description="address for Kafka clients")
     kafka_advertise: Address | None = Field(
         None, description="address that Kafka clients connect to; default: kafka_listen"
@@ -247,9 +267,10 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
             raise SettingsError(f"{config}: {error}") from error
     explicit = {name: value for name, value in given.items() if value is not None}
     fields = {name.replace("-", "_"): value for name, value in values.items()}
-    unknown = fields.keys() - Settings.model_fields.keys()
-    if unknown:
-        raise SettingsError(f"{config}: unknown settings: {', '.join(sorted(unknown))}")
+    for name in sorted(fields.keys() - Settings.model_fields.keys()):
+        near = _nearest(name, list(Settings.model_fields))
+        raise SettingsError(f"{config}: unknown setting {name}{near}")
+    _check_variables()
     # The file only gives defaults: an environment variable takes precedence.
     fields = {
         name: value
@@ -267,3 +288,23 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
             for each in error.errors()
         )
         raise SettingsError(problems) from None
+
+
+def _check_variables() -> None:
+    """Refuse variables that would be ignored: a typing error would change nothing, silently.
+
+    Raises:
+        SettingsError: a PIDLEASE_ variable is of no setting, and of no other command.
+    """
+    prefix = Settings.model_config["env_prefix"]
+    known = [*(f"{prefix}{name.upper()}" for name in Settings.model_fields), *_OTHER_VARIABLES]
+    for name in sorted(os.environ):
+        # pydantic reads variables in any case.
+        upper = name.upper()
+        if upper.startswith(prefix) and upper not in known and not _OF_A_SERVICE.fullmatch(upper):
+            raise SettingsError(f"unknown variable {name}{_nearest(upper, known)}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    (*_, near) = ("", *difflib.get_close_matches(name, known, n=1))
+    return f"; did you mean {near}?" if near else ""

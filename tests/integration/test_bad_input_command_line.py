@@ -88,6 +88,9 @@ def test_the_exit_code_of_the_real_thing(tmp_path: Path) -> None:
         (("--kafka-listen", "9092"), "HOST:PORT"),
         (("--kafka-listen", "127.0.0.1:99999"), "kafka_listen"),
         (("--kafka-listen", "127.0.0.1:0"), "kafka"),
+        (("--kafka-listen", "0.0.0.0:80:90"), "HOST:PORT"),
+        (("--http-listen", "::1:8080"), "in brackets"),
+        (("--kafka-listen", "[::1:9092"), "in brackets"),
         (("--segment-bytes", "17"), "segment_bytes"),
         (("--lease-seconds", "0"), "lease_seconds"),
         (("--lease-seconds", "inf"), "lease_seconds"),
@@ -126,22 +129,35 @@ def test_an_address_that_nobody_can_connect_to_is_not_advertised(tmp_path: Path)
     assert (code, "--kafka-advertise" in line) == (_USAGE, True), line
 
 
-def test_no_data_directory_given() -> None:
-    code, line = _serve()
-    assert (code, "data_dir" in line) == (_USAGE, True), line
+@pytest.mark.parametrize(
+    ("home", "folder"),
+    [("data", "data"), ("relative", "home/.local/share"), ("", "home/.local/share")],
+)
+def test_without_a_data_directory_it_is_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str, folder: str
+) -> None:
+    taken: list[Path] = []
+    monkeypatch.setattr(
+        "proxy.__main__.run_server", lambda settings, _: taken.append(settings.data_dir)
+    )
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / home) if home == "data" else home)
+    assert CliRunner().invoke(cli, ["serve"]).exit_code == 0
+    assert taken == [tmp_path / folder / "pidlease"]
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'colour = "red"', "colour"),
+        (b'colour = "red"', "unknown setting colour"),
+        (b"snapshot-secods = 3", "unknown setting snapshot_secods; did you mean snapshot_seconds?"),
         (b"[kafka]\nlisten = 1", "kafka"),
         (b"fsync = ", "config.toml"),
         (b'fsync = "sometimes"', "fsync"),
         (b"lease_seconds = [1]", "lease_seconds"),
         (b"\xff\xfe\x00", "config.toml"),
     ],
-    ids=["unknown", "table", "syntax", "value", "type", "binary"],
+    ids=["unknown", "typing error", "table", "syntax", "value", "type", "binary"],
 )
 @pytest.mark.usefixtures("never_started")
 def test_a_config_file_that_makes_no_sense(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -160,6 +176,38 @@ def test_the_flag_goes_before_the_environment_and_that_before_the_file(tmp_path:
     assert "of-the-flag" in _serve(*options, "--fsync", "of-the-flag", env=env)[1]
     assert "of-the-environment" in _serve(*options, env=env)[1]
     assert "of-the-file" in _serve(*options)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("PIDLEASE_FSYNK", "unknown variable PIDLEASE_FSYNK; did you mean PIDLEASE_FSYNC?"),
+        ("PIDLEASE_COLOUR_OF_THE_SKY", "unknown variable PIDLEASE_COLOUR_OF_THE_SKY"),
+        ("PIDLEASE_PORT_OF_KAFKA", "unknown variable PIDLEASE_PORT_OF_KAFKA"),
+    ],
+)
+@pytest.mark.usefixtures("never_started")
+def test_an_unknown_variable(tmp_path: Path, name: str, reason: str) -> None:
+    code, line = _serve("--data-dir", str(tmp_path / "data"), env={name: "x"})
+    assert (code, reason in line) == (_USAGE, True), line
+
+
+def test_variables_of_others_are_no_settings(tmp_path: Path) -> None:
+    """Those of a service called pidlease, as Kubernetes sets them; and of other commands."""
+    env = {
+        "PIDLEASE_SERVICE_HOST": "10.0.0.1",
+        "PIDLEASE_SERVICE_PORT": "9092",
+        "PIDLEASE_SERVICE_PORT_HTTP": "8080",
+        "PIDLEASE_PORT": "tcp://10.0.0.1:9092",
+        "PIDLEASE_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "PIDLEASE_KAFKA_SERVICE_HOST": "10.0.0.1",
+        "PIDLEASE_KAFKA_PORT_9092_TCP": "tcp://10.0.0.1:9092",
+        "PIDLEASE_URL": "http://127.0.0.1:1",
+        "PIDLEASE_SERVERS": "127.0.0.1:1",
+        "PIDLEASE_FROM_PASSWORD": "secret",
+    }
+    code, line = _serve("--data-dir", str(tmp_path / "data"), "--fsync", "x", env=env)
+    assert (code, "fsync" in line) == (_USAGE, True), line
 
 
 @pytest.mark.parametrize("which", ["--kafka-listen", "--http-listen"])

@@ -47,8 +47,8 @@ def test_every_package_has_a_layer(graph: grimp.ImportGraph) -> None:
     assert children == named
 
 
-#: Where aiokafka's client is used: a consumer group needs it.
-_GROUPS = "pidlease/copier/group_membership.py"
+#: Where aiokafka's client is used: consumer groups, and a command that only consumes, need no own.
+_CONSUMERS = {"pidlease/copier/group_membership.py", "proxy/cli/consume_command.py"}
 #: Parts of aiokafka that are no client. `conn` has the SASL mechanisms.
 _PARTS = ("aiokafka.codec", "aiokafka.conn", "aiokafka.errors", "aiokafka.helpers",
           "aiokafka.record")  # fmt: skip
@@ -62,4 +62,4 @@ def test_there_is_one_kafka_client() -> None:
         for module in re.findall(r"^(?:from|import) (aiokafka[\w.]*)", path.read_text(), re.M)
         if not module.startswith(_PARTS)
     }
-    assert {file for file, _ in found} == {_GROUPS}
+    assert {file for file, _ in found} == _CONSUMERS

@@ -11,6 +11,7 @@ from rich.text import Text
 from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, stdout
 from proxy.cli.spark.job_progress import progress
 from proxy.cli.spark.spark_copy_command import is_spark
+from proxy.cli.spark.spark_installed import needs_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,7 @@ def audit(
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
     """Check all that producers have sent. Exit code 0: sound; 1: violations, or damage; 2: it could not be checked."""  # noqa: E501 - one line in the help
+    needs_spark()
     from pidlease.spark.errors import text_of  # noqa: PLC0415 - PySpark is an extra
     from pidlease.spark.session import session  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from proxy.cli.console import cannot_run, stderr, stdout
+from proxy.cli.spark.spark_installed import needs_spark
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -73,6 +74,7 @@ def copy(  # noqa: PLR0913 - an option each
     ] = None,
 ) -> None:
     """Copy topics by Spark, each record exactly once, over any crash. Exit code 0: done, or stopped; 2: it cannot continue; 3: another run has taken over."""  # noqa: E501 - one line in the help
+    needs_spark()
     from pidlease.spark.errors import SparkPieceError, is_fenced, text_of  # noqa: PLC0415
     from pidlease.spark.listener import summary, watch  # noqa: PLC0415
     from pidlease.spark.session import session  # noqa: PLC0415

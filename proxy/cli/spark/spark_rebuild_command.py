@@ -9,6 +9,7 @@ import typer
 from proxy.cli.console import cannot_run, pairs_table, stdout
 from proxy.cli.spark.job_progress import progress
 from proxy.cli.spark.spark_copy_command import is_spark
+from proxy.cli.spark.spark_installed import needs_spark
 
 
 def rebuild(
@@ -23,6 +24,7 @@ def rebuild(
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
     """Write a snapshot of the producers' state, from the log alone, for a server to load. Exit code 0: done; 2: it could not be done."""  # noqa: E501 - one line in the help
+    needs_spark()
     from pidlease.spark.errors import SparkPieceError, text_of  # noqa: PLC0415 - an extra
     from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory  # noqa: PLC0415
     from pidlease.spark.session import session  # noqa: PLC0415

@@ -1,0 +1,193 @@
+"""`pidlease consume`: print the records of a topic."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, BinaryIO, Final
+
+import typer
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.structs import TopicPartition
+
+from pidlease.storage.topics.topic_store import illegal_name
+from proxy.cli.console import cannot_run, refused
+from proxy.cli.kafka_topics import (
+    SERVERS,
+    ServersOption,
+    kafka_unreachable,
+    partitions_of,
+)
+from proxy.cli.stop_signals import stopped_by_signals
+from proxy.cli.text_records import json_line, text_line
+
+_POLL_MS: Final = 200
+#: The most records between two flushes of stdout.
+_RECORDS_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What to print, and where to begin and end."""
+
+    topic: str
+    partitions: list[int] | None
+    from_beginning: bool
+    offset: int | None
+    records_max: int | None
+    exit_at_end: bool
+    as_json: bool
+    separator: bytes | None
+    headers: bool
+
+    def line(self, record: Any) -> bytes:  # noqa: ANN401 - aiokafka's ConsumerRecord
+        """Return a record as a line."""
+        if self.as_json:
+            return json_line(record.partition, record.offset, record.timestamp, record.key,
+                             record.value, record.headers)  # fmt: skip
+        headers = record.headers if self.headers else None
+        return text_line(record.key, record.value, headers, self.separator)
+
+
+def consume(  # noqa: PLR0913 - an option each
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    *,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="From the first record of each partition.")
+    ] = False,
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="From this offset of each partition.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="Only this partition; may be repeated. Default: all."),
+    ] = None,
+    records_max: Annotated[
+        int | None, typer.Option("--max", min=1, help="End after so many records.")
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", help="End where the partitions end at the start.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each record as a line of JSON.")
+    ] = False,
+    key_separator: Annotated[
+        str | None, typer.Option(help="Print the key and this before the value.")
+    ] = None,
+    headers: Annotated[
+        bool, typer.Option("--headers", help="Print NAME=VALUE,... and a tab in front.")
+    ] = False,
+    servers: ServersOption = SERVERS,
+) -> None:
+    """Print the records of a topic, each as a line; without options, those that come from now on. Exit code 1: there is no such topic or offset; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    if reason := illegal_name(topic):
+        raise cannot_run(reason)
+    if from_beginning and offset is not None:
+        raise cannot_run("give either --from-beginning or --offset")
+    if as_json and (headers or key_separator is not None):
+        raise cannot_run("--json prints keys and headers already")
+    request = _Request(
+        topic, partition, from_beginning, offset, records_max, exit_at_end, as_json,
+        None if key_separator is None else key_separator.encode(), headers,
+    )  # fmt: skip
+    # Errors are reported once, by this command.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    try:
+        asyncio.run(_consume(servers, request))
+    except BrokenPipeError:
+        # The reader has seen enough, like `head`. At the exit, Python would flush once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def _consume(servers: str, request: _Request) -> None:
+    places = await _places(servers, request)
+    # Of an open or aborted transaction, nothing is printed.
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=servers, client_id="pidlease-cli", enable_auto_commit=False,
+        auto_offset_reset="none", isolation_level="read_committed",
+    )  # fmt: skip
+    try:
+        try:
+            await consumer.start()
+        except (KafkaError, OSError):
+            raise kafka_unreachable(servers) from None
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - this is one
+        with stopped_by_signals(task.cancel), suppress(asyncio.CancelledError):
+            await _print(consumer, places, request)
+    except OffsetOutOfRangeError as error:
+        ((place, at),) = list(error.args[0].items())[:1]
+        raise refused(f"{place.topic}-{place.partition} has no offset {at}") from None
+    except KafkaError as error:
+        raise cannot_run(f"{servers}: {error}") from None
+    finally:
+        await consumer.stop()
+
+
+async def _print(
+    consumer: AIOKafkaConsumer, places: list[TopicPartition], request: _Request
+) -> None:
+    consumer.assign(places)
+    ends = await consumer.end_offsets(places)
+    if request.from_beginning:
+        starts = await consumer.beginning_offsets(places)
+    elif request.offset is not None:
+        starts = dict.fromkeys(places, request.offset)
+    else:
+        starts = ends
+    for place, start in starts.items():
+        consumer.seek(place, start)
+    out = sys.stdout.buffer
+    left = request.records_max
+    # One after the other is checked off, so that a thousand partitions cost nothing.
+    open_places = {place for place in places if starts[place] < ends[place]}
+    while left != 0 and (open_places or not request.exit_at_end):
+        most = _RECORDS_AT_ONCE if left is None else min(left, _RECORDS_AT_ONCE)
+        found = await consumer.getmany(timeout_ms=_POLL_MS, max_records=most)
+        count = _write(out, request, found, ends)
+        left = None if left is None else left - count
+        if request.exit_at_end:
+            open_places = {
+                place for place in open_places if await consumer.position(place) < ends[place]
+            }
+
+
+async def _places(servers: str, request: _Request) -> list[TopicPartition]:
+    """Return the partitions to read; end the command if one does not exist."""
+    existing = await partitions_of(servers, request.topic)
+    numbers = sorted(set(request.partitions or existing))
+    for number in numbers:
+        if number not in existing:
+            raise refused(f"topic {request.topic} has {len(existing)} partitions, and no {number}")
+    return [TopicPartition(request.topic, number) for number in numbers]
+
+
+def _write(
+    out: BinaryIO,
+    request: _Request,
+    found: dict[TopicPartition, list[Any]],
+    ends: dict[TopicPartition, int],
+) -> int:
+    """Print records; return how many."""
+    count = 0
+    for record in _wanted(request, found, ends):
+        out.write(request.line(record))
+        count += 1
+    if count:
+        out.flush()
+    return count
+
+
+def _wanted(
+    request: _Request,
+    found: dict[TopicPartition, list[Any]],
+    ends: dict[TopicPartition, int],
+) -> Iterator[Any]:
+    for place, records in found.items():
+        for record in records:
+            if not request.exit_at_end or record.offset < ends[place]:
+                yield record

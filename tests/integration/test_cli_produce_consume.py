@@ -1,0 +1,195 @@
+"""`pidlease produce` and `pidlease consume` against a real server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from proxy.__main__ import cli
+from tests.servers.pidlease import PidleaseServer
+from tests.servers.ports import LOOPBACK, free_ports
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]:
+    """One for all; each test has a topic of its own."""
+    settings = {"default_partitions": "3", "fsync": "never"}
+    with PidleaseServer(tmp_path_factory.mktemp("server"), settings=settings) as running:
+        yield running
+
+
+def addresses(server: PidleaseServer) -> dict[str, str]:
+    return {"PIDLEASE_SERVERS": server.bootstrap, "PIDLEASE_URL": server.http_url}
+
+
+def run(server: PidleaseServer, *words: str, stdin: bytes = b"") -> Result:
+    """Run a command in this process: its own start costs more than all the rest."""
+    return CliRunner().invoke(cli, list(words), input=stdin, env=addresses(server))
+
+
+def consumed(server: PidleaseServer, topic: str, *options: str) -> list[str]:
+    found = run(server, "consume", topic, "--from-beginning", "--exit-at-end", *options)
+    assert (found.exit_code, found.stderr) == (0, ""), found.output
+    return found.stdout.splitlines()
+
+
+def process(server: PidleaseServer, *words: str, **options: object) -> "subprocess.Popen[bytes]":
+    env = os.environ | addresses(server) | {"PYTHONPATH": str(_ROOT)}
+    return subprocess.Popen([sys.executable, "-m", "proxy", *words], env=env, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_keys_and_headers(server: PidleaseServer) -> None:
+    done = run(server, "produce", "keys", "--key-separator", ":", "--header", "from=a file",
+               stdin=b"a:1\r\nb:2:3\n\xc3\xa4:")  # fmt: skip
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "3 records stored\n")
+    shown = consumed(server, "keys", "--key-separator", "=", "--headers")
+    assert sorted(shown) == sorted(f"from=a file\t{each}" for each in ("a=1", "b=2:3", "ä="))
+    assert sorted(consumed(server, "keys")) == ["", "1", "2:3"]
+
+
+def test_json_comes_back_as_it_is(server: PidleaseServer) -> None:
+    records: list[dict[str, Any]] = [
+        {"value": "x", "key": None, "headers": [], "timestamp_ms": 1, "partition": 2},
+        {"value": None, "key": "k", "headers": [{"key": "h", "value": {"base64": "/w=="}}],
+         "timestamp_ms": 2, "partition": 0},
+        {"value": {"base64": "/wo="}, "key": "", "headers": [{"key": "h", "value": None}],
+         "timestamp_ms": 3, "partition": 1},
+    ]  # fmt: skip
+    lines = "".join(json.dumps(each) + "\n" for each in records)
+    assert run(server, "produce", "json", "--json", stdin=lines.encode()).exit_code == 0
+    shown = consumed(server, "json", "--json")
+    found: list[dict[str, Any]] = [json.loads(each) for each in shown]
+    found.sort(key=lambda each: int(each["timestamp_ms"]))
+    assert found == [{**each, "offset": 0} for each in records]
+    again = run(server, "produce", "json2", "--json", stdin="\n".join(shown).encode())
+    assert again.exit_code == 0, again.stderr
+    assert sorted(consumed(server, "json2", "--json")) == sorted(shown)
+
+
+def test_where_to_begin_and_end(server: PidleaseServer) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(100))
+    assert run(server, "produce", "ends", "--partition", "1", stdin=lines).exit_code == 0
+    assert consumed(server, "ends", "--max", "3") == ["0", "1", "2"]
+    assert consumed(server, "ends", "--partition", "1") == [str(each) for each in range(100)]
+    assert consumed(server, "ends", "--partition", "0") == []
+    from_there = run(
+        server, "consume", "ends", "--partition", "1", "--offset", "98", "--exit-at-end"
+    )
+    assert from_there.stdout == "98\n99\n"
+    assert run(server, "consume", "ends", "--exit-at-end").stdout == ""
+    for words, reason in (
+        (["--offset", "101", "--partition", "1"], "ends-1 has no offset 101"),
+        (["--partition", "3"], "3 partitions, and no 3"),
+    ):
+        refused = run(server, "consume", "ends", *words)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert reason in refused.stderr
+    missing = run(server, "consume", "missing")
+    assert (missing.exit_code, missing.stderr) == (1, "pidlease: there is no topic missing\n")
+    assert "missing" not in run(server, "topics", "list").stdout, "it is not created"
+
+
+def test_it_follows_until_it_is_stopped(server: PidleaseServer) -> None:
+    assert run(server, "produce", "follow", stdin=b"before\n").exit_code == 0
+    words = ("consume", "follow", "--from-beginning")
+    with process(server, *words, stdout=subprocess.PIPE) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"before\n"
+        assert run(server, "produce", "follow", stdin=b"after\n").exit_code == 0
+        assert follower.stdout.readline() == b"after\n"
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(20) == 0
+
+
+def test_a_broken_pipe_is_a_clean_end(server: PidleaseServer) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(20_000))
+    assert run(server, "produce", "pipe", "--partition", "0", stdin=lines).exit_code == 0
+    words = ("consume", "pipe", "--from-beginning", "--exit-at-end")
+    with process(server, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"0\n"
+        reader.stdout.close()
+        assert reader.wait(20) == 0
+        assert reader.stderr is not None
+        assert reader.stderr.read() == b""
+
+
+def test_a_crash_in_the_middle_loses_and_doubles_nothing(
+    server: PidleaseServer, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{number % 7}:{number}\n" for number in range(30_000)))
+    plan = tmp_path / "plan.json"
+    words = ("produce", "crash", "--key-separator", ":", "--name", "a load", "--plan", str(plan))
+    with lines.open() as stdin, process(server, *words, stdin=stdin) as first:
+        give_up = time.monotonic() + 60
+        while not plan.exists() or json.loads(plan.read_bytes())["stored"] == []:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        first.kill()
+    # More partitions now: each key stays in its own.
+    assert run(server, "topics", "alter", "crash", "--partitions", "5").exit_code == 0
+    for _ in range(2):
+        with (
+            lines.open() as stdin,
+            process(server, *words, stdin=stdin, stderr=subprocess.PIPE) as again,
+        ):
+            assert again.stderr is not None
+            assert b"were in the log before" in again.stderr.read()
+        assert again.returncode == 0
+    found = Counter(consumed(server, "crash"))
+    assert found == Counter(str(number) for number in range(30_000))
+
+    # Another input under the same name, or without the plan, would be taken for this one.
+    other = run(server, *words, stdin=b"0:0\n")
+    assert (other.exit_code, "bytes was" in other.stderr) == (2, True), other.stderr
+    plan.unlink()
+    with lines.open() as stdin:
+        unknown = process(server, *words, stdin=stdin, stderr=subprocess.PIPE)
+        assert b"another input" in unknown.communicate()[1]
+    assert unknown.returncode == 2
+
+
+def test_lines_that_are_no_records(server: PidleaseServer) -> None:
+    text = ("produce", "bad", "--key-separator", ":")
+    stops = run(server, *text, stdin=b"a:1\nb\nc:3\n")
+    assert stops.exit_code == 1
+    assert "not finished: line 2: has no key" in stops.stderr
+    skips = run(server, *text, "--skip-invalid", stdin=b"b\nc:4\n")
+    assert (skips.exit_code, "1 lines skipped" in skips.stderr) == (1, True)
+    assert sorted(consumed(server, "bad")) == ["1", "4"]
+    for line in (b"{", b'{"value": 1}', b'{"colour": "red"}', b'{"value": "x", "partition": 3}'):
+        wrong = run(server, "produce", "bad", "--json", stdin=line)
+        assert (wrong.exit_code, "line 1: " in wrong.stderr) == (1, True), wrong.stderr
+    assert sorted(consumed(server, "bad")) == ["1", "4"]
+
+
+def test_what_does_not_fit(server: PidleaseServer) -> None:
+    nobody = f"{LOOPBACK}:{free_ports(1)[0]}"
+    for words in (
+        ["produce", "x", "--json", "--key-separator", ":"],
+        ["produce", "x", "--header", "novalue"],
+        ["produce", "x", "--plan", "p"],
+        ["produce", "a/b"],
+        ["produce", "x", "--url", f"http://{nobody}"],
+        ["produce", "x", "--servers", nobody],
+        ["consume", "a/b"],
+        ["consume", "x", "--from-beginning", "--offset", "1"],
+        ["consume", "x", "--json", "--headers"],
+        ["consume", "x", "--servers", nobody],
+    ):
+        done = run(server, *words, stdin=b"x\n")
+        assert (done.exit_code, done.stdout) == (2, ""), words
+        assert done.stderr.startswith("pidlease: "), words
+        assert done.stderr.count("\n") == 1, done.stderr
