@@ -92,14 +92,17 @@ class LeaseRequests:
             await asyncio.sleep(self._host.backoff(failures))
 
     async def _ask_once(self, wanted: Sequence[LeaseWanted]) -> Sequence[Answer]:
-        slow = f"no lease from {self._leases.url}: no response within {_SLOW_S:g} s"
-        timer = self._host.loop.call_later(_SLOW_S, self._hindered, slow)
+        timer = self._host.loop.call_later(_SLOW_S, self._slow)
         try:
             return await self._leases.lease_pids(wanted)
         except (LeaseRefusedError, LeaseUnavailableError) as error:
             return [error] * len(wanted)
         finally:
             timer.cancel()
+
+    def _slow(self) -> None:
+        if not self.obstacle:  # the error of an earlier request says more
+            self._hindered(f"no lease from {self._leases.url}: no response within {_SLOW_S:g} s")
 
     def _hindered(self, why: str) -> None:
         """Note why there is no lease; log each reason once, not with each retry."""
