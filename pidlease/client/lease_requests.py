@@ -42,7 +42,7 @@ class LeaseRequests:
         self._leases: Final = leases
         self._name: Final = host.settings.name
         self._policy: Final = host.settings.policy
-        self.obstacle = ""
+        self.obstacle: str = ""
 
     async def lease(self, pid: int, partitions: Sequence[PartitionQueue]) -> Sequence[Answer]:
         """Lease for partitions.

@@ -105,7 +105,7 @@ class Cluster:
     def __init__(self, config: UpstreamConfig) -> None:
         self.config: Final = config
         self.topics: Final[set[str]] = set()
-        self.view = View()
+        self.view: View = View()
         self.on_change: Final[list[Callable[[View, View], None]]] = []
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
