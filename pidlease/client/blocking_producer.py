@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
@@ -14,13 +14,19 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 from pidlease.client.errors import ProducerClosedError, SessionEndedError
-from pidlease.client.failure_report import UnseenFailures
+from pidlease.client.failure_report import UnseenFailures, results_of
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.pending_batch import Headers, Sent
 from pidlease.client.pipeline import no_partition
 from pidlease.client.producer import LeasedProducer
-from pidlease.client.record_arguments import check_record, check_topic, record_bytes_max
-from pidlease.client.settings import ProducerOptions, RecordOptions
+from pidlease.client.record_arguments import (
+    KeyOf,
+    check_record,
+    check_topic,
+    record_bytes_max,
+    serialized,
+)
+from pidlease.client.settings import ProducerOptions, RecordOptions, settings_of
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +87,13 @@ class BlockingProducer:
     """
 
     def __init__(self, **options: Unpack[ProducerOptions]) -> None:
-        self._producer: Final = LeasedProducer(**options)
+        # The caller's thread serializes.
+        inner = options.copy()
+        inner["value_serializer"] = inner["key_serializer"] = None
+        settings = settings_of(options)
+        self._value_serializer: Final = settings.value_serializer
+        self._key_serializer: Final = settings.key_serializer
+        self._producer: Final = LeasedProducer(**inner)
         self._pipeline: Final = self._producer._pipeline
         self._record_bytes_max: Final = record_bytes_max(self._pipeline.settings.max_request_size)
         #: Used in the loop's thread, and after that has ended.
@@ -163,9 +175,9 @@ class BlockingProducer:
     def send(  # noqa: PLR0913 - what a record has
         self,
         topic: str,
-        value: bytes | None = None,
+        value: object = None,
         *,
-        key: bytes | None = None,
+        key: object = None,
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -187,18 +199,20 @@ class BlockingProducer:
         try:
             if self._started:
                 self._pipeline.check()
-            value, key, headers, _ = check_record(
+            value = serialized(self._value_serializer, value, "value")
+            key = serialized(self._key_serializer, key, "key")
+            data, key_data, headers, _ = check_record(
                 value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
             )
             self._check_place(topic, partition)
             options: RecordOptions = {
-                "key": key,
+                "key": key_data,
                 "partition": partition,
                 "headers": headers,
                 "timestamp_ms": timestamp_ms,
                 "sequence_id": sequence_id,
             }
-            return self._hand_over(topic, value, options)
+            return self._hand_over(topic, data, options)
         except Exception as error:
             self._count(error)
             raise
@@ -240,7 +254,7 @@ class BlockingProducer:
         return future
 
     def send_and_wait(
-        self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]
+        self, topic: str, value: object = None, **options: Unpack[RecordOptions]
     ) -> Sent:
         """Send a record and wait until it is in the log.
 
@@ -249,6 +263,22 @@ class BlockingProducer:
         """
         self._check_thread()
         return self.send(topic, value, **options).result()
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[object],
+        *,
+        key_of: KeyOf | None = None,
+        partition: int | None = None,
+    ) -> list[Sent]:
+        """Send records and wait until all are in the log; like `LeasedProducer.send_many`."""
+        self._check_thread()
+        futures: list[Future[Sent]] = []
+        for value in values:
+            key = key_of(value) if key_of is not None else None
+            futures.append(self.send(topic, value, key=key, partition=partition))
+        return results_of(futures)
 
     def flush(self) -> None:
         """Wait until all records sent so far are in the log; like `LeasedProducer.flush`."""

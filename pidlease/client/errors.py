@@ -1,16 +1,17 @@
 """The errors of a producer's futures, and of its next `send`.
 
-    ProducerError
-      SessionEndedError           the record was never sent
-        LeaseEndedError
-        ProducerClosedError
-      OutcomeUnknownError         the record was sent, and may be in the log
-      DeliveryTimeoutError        the record was never sent
-      FencedError
-      LeaseRefusedError
-      LeaseUnavailableError
+    ProducerError                 refused for good, with the server's reason
+    |-- SessionEndedError         never sent; a new producer may send the record again
+    |   |-- LeaseEndedError       the server has forgotten the PID
+    |   `-- ProducerClosedError   the producer was stopped, or was never started
+    |-- DeliveryTimeoutError      never sent, and not in the log; the text has the reason
+    |-- OutcomeUnknownError       sent, and may be in the log: do not send the record again blindly
+    |-- FencedError               another producer has taken over the PID or the name
+    |-- LeaseRefusedError         the server refused a lease; has `status` and `field`
+    `-- LeaseUnavailableError     no lease now; of `LeaseClient` alone, a producer waits for one
 
 They are final: the client has already retried what can be retried, until `delivery_timeout_ms`.
+Arguments of a wrong type or value raise TypeError and ValueError.
 """
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerError, copy_of
+from pidlease.client.pending_batch import Sent
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +24,27 @@ class _Future(Protocol):
 
 
 _F = TypeVar("_F", bound=_Future)
+
+
+class _SentFuture(_Future, Protocol):
+    def result(self) -> Sent:
+        """Return the record's place in the log."""
+
+
+def results_of(futures: Sequence[_SentFuture]) -> list[Sent]:
+    """Return the results of futures, or raise the gravest of their errors.
+
+    The futures are done, or their `exception` waits.
+    """
+    errors = [error for each in futures if (error := each.exception()) is not None]
+    if not errors:
+        return [each.result() for each in futures]
+    error = next(
+        (each for kind in _GRAVEST for each in errors if isinstance(each, kind)), errors[0]
+    )
+    raised = copy_of(error) if isinstance(error, ProducerError) else error
+    raised.add_note(f"failed records: {len(errors)} of {len(futures)}")
+    raise raised
 
 
 class UnseenFailures(Generic[_F]):

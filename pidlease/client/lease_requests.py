@@ -42,7 +42,7 @@ class LeaseRequests:
         self._leases: Final = leases
         self._name: Final = host.settings.name
         self._policy: Final = host.settings.policy
-        self.obstacle = ""
+        self.obstacle: str = ""
 
     async def lease(self, pid: int, partitions: Sequence[PartitionQueue]) -> Sequence[Answer]:
         """Lease for partitions.
@@ -101,7 +101,7 @@ class LeaseRequests:
             timer.cancel()
 
     def _slow(self) -> None:
-        if not self.obstacle:  # the reason of an earlier attempt says more
+        if not self.obstacle:  # the error of an earlier request says more
             self._hindered(f"no lease from {self._leases.url}: no response within {_SLOW_S:g} s")
 
     def _hindered(self, why: str) -> None:

@@ -150,15 +150,15 @@ class PartitionQueue:
         self._host: Final = host
         self._settings: Final = host.settings
         self.numbers: LeasedSequence | None = None
-        self.leased_before = False
-        self.numbered = False
+        self.leased_before: bool = False
+        self.numbered: bool = False
         self.open: PendingBatch | None = None
         self.closed: deque[PendingBatch] = deque()
         self.in_flight: Final = InFlightBatches()
-        self.resting = False
-        self.failures = 0
+        self.resting: bool = False
+        self.failures: int = 0
         self.ended: ProducerError | None = None
-        self.acknowledged = -1
+        self.acknowledged: int = -1
         self._ids: Final = SequenceIds()
         #: The batch of the last record, until its futures are complete.
         self._last_batch: PendingBatch | None = None

@@ -119,11 +119,11 @@ class PendingBatch:
         self.futures: Futures = []
         self.ids: list[int] = []
         self.repeats: list[DuplicateRecord] = []
-        self.cost = 0
-        self.made_at = made_at
-        self.data = bytearray()
+        self.cost: int = 0
+        self.made_at: float = made_at
+        self.data: bytearray = bytearray()
         self.span: SequenceRange | None = None
-        self.sends = 0
+        self.sends: int = 0
 
     def append(
         self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int | None

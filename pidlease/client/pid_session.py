@@ -52,9 +52,9 @@ class PidSession:
         self._host: Final = host
         self._requests: Final = LeaseRequests(host, leases)
         self._settings: Final[ProducerSettings] = host.settings
-        self.pid = host.settings.pid or NO_PID
-        self.generation = -1
-        self.draining = False
+        self.pid: int = host.settings.pid or NO_PID
+        self.generation: int = -1
+        self.draining: bool = False
         self._own_pid = host.settings.pid is not None
         #: The name's last grant, while its PID is replaced: the renewal then fails if the name was
         #: granted to another producer since.

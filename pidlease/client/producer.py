@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from pidlease.client.failure_report import results_of
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.pending_batch import Headers, Sent
 from pidlease.client.pipeline import Pipeline
-from pidlease.client.record_arguments import check_record, record_bytes_max
+from pidlease.client.record_arguments import KeyOf, check_record, record_bytes_max, serialized
 from pidlease.client.settings import ProducerOptions, RecordOptions, settings_of
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ class LeasedProducer:
         self._memory: Final = self._pipeline.memory
         self._partitions: Final = self._pipeline.partitions
         self._record_bytes_max: Final = record_bytes_max(self._settings.max_request_size)
+        self._serializes: Final = bool(
+            self._settings.value_serializer or self._settings.key_serializer
+        )
         self._yielding = 0
         self._in_block = False
 
@@ -91,9 +95,9 @@ class LeasedProducer:
     async def send(  # noqa: PLR0913 - what a record has
         self,
         topic: str,
-        value: bytes | None = None,
+        value: object = None,
         *,
-        key: bytes | None = None,
+        key: object = None,
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -102,8 +106,9 @@ class LeasedProducer:
         """Accept a record. Waits only for room in the buffer, and for a topic's first metadata.
 
         Parameters:
-            value: bytes, a bytearray or a memoryview; None: Kafka's tombstone.
-            key: likewise; None: no key.
+            value: bytes, a bytearray or a memoryview, or the argument of `value_serializer`; None:
+                Kafka's tombstone.
+            key: likewise, of `key_serializer`; None: no key.
             partition: None: by the key's murmur2 hash; without a key, one partition until it has
                 got a batch, then another (as Kafka's Java client does).
             headers: (key, value) each; the key `pidlease` is reserved.
@@ -125,14 +130,17 @@ class LeasedProducer:
         pipeline = self._pipeline
         try:
             pipeline.check()
-            value, key, headers, size = check_record(
+            if self._serializes:
+                value = serialized(self._settings.value_serializer, value, "value")
+                key = serialized(self._settings.key_serializer, key, "key")
+            data, key_data, headers, size = check_record(
                 value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
             )
             if pipeline.waiting:
                 await pipeline.topic(topic)  # calls that wait for it must not be overtaken
             if partition is None:
                 partitioner = pipeline.partitioners.get(topic) or await pipeline.topic(topic)
-                partition = partitioner.of(key, size)
+                partition = partitioner.of(key_data, size)
             queue = self._partitions.get((topic, partition))
             if queue is None:
                 queue = await pipeline.partition(topic, partition)
@@ -144,7 +152,7 @@ class LeasedProducer:
             # Nothing is awaited from here on: a cancelled caller has not sent the record, and a
             # session that has ended meanwhile accepts none.
             pipeline.check()
-            return queue.add(key, value, headers, timestamp_ms, sequence_id)
+            return queue.add(key_data, data, headers, timestamp_ms, sequence_id)
         except Exception as error:
             pipeline.metrics.failed(error, 1)
             raise
@@ -158,10 +166,42 @@ class LeasedProducer:
             self._yielding -= 1
 
     async def send_and_wait(
-        self, topic: str, value: bytes | None = None, **options: Unpack[RecordOptions]
+        self, topic: str, value: object = None, **options: Unpack[RecordOptions]
     ) -> Sent:
         """Send a record and wait until it is in the log; the parameters are those of `send`."""
         return await (await self.send(topic, value, **options))
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[object],
+        *,
+        key_of: KeyOf | None = None,
+        partition: int | None = None,
+    ) -> list[Sent]:
+        """Send records and wait until all are in the log.
+
+        For results one by one, and for more records than results fit into memory, use `send`.
+
+        Parameters:
+            values: of the records, in their order.
+            key_of: returns the key of a value; None: no keys.
+            partition: of all records; None: as of `send`.
+
+        Returns:
+            The records' places in the log, in the order of the values.
+
+        Raises:
+            ProducerError: a record has failed; a note counts them. Each record has its outcome.
+            ValueError, TypeError: a record is invalid. The preceding ones are sent.
+        """
+        futures: list[asyncio.Future[Sent]] = []
+        for value in values:
+            key = key_of(value) if key_of is not None else None
+            futures.append(await self.send(topic, value, key=key, partition=partition))
+        if futures:
+            await asyncio.wait(futures)
+        return results_of(futures)
 
     async def flush(self) -> None:
         """Wait until all records sent so far are in the log, or have failed.

@@ -1,6 +1,7 @@
 """Validates the arguments of `send`, before the record is accepted."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from pidlease.client.pending_batch import Headers
 from pidlease.kafka.records.identity_header import HEADER_KEY
@@ -9,9 +10,15 @@ from pidlease.storage.topics.topic_store import illegal_name
 #: Bytes of a record beside key, value and headers, and of the batch around it.
 _FRAME_BYTES: Final = 200
 _HEADER: Final = HEADER_KEY.decode()
+_SERIALIZED: Final = ("value", "key")
 _BUFFERS: Final = (bytes, bytearray, memoryview)
 _NO_HEADERS: Final[Headers] = []
 SEQUENCE_MAX: Final = 2**63 - 1
+
+#: Makes the bytes of a key or a value; None stays None without a call.
+Serializer = Callable[[Any], bytes | None]
+#: Returns the key of a value.
+KeyOf = Callable[[Any], object]
 
 
 def record_bytes_max(max_request_size: int) -> int:
@@ -19,9 +26,27 @@ def record_bytes_max(max_request_size: int) -> int:
     return max_request_size - _FRAME_BYTES
 
 
+def serialized(serializer: Serializer | None, value: object, what: str) -> object:
+    """Return a record's key or value as its serializer makes it.
+
+    Parameters:
+        serializer: None: the value stays as it is.
+        what: value or key, for the message.
+
+    Raises:
+        TypeError: the serializer returned something else than bytes.
+    """
+    if serializer is None or value is None:
+        return value
+    found: object = serializer(value)
+    if found is not None and not isinstance(found, _BUFFERS):
+        raise TypeError(f"{what}_serializer returned {type(found).__name__}; bytes are needed")
+    return found
+
+
 def check_record(
-    value: bytes | None,
-    key: bytes | None,
+    value: object,
+    key: object,
     headers: Headers | None,
     timestamp_ms: int | None,
     sequence_id: int | None,
@@ -39,12 +64,12 @@ def check_record(
         TypeError: one of them has the wrong type.
         ValueError: one of them has an impossible value, or the record is too large.
     """
-    if value.__class__ is not bytes:
-        value = octets(value, "value")
-    size = len(value) if value is not None else 0
+    data = value if type(value) is bytes else octets(value, "value")
+    size = len(data) if data is not None else 0
+    name = None
     if key is not None:
-        key = octets(key, "key") or b""
-        size += len(key)
+        name = octets(key, "key") or b""
+        size += len(name)
     if headers is None:
         headers = _NO_HEADERS
     else:
@@ -58,7 +83,7 @@ def check_record(
     if timestamp_ms is not None or sequence_id is not None:
         check_timestamp(timestamp_ms)
         check_sequence_id(sequence_id)
-    return value, key, headers, size
+    return data, name, headers, size
 
 
 def check_topic(topic: str) -> None:
@@ -74,7 +99,7 @@ def check_topic(topic: str) -> None:
         raise ValueError(f"illegal topic name {topic!r}: {why}")
 
 
-def octets(value: bytes | None, what: str) -> bytes | None:
+def octets(value: object, what: str) -> bytes | None:
     """Return a record's key or value as bytes of its own.
 
     Parameters:
@@ -88,6 +113,9 @@ def octets(value: bytes | None, what: str) -> bytes | None:
     if isinstance(value, _BUFFERS):
         return bytes(value)
     hint = ", encode it first" if isinstance(value, str) else ""
+    if what in _SERIALIZED:
+        example = "=str.encode" if isinstance(value, str) else ""
+        hint += f", or give the producer a {what}_serializer{example}"
     raise TypeError(f"{what} is {type(value).__name__}; bytes are needed{hint}")
 
 

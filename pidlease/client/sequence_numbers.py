@@ -22,8 +22,8 @@ class LeasedSequence:
     def __init__(self, pid: int, generation: int, first: int, number: int, stored: int = 0) -> None:
         self.pid: Final = pid
         self.generation: Final = generation
-        self.first = first
-        self.number = number
+        self.first: int = first
+        self.number: int = number
         self.stored: Final = stored
 
     def span(self, batch: PendingBatch, *, gaps: bool) -> SequenceRange:
@@ -51,7 +51,7 @@ class SequenceIds:
 
     def __init__(self) -> None:
         self._given: bool | None = None
-        self.last = -1
+        self.last: int = -1
 
     def check(self, sequence_id: int | None, *, repeats: bool = False) -> bool:
         """Check the sequence_id of the next record.

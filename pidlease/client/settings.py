@@ -8,6 +8,7 @@ from typing import Final, Literal, TypedDict
 from urllib.parse import urlsplit
 
 from pidlease.client.pending_batch import CODECS
+from pidlease.client.record_arguments import Serializer
 from pidlease.core.pid import Policy, policy_of
 
 Place = tuple[str, int]
@@ -28,6 +29,8 @@ class ProducerOptions(TypedDict, total=False):
     bootstrap_servers: str | Sequence[str]
     leases: str
     client_id: str
+    value_serializer: Serializer | None
+    key_serializer: Serializer | None
     name: str | None
     policy: PolicyName
     pid: int | None
@@ -53,7 +56,7 @@ class ProducerOptions(TypedDict, total=False):
 class RecordOptions(TypedDict, total=False):
     """Arguments of `send` beside topic and value; `LeasedProducer.send` documents them."""
 
-    key: bytes | None
+    key: object
     partition: int | None
     headers: list[tuple[str, bytes | None]] | None
     timestamp_ms: int | None
@@ -68,6 +71,9 @@ class ProducerSettings:
         bootstrap_servers: HOST:PORT, or several of them, of the Kafka port.
         leases: the URL of the HTTP port, `http://HOST:PORT`, for leases.
         client_id: the name of this client in the server's logs.
+        value_serializer: makes the bytes of a value, as `str.encode` does of str; None: values are
+            bytes. A value of None is Kafka's tombstone, and is not given to it.
+        key_serializer: likewise of a key; None is no key.
         name: the producer's name: after a crash it gets the same PID and continues its sequence.
         policy: strict: sequence numbers without gaps; monotonic: sequence_ids of the application,
             which rise and may have gaps. Monotonic needs a name.
@@ -97,6 +103,8 @@ class ProducerSettings:
     bootstrap_servers: str | Sequence[str]
     leases: str
     client_id: str = "pidlease"
+    value_serializer: Serializer | None = None
+    key_serializer: Serializer | None = None
     name: str | None = None
     policy: PolicyName = "strict"
     pid: int | None = None
@@ -152,6 +160,9 @@ class ProducerSettings:
             return "name and pid cannot both be given: the server chooses a name's PID"
         if self.monotonic and self.name is None:
             return "policy monotonic needs a name"
+        for which in ("value_serializer", "key_serializer"):
+            if not callable(getattr(self, which) or bytes):
+                return f"{which} is a function that returns bytes"
         if not _is_url(self.leases):
             given = self.leases.rpartition("@")[2]
             return f"leases is the URL of the HTTP port, http://HOST:PORT; it is {given!r}"

@@ -20,7 +20,7 @@ class ByteBudget:
 
     def __init__(self, limit: int) -> None:
         self.limit: Final = limit
-        self.used = 0
+        self.used: int = 0
 
     @property
     def exhausted(self) -> bool:

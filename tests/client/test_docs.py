@@ -65,6 +65,13 @@ def test_the_blocking_example_with_str(server: PidleaseServer, tmp_path: Path) -
     assert "TypeError: value is str; bytes are needed, encode it first" in done.stderr
 
 
+def test_the_example_with_serializers(server: PidleaseServer, tmp_path: Path) -> None:
+    done = run(example(server, "import json"), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3 3\n", "")
+    first = consume(server.bootstrap, "rows", 1)[0]
+    assert (first.key, first.value) == (b"table 4", b'{"table": 4, "drink": "tea"}')
+
+
 def test_the_file_load(server: PidleaseServer, tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_bytes(b"a,1\nb,2\na,3\n")
     command = example(server, "python examples/").replace("\\\n", "")

@@ -44,7 +44,7 @@ async def test_what_is_wrong_is_refused_as_ever() -> None:
         with pytest.raises(ValueError, match="outside"):
             await producer.send("t", b"", sequence_id=-1)
         with pytest.raises(TypeError, match="value is str"):
-            await producer.send("t", "text", sequence_id=5)  # type: ignore[arg-type]
+            await producer.send("t", "text", sequence_id=5)
 
 
 async def test_policy_strict_refuses_an_id_that_does_not_rise() -> None:

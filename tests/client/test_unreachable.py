@@ -83,11 +83,10 @@ async def test_the_wrong_port_or_scheme(
         assert named in await send_in_vain(there, caplog, f"{scheme}://{address}")
 
 
-@pytest.mark.parametrize("host", [LOOPBACK, "no-such-host.invalid"])
-async def test_nothing_listens(host: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_listens(caplog: pytest.LogCaptureFixture) -> None:
     """Once the error was "never sent" after 120 s, and the log had no warning."""
     async with world() as there:
-        text = await send_in_vain(there, caplog, f"http://{host}:{free_ports(1)[0]}")
+        text = await send_in_vain(there, caplog, f"http://{LOOPBACK}:{free_ports(1)[0]}")
         assert "ConnectError" in text
 
 

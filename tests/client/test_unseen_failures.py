@@ -94,7 +94,7 @@ def test_what_the_caller_changes_after_send_is_not_sent() -> None:
         buffer = bytearray(b"before")
         producer.lease("t", 0)
         with producer._room:  # the loop takes nothing meanwhile
-            producer.send("t", buffer, key=memoryview(buffer))  # type: ignore[arg-type]
+            producer.send("t", buffer, key=memoryview(buffer))
             buffer[:] = b"behind"
         producer.flush()
         (record,) = all_.broker.log(("t", 0)).records

@@ -87,11 +87,11 @@ CLIENT: Final = (
     Mutant(
         "the blocking producer's loop finds what is wrong with a call",
         _BLOCKING,
-        """            value, key, headers, _ = check_record(
+        """            data, key_data, headers, _ = check_record(
                 value, key, headers, timestamp_ms, sequence_id, self._record_bytes_max
             )
 """,
-        "",
+        "            data, key_data = value, key\n",
         _UNSEEN,
     ),
     Mutant(

@@ -67,7 +67,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         #: The versions that the broker serves: API -> (lowest, highest).
         self.versions: dict[int, tuple[int, int]] = {}
         #: Whether the socket accepts no more bytes for now.
-        self.paused = False
+        self.paused: bool = False
         #: Called when the socket accepts bytes again, and when the connection has ended.
         self.on_change: Callable[[], None] | None = None
         self._seconds = seconds

@@ -107,7 +107,7 @@ class Cluster:
         self.config: Final = config
         self._creates_topics: Final = creates_topics
         self.topics: Final[set[str]] = set()
-        self.view = View()
+        self.view: View = View()
         self.on_change: Final[list[Callable[[View, View], None]]] = []
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
