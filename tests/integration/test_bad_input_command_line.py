@@ -242,6 +242,21 @@ def test_a_data_directory_in_use(tmp_path: Path) -> None:
     assert "in use" not in _serve("--data-dir", str(first.data_dir), "--fsync", "x")[1]
 
 
+def test_a_data_directory_full_of_foreign_files(tmp_path: Path) -> None:
+    (tmp_path / "thesis.odt").write_text("mine")
+    code, line = _serve("--data-dir", str(tmp_path))
+    assert (code, "thesis.odt" in line) == (_USAGE, True), line
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.odt"]
+
+
+def test_an_empty_file_system_is_no_foreign_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "lost+found").mkdir(parents=True)
+    (data / ".keep").touch()
+    with PidleaseServer(tmp_path) as server:
+        assert server.get("/readyz")[0] == 200
+
+
 def test_a_data_directory_of_a_newer_version(tmp_path: Path) -> None:
     meta = {"format": 99, "cluster_id": "later"}
     (tmp_path / "meta.json").write_text(json.dumps(meta))

@@ -46,6 +46,12 @@ class NewerFormatError(DataFolderError):
     """The data directory's format is newer than this version."""
 
 
+#: A data directory has at least one of these: the lock is made first.
+_OWN_NAMES: Final = frozenset(("lock", "meta.json", "topics", "sequence", "logs", "snapshots"))
+#: What an empty file system has.
+_MOUNT_NAMES: Final = frozenset(("lost+found",))
+
+
 class DataDirectory(LogStore):
     """A data directory, locked.
 
@@ -77,6 +83,7 @@ class DataDirectory(LogStore):
         #: Deleted topics with logs that could not be removed.
         self._left_over: dict[str, Topic] = {}
         self.open_logs: Final = OpenLogs(open_logs_max)
+        _refuse_foreign_files(files, path)
         self._lock = lock_folder(files, path)
         try:
             self.cluster_id = _identity(files, path)
@@ -251,6 +258,24 @@ def lock_folder(files: Files, path: Path) -> Lock:
         raise DataFolderError(f"{path} is in use: {error}; stop that one first") from error
     except OSError as error:
         raise DataFolderError(f"{path} cannot be written: {error}") from error
+
+
+def _refuse_foreign_files(files: Files, path: Path) -> None:
+    """Raise for a folder that another program uses; nothing is written to it.
+
+    Raises:
+        DataFolderError: it has visible files, and none of a data directory.
+    """
+    try:
+        names = set(files.list(path)) if files.is_folder(path) else set()
+    except OSError as error:
+        raise DataFolderError(f"{path} cannot be read: {error}") from error
+    foreign = sorted(name for name in names - _MOUNT_NAMES if not name.startswith("."))
+    if foreign and not names & _OWN_NAMES:
+        raise DataFolderError(
+            f"{path} has files of another program ({', '.join(foreign[:3])}); name an empty"
+            " directory, or one that does not exist"
+        )
 
 
 def _identity(files: Files, path: Path) -> str:
