@@ -158,7 +158,7 @@ def test_wrong_values_are_refused_by_name_whichever_way(server: PidleaseServer) 
             assert (status, answer["field"]) == (400, name)
             assert name in answer["error"]
         for whose in ("t", "--all"):
-            code, out, said = topics(server, "set", whose, f"{name}={value}")
+            code, out, said = topics(server, "alter", whose, f"{name}={value}")
             assert (code, out) == (1, "")
             assert said.startswith(f"pidlease: {name} ")
             assert topics(server, "unset", whose, f"{name}x")[0] == 1
