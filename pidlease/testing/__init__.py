@@ -7,11 +7,6 @@ In the `conftest.py` of the tests' root folder:
 It is no entry point: tests that do not name it never import it. PYTEST_DONT_REWRITE
 """
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-
-import pytest
-
 from pidlease.extras import SERVER_MODULES, need_extra
 from pidlease.testing.killable_server import PidleaseServer
 from pidlease.testing.server_process import ServerError
@@ -20,24 +15,9 @@ __all__ = ["PidleaseServer", "ServerError", "pidlease_server", "pidlease_setting
 
 need_extra("server", "pidlease.testing", SERVER_MODULES)
 
-
-@pytest.fixture
-def pidlease_settings() -> Mapping[str, str]:
-    """Return the server's settings, PIDLEASE_... without the prefix; a test overrides this.
-
-    Nothing is fsynced: a kill -9 loses nothing by that, only a power failure would.
-    """
-    return {"fsync": "never"}
-
-
-@pytest.fixture
-def pidlease_server(
-    tmp_path: Path, pidlease_settings: Mapping[str, str]
-) -> Iterator[PidleaseServer]:
-    """Run a server during a test."""
-    server = PidleaseServer(tmp_path / "pidlease", settings=pidlease_settings)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()
+try:
+    from pidlease.testing.fixtures import pidlease_server, pidlease_settings
+except ModuleNotFoundError as error:
+    # A program without pytest may run the server, too, as the demo does.
+    if error.name != "pytest":
+        raise

@@ -22,6 +22,7 @@ from tests.servers.waiting import WAIT_S
 TOPIC = "leased"
 PARTITIONS = 3
 KINDS = ("cut request", "cut answer", "lose answer")
+_LIVES_MAX = 100
 
 pytestmark = pytest.mark.timeout(7200 if SOAK else 900)
 
@@ -203,8 +204,11 @@ def test_a_delivery_timeout_and_who_goes_on_by_its_name(tmp_path: Path, policy: 
             "delivery_timeout_ms": 400,
         }
         told = [[0, 0] for _ in range(PARTITIONS)]
-        unknown = [asyncio.run(_one_life(options, weather, random, told))
-                   for _ in range(30 if SOAK else 4)]  # fmt: skip
+        unknown: list[int] = []
+        # On a busy machine, a life may end before its first batch is sent.
+        while sum(count > 0 for count in unknown) < (30 if SOAK else 4):
+            assert len(unknown) < _LIVES_MAX, unknown
+            unknown.append(asyncio.run(_one_life(options, weather, random, told)))
         weather.losing = False
         unknown.append(asyncio.run(_one_life(options, None, random, told)))
         stored = consume(server.bootstrap, TOPIC, PARTITIONS)
@@ -214,7 +218,6 @@ def test_a_delivery_timeout_and_who_goes_on_by_its_name(tmp_path: Path, policy: 
         assert server.stop() == 0
         check_directory(server.data_dir)
     print(f"{len(stored)} records, unknown {unknown}, {dict(weather.done)}")
-    assert all(count > 0 for count in unknown[:-1])
     assert unknown[-1] == 0
 
 
