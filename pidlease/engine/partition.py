@@ -226,7 +226,9 @@ class Partition:
             pending: the batch.
             read: the reads for the batch, this one included.
         """
-        waited = Watched(pending, self._fail_waiting) if rules.holes else pending
+        waited = pending
+        if rules.holes:
+            waited = Watched(pending, partial(self._fail_waiting, pending.pid))
         again = partial(self.produce, waited, read)
         reading.park(pending.pid, Parked(again, partial(self._give_up, pending)))
 
@@ -336,7 +338,9 @@ class Partition:
                 # It repeats or straddles an unacknowledged batch, so it waits for that one.
                 self.totals.joined += 1
                 first = original(in_flight, batch)
-                first.retries = (*first.retries, pending)
+                if first.retries is None:
+                    first.retries = []
+                first.retries.append(pending)
                 return
         if verdict.differs:
             self.totals.differing += 1
@@ -388,11 +392,10 @@ class Partition:
 
     def complete(self, group: list[Pending], offsets: list[int]) -> None:
         """Complete applied batches, then the retries that wait for them."""
-        for watcher in self._watchers:
-            watcher.set()
+        self.wake()
         for pending, offset in zip(group, offsets, strict=True):
             complete_appended(pending, offset)
-            for retry in pending.retries:
+            for retry in pending.retries or ():
                 self._answer_retry(retry)
 
     def _answer_retry(self, retry: Pending) -> None:
@@ -424,7 +427,7 @@ class Partition:
                 self._fall_back(pending.pid, pending.batch)
         for pending, outcome in failed:
             policy = policy_of(pending.pid)
-            for each in (pending, *pending.retries):
+            for each in (pending, *(pending.retries or ())):
                 self.counts.count(policy, outcome.status)
                 complete(each, outcome)
 

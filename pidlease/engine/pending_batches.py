@@ -1,7 +1,7 @@
 """The batches between a listener and the log, and the groups in which they are appended."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -30,7 +30,7 @@ class Pending(NewBatch):
         batch: the batch's identity.
 
     Attributes:
-        retries: the batches that repeat it, and wait for its outcome.
+        retries: the batches that repeat it, and wait for its outcome; None: there are none.
     """
 
     __slots__ = ("batch", "pid", "retries")
@@ -42,7 +42,7 @@ class Pending(NewBatch):
         self.header = header
         self.data = data
         self.batch = batch
-        self.retries: Sequence[Pending] = ()
+        self.retries: list[Pending] | None = None
 
     def complete(self, outcome: Outcome) -> None:
         """Take the outcome: once, on the event loop, perhaps before `produce` has returned."""
@@ -87,12 +87,12 @@ class Watched(Pending):
 
     Parameters:
         pending: the original batch, which gets the outcome.
-        not_stored: called with the batch's PID.
+        not_stored: called before the outcome is passed on.
     """
 
     __slots__ = ("_not_stored", "_pending")
 
-    def __init__(self, pending: Pending, not_stored: Callable[[int], None]) -> None:
+    def __init__(self, pending: Pending, not_stored: Callable[[], object]) -> None:
         super().__init__(pending.pid, pending.header, pending.data, pending.batch)
         self._pending = pending
         self._not_stored = not_stored
@@ -100,7 +100,7 @@ class Watched(Pending):
     @override
     def complete(self, outcome: Outcome) -> None:
         if outcome.status not in (Status.APPENDED, Status.DUPLICATE):
-            self._not_stored(self.pid)
+            self._not_stored()
         self._pending.complete(outcome)
 
     @override

@@ -243,6 +243,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._poll: tuple[int, asyncio.Future[None]] | None = None
         #: Handles requests that are like the last Produce; None: there is no such handler.
         self.repeated: RepeatedRequest | None = None
+        #: The first two partitions of the last Produce; None: there was no Produce.
+        self.last_produced: list[tuple[str, int]] | None = None
         #: Held by the one task that makes a large response.
         self.answering = asyncio.Lock()
         #: Set while the client reads its responses.

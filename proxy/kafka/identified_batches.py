@@ -135,7 +135,7 @@ class IdentifiedBatches:
                 return
             # Its sequence numbers need not be consecutive. After a batch that is not stored, later
             # ones would be appended, and the retry of the first rejected as a duplicate.
-            pending = Watched(pending, lambda _: session.ended.add(sender))
+            pending = Watched(pending, partial(session.ended.add, sender))
         if isinstance(found, Exception) and not isinstance(found, IdentityError):
             LINES.write(_log, "error", "cannot read a batch's first record", kind_of(found), found,
                         error=repr(found))  # fmt: skip

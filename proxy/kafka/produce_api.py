@@ -109,7 +109,7 @@ class _RequestBatch(Pending):
         log_start: the first offset of the batch's partition.
     """
 
-    __slots__ = ("_index", "_log_start", "_reply")
+    __slots__ = ("_index", "_log_start", "_reply", "_sent")
 
     def __init__(
         self,
@@ -120,13 +120,15 @@ class _RequestBatch(Pending):
         log_start: int,
     ) -> None:
         super().__init__(header.producer_id, header, data, batch_of(header))
+        #: The header from the client: the batch may get another one, and count as without a PID.
+        self._sent = header
         self._reply = reply
         self._index = index
         self._log_start = log_start
 
     @override
     def complete(self, outcome: Outcome) -> None:
-        self._reply.put(self._index, _response_of(self, outcome, self._log_start))
+        self._reply.put(self._index, _response_of(self._sent, outcome, self._log_start))
 
 
 class _RepeatedBatch(Pending):
@@ -137,17 +139,13 @@ class _RepeatedBatch(Pending):
         repeated: the connection's last Produce.
     """
 
-    __slots__ = ("_log_start", "_repeated", "_slot")
+    __slots__ = ("_log_start", "_repeated", "_sent", "_slot")
 
     def __init__(
         self, header: BatchHeader, data: memoryview, slot: Slot, repeated: "_RepeatedProduce"
     ) -> None:
-        # Not by `super`: this runs for nearly every batch.
-        self.pid = header.producer_id
-        self.header = header
-        self.data = data
-        self.batch = batch_of(header)
-        self.retries = ()
+        super().__init__(header.producer_id, header, data, batch_of(header))
+        self._sent = header  # as for `_RequestBatch`
         self._slot = slot
         self._repeated = repeated
         self._log_start = repeated.partition.log.start_offset
@@ -160,7 +158,7 @@ class _RepeatedBatch(Pending):
     @override
     def complete(self, outcome: Outcome) -> None:
         reply = _Reply(self._slot, self._repeated.version, self._repeated.request)
-        reply.put(0, _response_of(self, outcome, self._log_start))
+        reply.put(0, _response_of(self._sent, outcome, self._log_start))
 
 
 class _RepeatedProduce:
@@ -208,17 +206,17 @@ class _RepeatedProduce:
         return True
 
 
-def _response_of(pending: Pending, outcome: Outcome, log_start: int) -> PartitionResponse:
+def _response_of(header: BatchHeader, outcome: Outcome, log_start: int) -> PartitionResponse:
     """Return the response to a batch; under strict and monotonic it reports a duplicate."""
     status, offset = outcome.status, outcome.offset
     if status is Status.APPENDED:
         return PartitionResponse(0, offset, log_start)
     if status is Status.DUPLICATE and offset >= 0:
-        leased = policy_of(pending.pid) in _IDENTIFIED
+        leased = policy_of(header.producer_id) in _IDENTIFIED
         return PartitionResponse(0, offset, log_start, status.value if leased else "")
     code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
     number = outcome.code or code.value
-    return PartitionResponse(number, -1, log_start, _message(pending, outcome))
+    return PartitionResponse(number, -1, log_start, _message(header, outcome))
 
 
 #: The policies with the producer's identity in the first record of a batch.
@@ -229,13 +227,12 @@ _TAKEN: Final = (*_IDENTIFIED, Policy.KAFKA)
 _FORGOTTEN = ErrorCode.duplicate_sequence_number
 
 
-def _message(pending: Pending, outcome: Outcome) -> str:
+def _message(header: BatchHeader, outcome: Outcome) -> str:
+    pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
     what = outcome.reason or outcome.status.value
-    if policy_of(pending.pid) in _IDENTIFIED:  # its sequence numbers do not fit a batch's header
-        words, fence = [f"PID {pending.pid}: {what}"], "generation"
+    if policy_of(pid) in _IDENTIFIED:  # its sequence numbers do not fit a batch's header
+        words, fence = [f"PID {pid}: {what}"], "generation"
     else:
-        header = pending.header
-        pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         words, fence = [f"PID {pid}, epoch {epoch}, sequence {first}: {what}"], "epoch"
     if outcome.generation >= 0:
         words.append(f"the {fence} here is {outcome.generation}")
@@ -300,16 +297,25 @@ class ProduceApi:
             looking.add_done_callback(self._looking.discard)
 
     def _repeat(self, slot: Slot, version: int, frame: bytearray, request: ProduceRequest) -> None:
-        """Prepare the connection for requests that are like this one."""
+        """Prepare the connection for requests that are like this one.
+
+        A client that writes to several partitions by turns repeats none: then each request would
+        make a template for nothing. So it takes two requests in a row to replace the first one.
+        """
+        connection = slot.connection
+        partitions = [part[:2] for part in request.parts[:2]]
+        before, connection.last_produced = connection.last_produced, partitions
+        connection.repeated = None
+        if before not in (None, partitions):
+            return
         template = ProduceTemplate.of(frame, version, request)
-        partition = None
-        if template is not None:
-            partition = self._engine.partition(*request.parts[0][:2])
-        slot.connection.repeated = (
-            None
-            if template is None or partition is None or slot.counts is None
-            else _RepeatedProduce(self, slot.counts, partition, template, version, request)
-        )
+        if template is None or slot.counts is None:
+            return
+        partition = self._engine.partition(*partitions[0])
+        if partition is not None:
+            connection.repeated = _RepeatedProduce(
+                self, slot.counts, partition, template, version, request
+            )
 
     def submit(self, connection: KafkaConnection, partition: Partition, pending: Pending) -> None:
         """Submit a batch that `takes` has accepted to the engine."""

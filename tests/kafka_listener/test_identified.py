@@ -8,14 +8,16 @@ from typing import Any, Final
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from pidlease.core.log_config import FsyncPolicy
 from pidlease.core.pid import Policy, make_pid
+from pidlease.engine.engine import EngineConfig
 from pidlease.kafka.records.first_record import find_identity
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from pidlease.kafka.records.writer_batch import WRITER_PID
 from proxy.kafka import identified_batches as module
 from tests.kafka_listener.batches import NOW_MS, batch, batches_of, changed, identified, records_of
 from tests.kafka_listener.client import WireClient
-from tests.kafka_listener.harness import Server, serving
+from tests.kafka_listener.harness import Server, Wanted, serving
 
 CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MALFORMED, ENDED = 87, 13
@@ -346,3 +348,18 @@ async def test_parts_of_nothing_are_counted(
     assert answer.code == MALFORMED
     assert threads, "not on the loop"
     assert (await client.produce("t", base)).code == 0
+
+
+async def test_an_error_names_the_pid_that_the_client_sent(tmp_path: Path) -> None:
+    """Also where batches are not validated: the engine counts this one as one without a PID."""
+    wanted = Wanted(
+        engine=EngineConfig(judging=False), fsync=FsyncPolicy.BATCH,
+        faults="fail before write *t-0/*.log 2",
+    )  # fmt: skip
+    async with serving(tmp_path, wanted) as server, await server.connect() as client:
+        await client.create("t")
+        pid = strict(server)
+        assert (await client.produce("t", identified([b"a"], one(pid, 0)))).code == 0
+        failed = await client.produce("t", identified([b"b"], one(pid, 1)))
+        assert failed.code == 19
+        assert (failed.message or "").startswith(f"PID {pid}: ")

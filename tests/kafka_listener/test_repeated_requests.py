@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,28 @@ async def test_turns_between_partitions_and_apis(client: WireClient, repeated: l
         await client.metadata("t")
     assert repeated
     assert not any(repeated)
+
+
+async def test_turns_between_partitions_make_no_templates(
+    client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template costs more than it saves if the next request does not fit it."""
+    made: list[int] = []
+    whole = ProduceTemplate.of
+
+    def noted(*given: Any) -> ProduceTemplate | None:
+        made.append(1)
+        return whole(*given)
+
+    monkeypatch.setattr(ProduceTemplate, "of", noted)
+    await client.create("t", 2)
+    for _ in range(5):
+        for partition in (0, 1):
+            assert (await client.produce("t", batch([b"x"]), partition=partition)).code == 0
+    assert len(made) == 1, "of the first request"
+    for _ in range(3):
+        assert (await client.produce("t", batch([b"x"]), partition=1)).code == 0
+    assert len(made) == 2
 
 
 async def test_many_in_one_go(client: WireClient, repeated: list[bool]) -> None:

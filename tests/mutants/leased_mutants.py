@@ -109,8 +109,8 @@ LEASED: Final = (
     Mutant(
         "an error does not end a monotonic session",
         _DOOR,
-        "lambda _: session.ended.add(sender)",
-        "lambda _: None",
+        "partial(session.ended.add, sender)",
+        "lambda: None",
         (IDENTIFIED, WIRE_GOLDEN),
     ),
     Mutant(
