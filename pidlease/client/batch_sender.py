@@ -22,7 +22,7 @@ from pidlease.client.errors import (
 from pidlease.client.leader_connections import LeaderConnections
 from pidlease.client.partition_queue import Host, PartitionQueue, SenderSession
 from pidlease.client.pending_batch import PendingBatch
-from pidlease.client.response_meaning import ResponseAction, meaning_of
+from pidlease.client.response_action import ResponseAction, meaning_of
 from pidlease.kafka.api import API_PRODUCE
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.exchange import read

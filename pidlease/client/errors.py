@@ -1,6 +1,6 @@
 """The errors of a producer's futures, and of its next `send`.
 
-    ProducerError                 refused for good, with the server's reason
+    ProducerError                 the server refuses the record; the text has its reason
     |-- SessionEndedError         never sent; a new producer may send the record again
     |   |-- LeaseEndedError       the server has forgotten the PID
     |   `-- ProducerClosedError   the producer was stopped, or was never started

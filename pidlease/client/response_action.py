@@ -1,4 +1,4 @@
-"""What the response to a batch means for the producer."""
+"""The action that the response to a batch asks of the producer."""
 
 import enum
 import re

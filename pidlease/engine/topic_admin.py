@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import structlog
+from typing_extensions import override
 
 from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
 from pidlease.observability.repeated_lines import LINES, kind_of
@@ -74,7 +75,7 @@ class TopicAdmin(Protocol):
         """Create a missing topic that a client uses; a failure is logged."""
 
 
-class EmbeddedTopicAdmin:
+class EmbeddedTopicAdmin(TopicAdmin):
     """Creates and deletes topics of the embedded log.
 
     Parameters:
@@ -86,8 +87,8 @@ class EmbeddedTopicAdmin:
         self._engine = engine
         self._default_partitions = default_partitions
 
+    @override
     async def create(self, name: str, partitions: int | None, settings: Mapping[str, str]) -> None:
-        """Create a topic."""
         if reason := illegal_name(name):
             raise InvalidTopicError(reason, "name")
         check_settings(settings)
@@ -97,12 +98,12 @@ class EmbeddedTopicAdmin:
         except TooManyPartitionsError as error:
             raise InvalidTopicError(str(error), "partitions") from error
 
+    @override
     async def delete(self, name: str) -> None:
-        """Delete a topic."""
         await self._engine.delete_topic(name)
 
+    @override
     async def create_on_use(self, name: str) -> None:
-        """Create a missing topic."""
         if illegal_name(name):
             return
         try:

@@ -84,7 +84,7 @@ class ServerProcess:
         return None if self._child is None else self._child.poll()
 
     def wait_exit(self, timeout_s: float) -> int:
-        """Wait until it ends by itself, e.g. at a fault point; return its exit code."""
+        """Wait until the process ends without a signal from here; return its exit code."""
         if self._child is None:
             raise ServerError(f"{self.name} was never started")
         try:

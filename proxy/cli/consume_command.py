@@ -113,8 +113,8 @@ async def _consume(servers: str, request: _Request) -> None:
     try:
         try:
             await consumer.start()
-        except (KafkaError, OSError):
-            raise kafka_unreachable(servers) from None
+        except (KafkaError, OSError) as error:
+            raise kafka_unreachable(servers, error) from None
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - this is one
         with stopped_by_signals(task.cancel), suppress(asyncio.CancelledError):

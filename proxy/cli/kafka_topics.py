@@ -49,11 +49,11 @@ def delete_topic(servers: str, topic: str) -> None:
     asyncio.run(_change(servers, topic, partial(topic_creation.delete_topic, topic=topic)))
 
 
-def kafka_unreachable(servers: str) -> typer.Exit:
-    """Print that no Kafka listener responds; return the exit to raise."""
+def kafka_unreachable(servers: str, reason: Exception) -> typer.Exit:
+    """Print that no Kafka listener responds, and why; return the exit to raise."""
     return cannot_run(
         f"no Kafka listener answers at {servers}; start `pidlease serve`, or give --servers the"
-        " HOST:PORT of its --kafka-listen"
+        f" HOST:PORT of its --kafka-listen ({reason})"
     )
 
 
@@ -62,8 +62,8 @@ async def partitions_of(servers: str, topic: str) -> list[int]:
     async with _cluster(servers) as cluster:
         try:
             found = (await cluster.look_up([topic])).topics.get(topic)
-        except UpstreamError:
-            raise kafka_unreachable(servers) from None
+        except UpstreamError as error:
+            raise kafka_unreachable(servers, error) from None
     if found is None or not found.leaders:
         raise refused(f"there is no topic {topic}")
     return list(range(len(found.leaders)))
@@ -89,8 +89,8 @@ async def _cluster(servers: str) -> AsyncIterator[Cluster]:
     try:
         cluster = Cluster(UpstreamConfig(addresses_of(servers), client_id="pidlease-cli"))
         await cluster.start()
-    except (UpstreamError, ValueError):
-        raise kafka_unreachable(servers) from None
+    except (UpstreamError, ValueError) as error:
+        raise kafka_unreachable(servers, error) from None
     try:
         yield cluster
     finally:

@@ -130,8 +130,8 @@ def _started(options: ProducerOptions) -> BlockingProducer:
         raise cannot_run(str(error)) from None
     try:
         producer.start()
-    except (ProducerError, UpstreamError, OSError, ValueError):
-        raise kafka_unreachable(str(options["bootstrap_servers"])) from None
+    except (ProducerError, UpstreamError, OSError, ValueError) as error:
+        raise kafka_unreachable(str(options["bootstrap_servers"]), error) from None
     return producer
 
 

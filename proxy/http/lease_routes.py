@@ -55,7 +55,7 @@ def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
     @router.post("/batch", operation_id="lease_pids", responses=refusals(*JSON_BODY))
     async def lease_batch(request: LeaseBatchRequest) -> LeaseBatchAnswer:
-        """Lease several PIDs. Each is granted or refused by itself; the status is always 200."""
+        """Lease several PIDs, each granted or refused separately; the status is always 200."""
         batch = [LeaseWanted(**each.model_dump()) for each in request.leases]
         service = LeaseService(ready_engine(engine), batch)
         answers = []

@@ -20,8 +20,8 @@ from pidlease.core.pid import number_of, policy_of
 from pidlease.core.rules import Rules, rules_of
 from pidlease.core.state import Batch, ProducerState, fold
 from pidlease.kafka.records.identity_header import Identity, decode_identity
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.client.fake_leases import FakeLeases, Place
-from tests.servers.ports import LOOPBACK
 
 _NOT_LEADER = 6
 _PRODUCE, _METADATA, _VERSIONS = 0, 3, 18

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pidlease.core.pid import Policy, make_pid
-from tests.servers.ports import LOOPBACK
+from pidlease.testing.loopback_ports import LOOPBACK
 
 Place = tuple[str, int]
 

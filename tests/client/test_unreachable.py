@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pidlease.client import DeliveryTimeoutError, LeasedProducer, ProducerError
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.client.fake_broker import FakeBroker
 from tests.client.fake_leases import FakeLeases
 from tests.client.harness import World, until, world
-from tests.servers.ports import LOOPBACK, free_ports
 
 #: Beyond the second that is promised: the machine may be busy.
 _SLACK_S = 5.0

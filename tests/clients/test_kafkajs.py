@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.clients.child import Child
 from tests.clients.client import KAFKAJS, Producing
 from tests.clients.writing import HANG_S, PARTITIONS
@@ -19,7 +20,6 @@ from tests.crash.relay import Relay, Weather
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer, unavailable_reason
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK, free_ports
 
 _TOPIC = "t"
 _COUNT = 20_000

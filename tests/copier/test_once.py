@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.copier.holes import topic_with_gaps
 from tests.copier.sides import (
     PARTITIONS,
@@ -25,7 +26,6 @@ from tests.copier.sides import (
 from tests.crash.seeds import new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S, until
 

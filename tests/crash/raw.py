@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.kafka_listener.admin_requests import (
     BROKER,
     DESCRIBE_CONFIGS,
@@ -27,7 +28,6 @@ from tests.kafka_listener.group_requests import (
 )
 from tests.kafka_listener.messages import CREATE_TOPICS, INIT_PRODUCER_ID, PRODUCE
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 _GAP = 45
 _EXISTS = 36

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Self
 
-from tests.servers.ports import LOOPBACK, free_ports
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 
 _PRODUCE = 0
 _LENGTH = struct.Struct(">i")

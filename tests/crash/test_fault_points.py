@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash import raw, recorded
 from tests.crash.clients import Load
 from tests.crash.lives import (
@@ -26,7 +27,6 @@ from tests.crash.points import NEW, PARTITIONS, TOPIC, Point, points
 from tests.crash.readback import check_directory, check_pids, consume
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 #: PIDs that never wrote, looked at in each life: the oldest, and the newest.
 _VIRGINS = 2

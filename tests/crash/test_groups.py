@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as LibrdkafkaError
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.clients import LibrdkafkaLoad
 from tests.crash.consumers import Readings, Watcher, group_of, librdkafka_settings
 from tests.crash.lives import HANG_S, SETTINGS, server_in, verify, wait_for
@@ -17,7 +18,6 @@ from tests.crash.seeds import SOAK, new_random
 from tests.kafka_listener.client import WireClient
 from tests.kafka_listener.member import Member
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 TOPIC = "grouped"
 GROUP = "readers"

@@ -15,11 +15,11 @@ from fastapi import FastAPI
 from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import RecordsAnswer
 from pidlease.storage.topics.topic_store import Topic
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.http_listener import add_http_api
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.openapi_check import openapi_hooks
 from tests.kafka_listener.harness import Server, Wanted, serving
-from tests.servers.ports import LOOPBACK
 
 RAW: Final = {"content-type": "application/octet-stream"}
 JSON: Final = {"content-type": "application/json"}

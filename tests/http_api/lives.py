@@ -7,10 +7,10 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import RAW, path_of
 from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 _TIMEOUT_S: Final = 20.0
 

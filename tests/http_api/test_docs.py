@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.lives import server_in
 from tests.kafka_listener.client import WireClient
-from tests.servers.ports import LOOPBACK
 from tests.servers.waiting import WAIT_S
 
 _DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "http-door.md"

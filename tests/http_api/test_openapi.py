@@ -15,13 +15,13 @@ from fastapi import FastAPI
 from jsonschema import Draft202012Validator, ValidationError
 
 from pidlease.http_api.problems import MEDIA_TYPE
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.http_listener import add_http_api
 from proxy.ops.http_metrics import HttpCounts
 from proxy.ops.ops_api import ops_app
 from tests.http_api.appending import listening
 from tests.http_api.openapi_check import OpenApiCheck
 from tests.kafka_listener.harness import serving
-from tests.servers.ports import LOOPBACK
 
 
 async def _scrape() -> bytes:

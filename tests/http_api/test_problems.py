@@ -9,8 +9,8 @@ import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import JSON, RAW, door, listening, path_of, producer, values
-from tests.servers.ports import LOOPBACK
 
 _DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "http-door.md"
 _ROW = re.compile(r"^\| `(\w+)` \| (\d{3}) \|", re.MULTILINE)

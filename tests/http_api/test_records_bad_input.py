@@ -9,10 +9,10 @@ import pytest
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.http_api.record_messages import NUMBER_MAX, READ_BYTES_MAX, RECORDS_MAX, WAIT_MS_MAX
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.appending import JSON, RAW, Door, door, listening, path_of, producer, values
 from tests.kafka_listener.harness import Wanted
-from tests.servers.ports import LOOPBACK
 
 INT64_MAX = 2**63 - 1
 

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from pidlease.http_api.record_messages import READ_BYTES_MAX, RecordsAnswer
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
 from pidlease.kafka.records.record_batch import HEADER_BYTES
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import record_pages as records_pages
 from proxy.http import request_memory as records_room
 from proxy.http.record_pages import UNPACKED_MAX, Page, page_of
@@ -24,7 +25,6 @@ from proxy.http.record_responses import UnreadableError
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.appending import Answer, Door, door, listening, path_of, producer, values
 from tests.kafka_listener.batches import NOW_MS, batch, changed
-from tests.servers.ports import LOOPBACK
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ODD = [b"", b"text", "ä€\U0001f600".encode(), b"\x00\x01", bytes(range(256)), b'"\\\n', b"x" * 5000]

@@ -4,12 +4,12 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.lives import server_in
 from tests.crash.readback import check_directory
 from tests.http_api.appending import path_of, producer
 from tests.http_api.lives import append, make_topic, read_back
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 #: No snapshot but at a clean stop.
 SETTINGS = {"snapshot_batches": "1000000", "snapshot_seconds": "100000", "log_level": "warning"}

@@ -10,12 +10,12 @@ from confluent_kafka import Consumer, TopicPartition
 
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import JSON
 from tests.http_api.lives import append, ask
 from tests.kafka_listener.batches import NOW_MS, batch, changed, identified
 from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 #: Acknowledged records of the partition, in batches of ten.
 RECORDS: Final = 300

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.__main__ import cli
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.waiting import WAIT_S
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ from typing import Any, Final, Self
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient, fetched
 from tests.kafka_listener.messages import FETCH
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 _MIB: Final = 1 << 20
 

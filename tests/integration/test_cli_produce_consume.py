@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.__main__ import cli
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK, free_ports
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -176,18 +176,18 @@ def test_lines_that_are_no_records(server: PidleaseServer) -> None:
 
 
 def test_what_does_not_fit(server: PidleaseServer) -> None:
-    nobody = f"{LOOPBACK}:{free_ports(1)[0]}"
+    free_address = f"{LOOPBACK}:{free_ports(1)[0]}"
     for words in (
         ["produce", "x", "--json", "--key-separator", ":"],
         ["produce", "x", "--header", "novalue"],
         ["produce", "x", "--plan", "p"],
         ["produce", "a/b"],
-        ["produce", "x", "--url", f"http://{nobody}"],
-        ["produce", "x", "--servers", nobody],
+        ["produce", "x", "--url", f"http://{free_address}"],
+        ["produce", "x", "--servers", free_address],
         ["consume", "a/b"],
         ["consume", "x", "--from-beginning", "--offset", "1"],
         ["consume", "x", "--json", "--headers"],
-        ["consume", "x", "--servers", nobody],
+        ["consume", "x", "--servers", free_address],
     ):
         done = run(server, *words, stdin=b"x\n")
         assert (done.exit_code, done.stdout) == (2, ""), words

@@ -6,9 +6,9 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.__main__ import cli
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK, free_ports
 
 
 def topics(server: PidleaseServer, *words: str) -> Result:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import RAW, path_of
 from tests.http_api.appending import producer as http_producer
 from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 from tests.servers.waiting import until
 
 #: See `proxy.app`.

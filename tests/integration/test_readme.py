@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.waiting import WAIT_S
 
 _README: Final = Path(__file__).resolve().parents[2] / "README.md"

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pidlease.kafka.records.identity_header import Identity
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.__main__ import cli
 from tests.http_api.appending import path_of
 from tests.http_api.lives import append, ask
@@ -28,7 +29,6 @@ from tests.integration.test_cli_verify import tree, verify
 from tests.integration.test_stopped_partition import STORAGE, Damaged
 from tests.kafka_listener.batches import batch, identified, records_of
 from tests.kafka_listener.client import WireClient
-from tests.servers.ports import LOOPBACK
 
 GAP = 45
 

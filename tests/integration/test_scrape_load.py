@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.benchmarks.scale.full_server import fill, make_topic, start
 from tests.crash.seeds import SOAK
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 from tests.servers.waiting import until
 
 PRODUCERS, PARTITIONS, CONNECTIONS = 100_000, 100, 2_000

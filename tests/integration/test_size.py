@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pidlease.core.packed import Packed
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.benchmarks.scale.full_server import fill, make_topic, start
 from tests.crash.seeds import SOAK, new_random
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import INIT, WireClient
 from tests.kafka_listener.messages import INIT_PRODUCER_ID
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 TIMEOUT_S = 120
 

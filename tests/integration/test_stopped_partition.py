@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from typer.testing import CliRunner
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.__main__ import cli
 from tests.http_api.appending import path_of
 from tests.http_api.lives import append, ask
@@ -32,7 +33,6 @@ from tests.kafka_listener.batches import NOW_MS, batch, records_of
 from tests.kafka_listener.client import WireClient, fetched, fetched_of
 from tests.kafka_listener.messages import FETCH, LIST_OFFSETS
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 from tests.servers.waiting import WAIT_S
 
 STORAGE: Final = int(KafkaError.KAFKA_STORAGE_ERROR)

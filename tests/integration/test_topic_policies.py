@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import KafkaException
 from typer.testing import CliRunner
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.__main__ import cli
 from tests.integration.test_admin_clients import Librdkafka
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import INIT, Answer, WireClient
 from tests.kafka_listener.messages import INIT_PRODUCER_ID
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 from tests.servers.waiting import WAIT_S
 
 _POLICY_VIOLATION, _GAP = 44, 45

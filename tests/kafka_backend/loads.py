@@ -6,11 +6,11 @@ import time
 from random import Random
 from typing import Any, Final
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.clients import _PAUSE_S, ClientThread
 from tests.crash.ledger import Ledger
 from tests.http_api.appending import RAW, path_of, producer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 _TIMEOUT_S: Final = 20.0
 _RETRY_S: Final = 0.05

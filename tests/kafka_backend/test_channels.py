@@ -17,8 +17,8 @@ from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.kafka_backend.test_link import frame, read
-from tests.servers.ports import LOOPBACK, free_ports
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 _SECONDS = 30.0

@@ -17,7 +17,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
-from tests.servers.ports import LOOPBACK, free_ports
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -14,6 +14,7 @@ import pytest
 from pidlease.kafka.error_codes import FENCED
 from pidlease.kafka.produce_errors import PRODUCE_ERRORS
 from pidlease.kafka.records.identity_header import Identity
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.readback import consume
 from tests.http_api.lives import ask
 from tests.kafka_backend.between import Between
@@ -23,7 +24,6 @@ from tests.kafka_backend.test_writer import post
 from tests.kafka_listener.batches import identified
 from tests.kafka_listener.client import Answer, WireClient
 from tests.kafka_listener.messages import PRODUCE
-from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 from tests.sim.batches import make_batch
 from tests.unit.engine.kafka_sim import CodeFault

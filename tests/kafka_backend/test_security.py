@@ -12,11 +12,11 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.kafka_backend.test_clients import new_topic, read, write
 from tests.servers.authority import Authority, needs_openssl
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 
 pytestmark = [needs_kafka, needs_openssl, pytest.mark.kafka]

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.readback import consume
 from tests.http_api.appending import JSON, path_of
 from tests.http_api.lives import ask
@@ -21,7 +22,6 @@ from tests.kafka_listener.client import WireClient, fetched, fetched_of, produce
 from tests.kafka_listener.messages import FETCH, LIST_OFFSETS, METADATA
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
-from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer

@@ -10,13 +10,13 @@ from confluent_kafka.admin import AdminClient
 
 from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.kafka_backend.spoiling import Answer, Spoiler, Wire, without_anything, without_topics
 from tests.kafka_backend.test_clients import new_topic
 from tests.kafka_backend.test_writer import post
 from tests.kafka_listener.messages import METADATA
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S, until
 
@@ -37,8 +37,8 @@ async def test_a_topic_is_gone_when_no_other_broker_knows_it_either(
     topic = new_topic(server, 2)
     with Spoiler(int(kafka.bootstrap.rpartition(":")[2]), Random(0)) as spoiler:
         port = int(spoiler.bootstrap.rpartition(":")[2])
-        nobody = (LOOPBACK, free_ports(1)[0])
-        cluster = AllTopicsCluster(UpstreamConfig(((LOOPBACK, port), nobody)))
+        closed = (LOOPBACK, free_ports(1)[0])
+        cluster = AllTopicsCluster(UpstreamConfig(((LOOPBACK, port), closed)))
         try:
             await cluster.start()
             led = cluster.view.topics[topic]

@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from pidlease.client import LeasedProducer, ProducerError
 from pidlease.core.pid import policy_of
 from pidlease.kafka.records.record_batch import BatchHeader, read_header
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.readback import consume
 from tests.http_api.appending import RAW, path_of, producer
 from tests.http_api.lives import ask
@@ -24,7 +25,6 @@ from tests.kafka_listener.client import INIT, WireClient, produced
 from tests.kafka_listener.messages import INIT_PRODUCER_ID, PRODUCE
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
-from tests.servers.ports import LOOPBACK
 from tests.servers.test_kafka_server import needs_kafka
 from tests.sim.batches import make_batch
 

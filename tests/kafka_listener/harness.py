@@ -21,6 +21,7 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.offsets.offset_store import OffsetStore
 from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_settings import check_settings
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.kafka.embedded_apis import EmbeddedApis
 from proxy.kafka.groups.group_steps import GroupLimits
@@ -29,7 +30,6 @@ from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 from tests.kafka_listener.client import WireClient
-from tests.servers.ports import LOOPBACK, free_ports
 
 
 @dataclass

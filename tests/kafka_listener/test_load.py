@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.kafka import client_connection as connection_module
 from proxy.kafka import kafka_listener as door_module
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient, fetched
 from tests.kafka_listener.harness import Wanted, serving
 from tests.kafka_listener.messages import API_VERSIONS, CREATE_TOPICS, FETCH
-from tests.servers.ports import LOOPBACK
 
 _MIB = 1 << 20
 #: Longer than this nothing takes, on however busy a machine.

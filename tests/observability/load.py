@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from pidlease.client import LeasedProducer, ProducerError
 from pidlease.client.metrics import ProducerCollector
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import JSON, RAW, path_of, producer
 from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 from tests.servers.waiting import WAIT_S
 
 TOPIC: Final = "orders"

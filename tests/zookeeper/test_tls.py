@@ -11,8 +11,8 @@ from pidlease.coordination.zookeeper.zookeeper_connection import (
     ZooKeeperError,
 )
 from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.servers.authority import Authority, needs_openssl
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 

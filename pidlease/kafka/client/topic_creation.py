@@ -13,7 +13,7 @@ from pidlease.kafka.codec.messages import Request, error_name
 #: The cluster's own number (KIP-464).
 BY_DEFAULT: Final = -1
 #: How long a cluster may work on a change.
-CHANGE_TIMEOUT: Final = datetime.timedelta(seconds=30)
+_TIMEOUT: Final = datetime.timedelta(seconds=30)
 #: How long its response may take: a little more.
 _RESPONSE_SECONDS: Final = 40.0
 
@@ -57,7 +57,7 @@ async def create_topic(
         "CreatableTopic", name=topic, num_partitions=partitions, replication_factor=replication,
         assignments=(), configs=settings,
     )  # fmt: skip
-    body = request.encode(topics=(created,), timeout=CHANGE_TIMEOUT, validate_only=False)
+    body = request.encode(topics=(created,), timeout=_TIMEOUT, validate_only=False)
     _check((await ask_for(connection, body, request.decode, _RESPONSE_SECONDS)).topics)
 
 
@@ -70,7 +70,7 @@ async def add_partitions(cluster: Cluster, topic: str, total: int) -> None:
     """
     request, connection = await _request(cluster, API_CREATE_PARTITIONS)
     extended = request.part("CreatePartitionsTopic", name=topic, count=total, assignments=None)
-    body = request.encode(topics=(extended,), timeout=CHANGE_TIMEOUT, validate_only=False)
+    body = request.encode(topics=(extended,), timeout=_TIMEOUT, validate_only=False)
     _check((await ask_for(connection, body, request.decode, _RESPONSE_SECONDS)).results)
 
 
@@ -82,7 +82,7 @@ async def delete_topic(cluster: Cluster, topic: str) -> None:
         UpstreamError: there is no response; the topic may be deleted now.
     """
     request, connection = await _request(cluster, API_DELETE_TOPICS)
-    body = request.encode(topic_names=(topic,), timeout=CHANGE_TIMEOUT)
+    body = request.encode(topic_names=(topic,), timeout=_TIMEOUT)
     _check((await ask_for(connection, body, request.decode, _RESPONSE_SECONDS)).responses)
 
 

@@ -14,6 +14,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.scale.memory import memory_bytes
 from tests.crash.raw import lease_on
@@ -22,7 +23,6 @@ from tests.kafka_listener.client import WireClient, answers_of, fetched, fetched
 from tests.kafka_listener.messages import FETCH, PRODUCE
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 
 CONNECTIONS = 200
 PARTITIONS = 1000

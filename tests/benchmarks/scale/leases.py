@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pidlease.http_api.lease_messages import LEASES_MAX
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.benchmarks.scale.figure import Figure
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import LOOPBACK
 from tests.servers.zookeeper import ZooKeeperServer
 
 BATCH_MIN = 20_000.0

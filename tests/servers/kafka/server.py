@@ -13,11 +13,11 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.servers.fetching import fetch_once
 from tests.servers.java import SHORT_LIVED
 from tests.servers.kafka.install import fetch_jars, java_command, kafka_version
 from tests.servers.kafka.template import Template, new_id
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerError, ServerProcess, in_short_test
 from tests.servers.waiting import WAIT_S
 

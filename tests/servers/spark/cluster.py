@@ -10,7 +10,7 @@ from typing import Self
 
 import pyspark
 
-from tests.servers.ports import free_ports
+from pidlease.testing.loopback_ports import free_ports
 from tests.servers.process import ServerProcess
 from tests.servers.spark import java_environment
 from tests.servers.waiting import WAIT_S, until

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.servers.java import SHORT_LIVED, Jars
-from tests.servers.ports import LOOPBACK, free_ports
 from tests.servers.process import ServerProcess
 from tests.servers.waiting import WAIT_S
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pidlease.testing.loopback_ports import free_ports
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.ports import free_ports
 from tests.servers.waiting import WAIT_S, until
 from tests.spark.sink.queries import Copying, failing, fill, more
 from tests.spark.soak import in_the_soak

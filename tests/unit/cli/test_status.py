@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.ports import free_ports
+from pidlease.testing.loopback_ports import free_ports
 from tests.unit.cli.datadir import run
 
 ANSWER: dict[str, Any] = {

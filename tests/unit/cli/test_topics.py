@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.ports import free_ports
+from pidlease.testing.loopback_ports import free_ports
 from tests.unit.cli.datadir import run
 
 SETTINGS: dict[str, Any] = {

@@ -4,7 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pidlease.client.pending_batch import SequenceRange
-from pidlease.client.response_meaning import ResponseAction, ResponseMeaning, meaning_of
+from pidlease.client.response_action import ResponseAction, ResponseMeaning, meaning_of
 from pidlease.kafka import error_codes as table
 from pidlease.kafka.codec.produce import PartitionResponse
 
