@@ -36,6 +36,7 @@ from proxy.configuration.component_configs import (
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.settings import Settings
 from proxy.http.http_listener import add_http_api
+from proxy.http.http_protocol import http_config
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.log_output import write_repeats
@@ -249,11 +250,7 @@ class App:
             app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
             [each for each in self._settings.cors_origins.split(",") if each],
         )  # fmt: skip
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off",
-            timeout_graceful_shutdown=_HTTP_STOP_SECONDS,
-        )  # fmt: skip
-        self._http = uvicorn.Server(config)
+        self._http = uvicorn.Server(http_config(app, _HTTP_STOP_SECONDS))
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.
         self._http_task = asyncio.create_task(self._http._serve(listeners))

@@ -10,6 +10,7 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.http_api.record_messages import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from proxy.http.body_limit import BodyLimit
+from proxy.http.direct_appends import DirectAppends
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
 from proxy.http.openapi import add_openapi
@@ -51,6 +52,11 @@ def add_http_api(
     app.include_router(producer_router(engine))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
+    # The first middleware is the innermost one.
+    app.add_middleware(
+        DirectAppends, append=records.append, route=records.append_route,
+        handlers=app.exception_handlers,
+    )  # fmt: skip
     app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX, aside=reads_own_body)
     if origins:
         app.add_middleware(

@@ -26,8 +26,6 @@ from pidlease.http_api.record_messages import (
     PRODUCER_EPOCH,
     PRODUCER_ID,
     PRODUCER_SEQ,
-    AppendAnswer,
-    AppendByKeyAnswer,
 )
 from pidlease.kafka.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
@@ -201,6 +199,28 @@ _BY_KAFKA: Final[Mapping[int, Problem]] = {
 }
 
 
+class AppendedResponse(Response):
+    """An `AppendAnswer`, or an `AppendByKeyAnswer`, made by hand: half the time of an append.
+
+    Parameters:
+        offset: of the first record; -1: unknown.
+        partition: the one that the server has chosen; None: the request names it.
+        duplicate: whether the records were in the log already.
+    """
+
+    def __init__(self, offset: int, partition: int | None, *, duplicate: bool) -> None:
+        chosen = b"" if partition is None else b',"partition":%d' % partition
+        self.body = b'{"offset":%s,"duplicate":%s%s}' % (
+            b"%d" % offset if offset >= 0 else b"null", b"true" if duplicate else b"false", chosen,
+        )  # fmt: skip
+        self.status_code = 200
+        self.background = None
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", b"application/json"),
+        ]
+
+
 def appended(outcome: Outcome, identity: Identity | None, partition: int | None = None) -> Response:
     """Make the response to an append.
 
@@ -210,12 +230,7 @@ def appended(outcome: Outcome, identity: Identity | None, partition: int | None 
     """
     status = outcome.status
     if status in (Status.APPENDED, Status.DUPLICATE):
-        offset = outcome.offset if outcome.offset >= 0 else None
-        duplicate = status is Status.DUPLICATE
-        answer = AppendAnswer(offset=offset, duplicate=duplicate)
-        if partition is not None:
-            answer = AppendByKeyAnswer(offset=offset, duplicate=duplicate, partition=partition)
-        return Response(answer.model_dump_json(), media_type="application/json")
+        return AppendedResponse(outcome.offset, partition, duplicate=status is Status.DUPLICATE)
     producer, epoch, seq = _OF_HEADERS if identity is None or identity.name else _OF_BODY
     if status in (Status.GAP, Status.OVERLAP):
         text = f"sequence {outcome.expected} is expected here"

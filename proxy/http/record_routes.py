@@ -36,7 +36,13 @@ from pidlease.storage.topics.topic_store import Topic
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, KeyFieldError, appended
-from proxy.http.request_batch import BatchMaker, RequestBatch, by_headers
+from proxy.http.request_batch import (
+    CONTENT_LENGTH,
+    BatchMaker,
+    RequestBatch,
+    append_headers,
+    by_headers,
+)
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 
 _PATH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
@@ -93,6 +99,8 @@ class RecordRoutes:
             operation_id="append_records", responses=APPEND_REFUSALS,
             openapi_extra=append_description(),
         )  # fmt: skip
+        #: The route of `append`.
+        self.append_route: Final = self.router.routes[-1]
         self.router.add_api_route(
             _BY_KEY_PATH, self.append_by_key, methods=["POST"], response_model=AppendByKeyAnswer,
             operation_id="append_records_by_key", responses=APPEND_REFUSALS,
@@ -113,8 +121,9 @@ class RecordRoutes:
         With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
         repeated request is not stored again.
         """
-        await self._or_create(topic, partial(self._partition, topic, partition))
-        outcome, identity, _ = await self._append(request, topic, lambda _: partition)
+        if self._ready().engine.partition(topic, partition) is None:
+            await self._or_create(topic, partial(self._partition, topic, partition))
+        outcome, identity, _ = await self._append(request, topic, partition)
         return appended(outcome, identity)
 
     async def append_by_key(self, request: Request, topic: _Topic) -> Response:
@@ -123,31 +132,36 @@ class RecordRoutes:
         All records of a request have the same key. Without one, the partition is any.
         """
         await self._or_create(topic, partial(self._topic, topic))
-
-        def choose(batch: RequestBatch) -> int:
-            return _partition_of(batch, topic_of(self._ready().engine, topic).partitions)
-
-        return appended(*await self._append(request, topic, choose))
+        return appended(*await self._append(request, topic, None))
 
     async def _append(
-        self, request: Request, topic: str, choose: Callable[[RequestBatch], int]
+        self, request: Request, topic: str, partition: int | None
     ) -> tuple[Outcome, Identity | None, int]:
-        """Append the records of a request; return the outcome, the producer and the partition."""
-        named = by_headers(request.headers)
-        build = self._maker.build_of(request)
+        """Append the records of a request; return the outcome, the producer and the partition.
+
+        Parameters:
+            partition: None: it is chosen by the records' key.
+        """
+        headers = append_headers(request.scope["headers"])
+        named = by_headers(headers)
+        build = self._maker.build_of(headers)
         with HeldBytes(self._append_memory) as held:
-            body = await read_body(request, self._bytes_max, held)
-            pool = self._ready().engine.pool
-            batch = await self._maker.make(build, body, named, pool)
+            announced = headers.get(CONTENT_LENGTH, (b"",))[0]
+            body = await read_body(request.receive, announced, self._bytes_max, held)
+            batch = await self._maker.make(build, body, named, self._ready().engine.pool)
             held.more(len(batch.data))
             del body
-            number = choose(batch)
-            # Look up again: the server may be stopping, or the topic deleted since.
-            found, service = await self._partition(topic, number), self._ready()
+            # The server may be stopping, or the topic deleted since.
+            service = self._ready()
+            if partition is None:
+                partition = _partition_of(batch, topic_of(service.engine, topic).partitions)
+            found = service.engine.partition(topic, partition)
+            if found is None:
+                found, service = await self._partition(topic, partition), self._ready()
             outcome = await service.append(
                 found, batch.data, batch.identity, repeatable=batch.repeatable
             )
-        return outcome, batch.identity, number
+        return outcome, batch.identity, partition
 
     async def read(
         self,

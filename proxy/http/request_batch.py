@@ -5,7 +5,7 @@ import gzip
 import io
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from starlette.datastructures import Headers
-from starlette.requests import Request
 
 from pidlease.core.pid import Policy, policy_of
 from pidlease.http_api.record_messages import (
@@ -44,12 +42,34 @@ from proxy.http.record_responses import (
 #: The largest bodies to convert on the event loop: it takes one or two milliseconds.
 _JSON_INLINE_BYTES: Final = 8 << 10
 _RAW_INLINE_BYTES: Final = 256 << 10
-_HEADERS: Final = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
+_PRODUCER_HEADERS: Final = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
+_PRODUCER_KEYS: Final = tuple(name.lower().encode() for name in _PRODUCER_HEADERS)
+#: The headers of an append, as keys of `AppendHeaders`.
+CONTENT_LENGTH: Final = b"content-length"
+_CONTENT_TYPE: Final = b"content-type"
+_CONTENT_ENCODING: Final = b"content-encoding"
+_NAMES: Final = frozenset((*_PRODUCER_KEYS, CONTENT_LENGTH, _CONTENT_TYPE, _CONTENT_ENCODING))
 _DIGITS_MAX: Final = len(str(NUMBER_MAX))
 _INT64_MAX: Final = 2**63 - 1
 
+#: The headers of an append, each with its values.
+AppendHeaders = Mapping[bytes, Sequence[bytes]]
 
-def by_headers(headers: Headers) -> Identity | None:
+
+def append_headers(raw: Iterable[tuple[bytes, bytes]]) -> AppendHeaders:
+    """Return the values of the headers of an append, by lower-case names; not decoded.
+
+    Parameters:
+        raw: a request's headers; ASGI's names are in lower case.
+    """
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in raw:
+        if name in _NAMES:
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def by_headers(headers: AppendHeaders) -> Identity | None:
     """Return the producer of policy epoch that the headers identify; it numbers requests.
 
     None if the request has none of the three headers.
@@ -57,25 +77,19 @@ def by_headers(headers: Headers) -> Identity | None:
     Raises:
         ProducerFieldError: a header is missing, repeated or invalid.
     """
-    # Use the raw bytes: Headers decodes as Latin-1, and producer ids are UTF-8.
-    found: dict[str, list[bytes]] = {name: [] for name in _HEADERS}
-    names = {name.lower().encode(): name for name in _HEADERS}
-    for key, value in headers.raw:
-        name = names.get(key)
-        if name is not None:
-            found[name].append(value)
-    if not any(found.values()):
+    found = [headers.get(key, ()) for key in _PRODUCER_KEYS]
+    if not any(found):
         return None
-    for name, values in found.items():
+    for header, values in zip(_PRODUCER_HEADERS, found, strict=True):
         if not values:
             raise ProducerFieldError(
-                name, f"is missing; {', '.join(_HEADERS)} come together, or not at all"
+                header, f"is missing; {', '.join(_PRODUCER_HEADERS)} come together, or not at all"
             )
         if len(values) > 1:
-            raise ProducerFieldError(name, f"is there {len(values)} times")
-    epoch = _number(PRODUCER_EPOCH, found[PRODUCER_EPOCH][0])
-    seq = _number(PRODUCER_SEQ, found[PRODUCER_SEQ][0])
-    return Identity(-1, _name(found[PRODUCER_ID][0]), epoch, seq, seq)
+            raise ProducerFieldError(header, f"is there {len(values)} times")
+    (name,), (epoch,), (seq,) = found
+    generation, number = _number(PRODUCER_EPOCH, epoch), _number(PRODUCER_SEQ, seq)
+    return Identity(-1, _name(name), generation, number, number)
 
 
 def _number(name: str, value: bytes) -> int:
@@ -181,15 +195,17 @@ class BatchMaker:
         # compete for the interpreter.
         self._large: Final = asyncio.Lock()
 
-    def build_of(self, request: Request) -> Build:
-        """Return how to make a batch from the request's type of body.
+    def build_of(self, headers: AppendHeaders) -> Build:
+        """Return how to make a batch from a request's type of body.
 
         Raises:
             WrongTypeError: the type of the body is not supported.
         """
-        convert, inline_bytes = self._of_kind(request)
-        codings = request.headers.getlist("content-encoding")
-        coding = ",".join(codings).strip().lower()
+        convert, inline_bytes = self._of_kind(headers.get(_CONTENT_TYPE, ()))
+        codings = headers.get(_CONTENT_ENCODING)
+        if codings is None:
+            return convert, inline_bytes
+        coding = b",".join(codings).decode("latin-1").strip().lower()
         if coding in ("", "identity"):
             return convert, inline_bytes
         if coding == "gzip":
@@ -199,14 +215,13 @@ class BatchMaker:
             "Content-Encoding", f"{coding[:50]} is not supported; send gzip, or uncompressed"
         )
 
-    def _of_kind(self, request: Request) -> Build:
-        kinds = request.headers.getlist("content-type")
-        kind = kinds[0].partition(";")[0].strip().lower() if len(kinds) == 1 else ""
-        if kind == "application/json":
+    def _of_kind(self, kinds: Sequence[bytes]) -> Build:
+        kind = kinds[0].partition(b";")[0].strip().lower() if len(kinds) == 1 else b""
+        if kind == b"application/json":
             return self._of_json, _JSON_INLINE_BYTES
-        if kind == "application/octet-stream":
+        if kind == b"application/octet-stream":
             return self._of_raw, _RAW_INLINE_BYTES
-        if kind == "application/x-ndjson":
+        if kind == b"application/x-ndjson":
             return self._of_ndjson, _JSON_INLINE_BYTES
         text = (
             "is application/json, application/x-ndjson for one record on each line,"

@@ -4,7 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import Final, Self
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
@@ -64,10 +64,12 @@ class HeldBytes:
         self.release()
 
 
-async def read_body(request: Request, limit: int, held: HeldBytes) -> bytearray:
+async def read_body(receive: Receive, announced: bytes, limit: int, held: HeldBytes) -> bytearray:
     """Read a request's body up to a limit.
 
     Parameters:
+        receive: of the request.
+        announced: the length that the request announces, in digits.
         limit: in bytes.
         held: counts the body's bytes as they arrive.
 
@@ -78,15 +80,14 @@ async def read_body(request: Request, limit: int, held: HeldBytes) -> bytearray:
         ClientDisconnect: the client disconnected.
     """
     text = f"the body is longer than {limit} bytes; send less at once"
-    announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced[:20]) > limit:
+    if announced.isdigit() and int(announced[:20]) > limit:
         raise BodyTooLongError(text)
     body = bytearray()
     more = True
     while more:
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
-                message = await request.receive()
+                message = await receive()
         except TimeoutError:
             raise BodyTooSlowError(f"nothing came for {_IDLE_SECONDS:g} s") from None
         if message["type"] != "http.request":

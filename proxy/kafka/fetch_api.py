@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from pidlease.engine.engine import Engine
-from pidlease.kafka.codec.fetch import write_fetch_response
-from pidlease.kafka.codec.messages import read_request_slowly
+from pidlease.kafka.codec.fetch import read_fetch_request, write_fetch_response
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.fetch_poll import Poll, partition_records
@@ -64,9 +63,8 @@ class FetchApi:
         slot.fill(*parts)
 
     async def _begin(self, header: RequestHeader, frame: bytearray) -> Poll:
-        request = await read_request_slowly(header, frame)
-        wait_ms = min(int(request.max_wait.total_seconds() * 1000), _WAIT_MS_MAX)
-        poll = Poll(request, time.monotonic() + wait_ms / 1000)
+        request = read_fetch_request(frame, header.body, header.version)
+        poll = Poll(request, time.monotonic() + min(request.wait_ms, _WAIT_MS_MAX) / 1000)
         await poll.find(request, self._engine)
         return poll
 

@@ -6,14 +6,14 @@ A request may name very many partitions, so the loops over them yield to other r
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.topic_counts import count_read
-from pidlease.kafka.codec.fetch import PartitionRecords
+from pidlease.kafka.codec.fetch import FetchRequest, PartitionRecords
 from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.kafka.error_codes import HELD_BACK
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
@@ -49,10 +49,10 @@ class Poll:
         deadline: the latest time of the response, by time.monotonic.
     """
 
-    def __init__(self, request: Any, deadline: float) -> None:  # noqa: ANN401 - one of kio's
+    def __init__(self, request: FetchRequest, deadline: float) -> None:
         self.deadline: Final = deadline
-        self.min_bytes: Final = max(request.min_bytes, 0)
-        self.max_bytes: Final = max(request.max_bytes, 0)
+        self.min_bytes: Final = max(request.bytes_min, 0)
+        self.max_bytes: Final = max(request.bytes_max, 0)
         self.topics: Final[dict[str, list[PartitionFetch]]] = {}
         self.rows: Final[list[PartitionFetch]] = []
         #: Whether a partition has an error that must be reported at once.
@@ -66,14 +66,13 @@ class Poll:
         """Whether a request of another API waits for this response."""
         return self.followed is not None and self.followed.done()
 
-    async def find(self, request: Any, engine: Engine) -> None:  # noqa: ANN401 - one of kio's
+    async def find(self, request: FetchRequest, engine: Engine) -> None:
         """Look up the requested partitions."""
-        for topic in request.topics:
-            rows = self.topics.setdefault(topic.topic, [])
-            for each in topic.partitions:
-                number = each.partition
-                found = engine.partition(topic.topic, number)
-                row = PartitionFetch(number, each.fetch_offset, each.partition_max_bytes, found)
+        for topic, positions in request.topics:
+            rows = self.topics.setdefault(topic, [])
+            for number, offset, bytes_max in positions:
+                found = engine.partition(topic, number)
+                row = PartitionFetch(number, offset, bytes_max, found)
                 rows.append(row)
                 self.rows.append(row)
                 if self._turns.due():

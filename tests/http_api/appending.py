@@ -17,6 +17,7 @@ from pidlease.http_api.record_messages import RecordsAnswer
 from pidlease.storage.topics.topic_store import Topic
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.http_listener import add_http_api
+from proxy.http.http_protocol import http_config
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.openapi_check import openapi_hooks
 from tests.kafka_listener.harness import Server, Wanted, serving
@@ -132,8 +133,7 @@ async def listening(app: FastAPI) -> AsyncIterator[int]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     listener.bind((LOOPBACK, 0))
     listener.listen()
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
-    running = uvicorn.Server(config)
+    running = uvicorn.Server(http_config(app))
     task = asyncio.create_task(running._serve([listener]))
     try:
         yield listener.getsockname()[1]

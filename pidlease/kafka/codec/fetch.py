@@ -12,7 +12,14 @@ from typing import Final, NamedTuple
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH, CLIENT_ID
 from pidlease.kafka.codec.messages import next_id
-from pidlease.kafka.codec.primitives import INT16, INT32, write_array, write_string
+from pidlease.kafka.codec.primitives import (
+    INT16,
+    INT32,
+    MalformedError,
+    Reader,
+    write_array,
+    write_string,
+)
 from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
 
@@ -25,6 +32,8 @@ _RACK_FROM: Final = 11
 _HEADER: Final = struct.Struct(">hhi")
 #: No replica, maximum wait, least and most bytes, isolation.
 _WAIT: Final = struct.Struct(">iiiib")
+#: Of a client's request: replica, maximum wait, least and most bytes, isolation.
+_CLIENT_WAIT: Final = struct.Struct(">iiiib")
 #: No session.
 _SESSION: Final = struct.Struct(">ii")
 #: Partition, offset, most bytes.
@@ -98,6 +107,74 @@ class PartitionRecords(NamedTuple):
     end_offset: int
     start_offset: int
     data: bytes
+
+
+# ---------------------------------------------------------------------- requests of clients
+
+
+class FetchPosition(NamedTuple):
+    """A partition of a client's request: its number, the first offset, and the most bytes."""
+
+    number: int
+    offset: int
+    bytes_max: int
+
+
+class FetchRequest(NamedTuple):
+    """A client's request.
+
+    Attributes:
+        wait_ms: how long to wait for `bytes_min`.
+        bytes_min: respond when there are so many bytes.
+        bytes_max: the most bytes of all partitions; one batch may be larger.
+        topics: each topic's name with its partitions, in order.
+    """
+
+    wait_ms: int
+    bytes_min: int
+    bytes_max: int
+    topics: list[tuple[str, list[FetchPosition]]]
+
+
+def read_fetch_request(frame: bytearray, at: int, version: int) -> FetchRequest:
+    """Read the body of a client's request.
+
+    Parameters:
+        at: where the body begins.
+        version: 4 to 11.
+
+    Raises:
+        MalformedError: the bytes are not a body of this version.
+    """
+    reader = Reader(frame, at, flexible=False)
+    _, wait_ms, bytes_min, bytes_max, _ = reader.fields(_CLIENT_WAIT)
+    if version >= _SESSION_FROM:
+        reader.fields(_SESSION)
+    topics: list[tuple[str, list[FetchPosition]]] = []
+    for _ in range(reader.array()):
+        name = reader.string()
+        if name is None:
+            raise MalformedError("a topic without a name")
+        topics.append((name, _read_positions(reader, version)))
+    if version >= _SESSION_FROM:
+        for _ in range(reader.array()):  # partitions to forget: there is no session
+            reader.string()
+            for _ in range(reader.array()):
+                reader.int32()
+    if version >= _RACK_FROM:
+        reader.string()
+    reader.end()
+    return FetchRequest(wait_ms, bytes_min, bytes_max, topics)
+
+
+def _read_positions(reader: Reader, version: int) -> list[FetchPosition]:
+    if version >= _LEADER_EPOCH_FROM:
+        rows = reader.rows(_REQUEST_LEADER_EPOCH)
+        return [FetchPosition(number, offset, size) for number, _, offset, _, size in rows]
+    if version >= _LOG_START_FROM:
+        rows = reader.rows(_REQUEST_LOG_START)
+        return [FetchPosition(number, offset, size) for number, offset, _, size in rows]
+    return list(map(FetchPosition._make, reader.rows(_REQUEST)))
 
 
 # ---------------------------------------------------------------------- requests to Kafka

@@ -4,6 +4,7 @@ Source: the protocol guide's "Protocol Primitive Types" and KIP-482 (flexible ve
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 INT16: Final = struct.Struct(">h")
@@ -72,19 +73,30 @@ class Reader:
 
     def int16(self) -> int:
         """Read a signed 16-bit number."""
-        return int(self._unpack(INT16)[0])
+        return int(self.fields(INT16)[0])
 
     def int32(self) -> int:
         """Read a signed 32-bit number."""
-        return int(self._unpack(INT32)[0])
+        return int(self.fields(INT32)[0])
 
-    def _unpack(self, kind: struct.Struct) -> tuple[int, ...]:
+    def fields(self, kind: struct.Struct) -> tuple[int, ...]:
+        """Read values of fixed sizes."""
         try:
             values = kind.unpack_from(self.frame, self.at)
         except struct.error:
             raise MalformedError("the message ends too early") from None
         self.at += kind.size
         return values
+
+    def rows(self, kind: struct.Struct) -> Iterator[tuple[int, ...]]:
+        """Read an array of structs of a fixed size."""
+        count = self.array()
+        end = self.at + count * kind.size
+        if end > len(self.frame):
+            raise MalformedError("the message ends too early")
+        found = kind.iter_unpack(memoryview(self.frame)[self.at : end])
+        self.at = end
+        return found
 
     def uvarint(self) -> int:
         """Read an unsigned varint: seven bits a byte, five bytes at most."""
@@ -101,7 +113,7 @@ class Reader:
         raise MalformedError("a length of more than 32 bits")
 
     def _length(self, fixed: struct.Struct) -> int:
-        length = self.uvarint() - 1 if self.flexible else int(self._unpack(fixed)[0])
+        length = self.uvarint() - 1 if self.flexible else int(self.fields(fixed)[0])
         if length < -1 or self.at + length > len(self.frame):
             raise MalformedError(f"a length of {length} where the message has less")
         return length

@@ -29,7 +29,8 @@ CRC_AT: Final = 17
 PRODUCER_AT: Final = 43
 #: The position of the attributes, where the bytes covered by the CRC begin.
 CRC_FROM: Final = 21
-_RECORDS_AT: Final = HEADER_BYTES - 4
+#: A batch's length, and its last field, the number of its records.
+_LENGTH_AND_RECORDS: Final = struct.Struct(f">{LENGTH_AT}xi{HEADER_BYTES - LENGTH_AT - 8}xi")
 ATTRIBUTES_AT: Final = CRC_FROM
 MAGIC: Final = 2
 #: Compression types by the low three attribute bits.
@@ -146,14 +147,28 @@ def records_of_batches(data: Buffer) -> Iterator[int]:
 
     A batch that is cut short at the end does not count.
     """
-    at, end = 0, len(data) - HEADER_BYTES
+    at, end, unpack = 0, len(data) - HEADER_BYTES, _LENGTH_AND_RECORDS.unpack_from
     while at <= end:
-        (length,) = _LENGTH.unpack_from(data, at + LENGTH_AT)
-        (records,) = _LENGTH.unpack_from(data, at + _RECORDS_AT)
+        length, records = unpack(data, at)
         at += max(length, 0) + LENGTH_PREFIX_BYTES
         if at > len(data):
             return
         yield records
+
+
+def end_of_batches(data: Buffer) -> tuple[int, int]:
+    """Return where the whole batches of a part of a log end, and the offset after them, unchecked.
+
+    The position is 0 if there is no whole batch.
+    """
+    at, last, end, unpack = 0, -1, len(data) - HEADER_BYTES, _LENGTH.unpack_from
+    while at <= end:
+        (length,) = unpack(data, at + LENGTH_AT)
+        following = at + max(length, 0) + LENGTH_PREFIX_BYTES
+        if following > len(data):
+            break
+        at, last = following, at
+    return (at, read_header(data, last).last_offset + 1) if at else (0, -1)
 
 
 def write_header(header: BatchHeader) -> bytes:

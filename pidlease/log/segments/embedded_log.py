@@ -17,7 +17,7 @@ from pidlease.kafka.records.writer_batch import LoggedBatch, logged
 from pidlease.log.ports import AppendDone, NewBatch
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import LOG_START_NAME, read_log_start, write_log_start
-from pidlease.log.segments.log_view import LogView
+from pidlease.log.segments.log_view import LogView, ReadPositions
 from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.log.segments.retention import is_past, removable
 from pidlease.log.segments.segment import (
@@ -92,6 +92,7 @@ class EmbeddedPartitionLog:
         self._active = ActiveSegment(SegmentFiles(files, folder, 0))
         self._mark = DurableMark(files, folder)
         self.view = LogView((self._active.names,), 0, 0)
+        self._positions = ReadPositions()
         #: The first offset that may be read.
         self.start_offset = 0
         self._unflushed = False
@@ -560,7 +561,7 @@ class EmbeddedPartitionLog:
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
         """Read from the batch that contains an offset on."""
-        return await self._pool.run(partial(self.view.read, offset, max_bytes))
+        return await self._pool.run(partial(self.view.read, offset, max_bytes, self._positions))
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:
         """Return the first record with this timestamp (ms) or a later one."""

@@ -7,10 +7,15 @@ began, while the next append runs.
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pidlease.core.timed_offset import TimedOffset
-from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
+from pidlease.kafka.records.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
+    end_of_batches,
+    read_header,
+)
 from pidlease.kafka.records.timestamp_search import first_at_or_after
 from pidlease.log.segments import sparse_index
 from pidlease.log.segments.scan import ScannedBatch, scan, scan_headers
@@ -44,10 +49,13 @@ class LogView(NamedTuple):
         """The first offset that may be read."""
         return min(max(self.kept_offset, self.deleted_to), self.end_offset)
 
-    def read(self, offset: int, max_bytes: int) -> bytes:
+    def read(self, offset: int, max_bytes: int, positions: "ReadPositions") -> bytes:
         """Read from the batch that contains an offset on; the last batch may be cut by the limit.
 
         Returns at least one complete batch, whatever its size; nothing at the end of the log.
+
+        Parameters:
+            positions: where readers may continue.
 
         Raises:
             OffsetRangeError: the log does not have the offset.
@@ -61,10 +69,20 @@ class LogView(NamedTuple):
         try:
             with segment.reading(LOG_SUFFIX) as log, segment.telling_damage():
                 end = self.last_size if segment is self.segments[-1] else log.size()
-                position = segment.position_of(offset, log, end)
-                data = log.read_at(min(max_bytes, end - position), position)
-                size = read_header(log.read_at(HEADER_BYTES, position)).size
-                return data if len(data) >= size else log.read_at(size, position)
+                position = positions.take(segment.base_offset, offset, end)
+                data = (
+                    b"" if position < 0 else log.read_at(min(max_bytes, end - position), position)
+                )
+                if not _begins_at(data, offset):
+                    position = segment.position_of(offset, log, end)
+                    data = log.read_at(min(max_bytes, end - position), position)
+                size = read_header(
+                    data if len(data) >= HEADER_BYTES else log.read_at(HEADER_BYTES, position)
+                ).size
+                if len(data) < size:
+                    data = log.read_at(size, position)
+                positions.note(segment.base_offset, position, data)
+                return data
         except FileNotFoundError:
             # Retention has removed the segment meanwhile.
             raise OffsetRangeError(offset, offset + 1, self.end_offset) from None
@@ -125,6 +143,50 @@ class LogView(NamedTuple):
             else:
                 position = segment.position_of(offset, log, end)
                 yield from scan(log, position, end)
+
+
+def _begins_at(data: bytes, offset: int) -> bool:
+    """Return whether bytes of a log begin with the header of the batch at an offset."""
+    if len(data) < HEADER_BYTES:
+        return False
+    header = read_header(data)
+    return header.base_offset == offset and header.magic == MAGIC and header.size >= HEADER_BYTES
+
+
+class ReadPositions:
+    """Remembers where in its segment each reader's next batch begins, so that none is searched.
+
+    Acknowledged bytes of a segment never change, so a position stays right. Threads share it: each
+    call changes the dict in single operations.
+
+    Parameters:
+        limit: how many readers to remember; the oldest are forgotten.
+    """
+
+    def __init__(self, limit: int = 16) -> None:
+        self._limit: Final = limit
+        #: By a segment's base offset, and the offset of the batch.
+        self._positions: dict[tuple[int, int], int] = {}
+
+    def take(self, base_offset: int, offset: int, end: int) -> int:
+        """Return the position of the batch at an offset, before `end`; -1: unknown."""
+        known = 0 if offset == base_offset else -1
+        position = self._positions.pop((base_offset, offset), known)
+        return position if position < end else -1
+
+    def note(self, base_offset: int, position: int, data: bytes) -> None:
+        """Note that a reader gets data, and will continue after the whole batches in it.
+
+        Parameters:
+            base_offset: of the segment.
+            position: of the data in the segment.
+        """
+        size, offset = end_of_batches(data)
+        if size:
+            self._positions[base_offset, offset] = position + size
+            if len(self._positions) > self._limit:
+                with suppress(StopIteration, RuntimeError, KeyError):  # other threads were faster
+                    del self._positions[next(iter(self._positions))]
 
 
 def _find_time_in(

@@ -18,7 +18,16 @@ from rich.table import Table
 
 from tests.benchmarks import metadata
 from tests.benchmarks.copying import turns
-from tests.benchmarks.scale import growth, in_front, leases, memory, replay, snapshot, verdicts
+from tests.benchmarks.scale import (
+    growth,
+    http_appends,
+    in_front,
+    leases,
+    memory,
+    replay,
+    snapshot,
+    verdicts,
+)
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.spark import figures as spark_figures
 from tests.benchmarks.spark import sink, source
@@ -56,6 +65,7 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "growth": growth.measure,
     "leases": leases.measure,
     "in-front": in_front.measure,
+    "http-appends": http_appends.measure,
     "copy": turns.measure_embedded,
     "copy-in-front": turns.measure_in_front,
     "spark-copy": sink.measure,

@@ -6,6 +6,7 @@ from typing import cast
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.log.ports import NewBatch
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.log.segments.log_view import ReadPositions
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
 from tests.sim.batches import StoredRecord, read_records, simple
@@ -42,9 +43,9 @@ def open_log(
 def read_all(log: EmbeddedPartitionLog, max_bytes: int = 1 << 20) -> list[StoredRecord]:
     """All records by the consumers' way, from the start of the log to its end."""
     found: list[StoredRecord] = []
-    offset = log.start_offset
+    offset, positions = log.start_offset, ReadPositions()
     while offset < log.end_offset:
-        records = read_records(log.view.read(offset, max_bytes))
+        records = read_records(log.view.read(offset, max_bytes, positions))
         assert records, f"nothing at {offset}, the end is {log.end_offset}"
         assert records[0].offset <= offset <= records[-1].offset < log.end_offset
         found.extend(record for record in records if record.offset >= offset)

@@ -7,6 +7,7 @@ import pytest
 
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.log.segments.log_view import ReadPositions
 from pidlease.storage.errors import DamagedLogError, LogError
 from pidlease.storage.files import read_file
 from tests.sim.batches import TIME_MS, StoredRecord, simple
@@ -202,7 +203,7 @@ def odd_times() -> SimFiles:
 def answers(log: EmbeddedPartitionLog, records: list[StoredRecord]) -> None:
     """Everything that an index is used for, held against the records."""
     for record in records[::5]:
-        header = read_header(log.view.read(record.offset, 1))
+        header = read_header(log.view.read(record.offset, 1, ReadPositions()))
         assert header.base_offset == record.offset
     low, high = records[0].timestamp, max(record.timestamp for record in records)
     for timestamp in range(low - 1, high + 2, 3):

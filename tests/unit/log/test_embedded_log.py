@@ -10,6 +10,7 @@ from pidlease.core.log_config import FsyncPolicy
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.log.segments.log_view import ReadPositions
 from pidlease.storage.errors import LogStoppedError, OffsetRangeError
 from pidlease.storage.files import read_file
 from pidlease.storage.io_pool import IoPool
@@ -41,7 +42,7 @@ def test_records_come_back_as_sent_but_for_offset_and_leader_epoch() -> None:
     log.append_blocking([simple(9)])
     sent = make_batch([b"a", b"b"], pid=7, epoch=2, first=40)
     log.append_blocking([new_batch(bytearray(sent))])
-    stored = log.view.read(1, 1 << 20)
+    stored = log.view.read(1, 1 << 20, ReadPositions())
     assert stored[16:] == sent[16:]
     assert read_header(stored)._replace(base_offset=0, leader_epoch=0) == read_header(
         sent
@@ -52,10 +53,10 @@ def test_records_come_back_as_sent_but_for_offset_and_leader_epoch() -> None:
 def test_reading_outside_of_the_log() -> None:
     log = open_log(SimFiles())
     fill(log, 3)
-    assert log.view.read(3, 100) == b""
+    assert log.view.read(3, 100, ReadPositions()) == b""
     for offset in (-1, 4):
         with pytest.raises(OffsetRangeError) as caught:
-            log.view.read(offset, 100)
+            log.view.read(offset, 100, ReadPositions())
         assert (caught.value.start, caught.value.end) == (0, 3)
 
 
@@ -64,7 +65,7 @@ def test_a_read_gives_at_least_one_whole_batch_and_else_keeps_the_limit(max_byte
     log = open_log(SimFiles())
     fill(log, 8)
     for offset in range(8):
-        data = log.view.read(offset, max_bytes)
+        data = log.view.read(offset, max_bytes, ReadPositions())
         header = read_header(data)
         assert header.base_offset == offset
         assert len(data) <= max(max_bytes, header.size)
@@ -76,7 +77,7 @@ def test_a_read_in_the_middle_of_a_batch_gives_the_batch() -> None:
     log.append_blocking([simple(0, records=5)])
     log.append_blocking([simple(1, records=5)])
     for offset in range(10):
-        assert read_header(log.view.read(offset, 1)).base_offset == offset // 5 * 5
+        assert read_header(log.view.read(offset, 1, ReadPositions())).base_offset == offset // 5 * 5
 
 
 def test_rolls_by_size_and_names_segments_by_their_base_offset() -> None:
@@ -152,7 +153,7 @@ def test_retention_by_size_takes_the_oldest_segments() -> None:
     assert log.start_offset == int(segments(files)[0].stem) > 0
     assert offsets(log) == list(range(log.start_offset, 60))
     with pytest.raises(OffsetRangeError):
-        log.view.read(log.start_offset - 1, 100)
+        log.view.read(log.start_offset - 1, 100, ReadPositions())
     assert log.retain_blocking(60, TIME_MS) == 0
 
 

@@ -1,0 +1,151 @@
+"""Appends past the framework: the same responses as through it, and bounded heads of requests."""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import fastapi.routing
+import pytest
+
+from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.http.http_protocol import HEAD_BYTES_MAX
+from tests.http_api.appending import (
+    JSON,
+    RAW,
+    Answer,
+    Door,
+    door,
+    listening,
+    path_of,
+    producer,
+    values,
+)
+
+#: A partition number in the usual form, and one that only the framework reads.
+_DIRECT: Final = "0"
+_FRAMEWORK: Final = "00"
+_REQUESTS: Final[list[tuple[str, dict[str, str | bytes], object]]] = [
+    ("t", {}, values("a", "b")),
+    ("t", producer("p", 0, 0), values("a")),
+    ("t", producer("p", 0, 0), values("a")),
+    ("t", producer("p", 0, 7), values("a")),
+    ("t", producer("p", 1, 0), values("a")),
+    ("t", producer("p", 0, 1), values("a")),
+    ("t", {"producer-id": "p"}, values("a")),
+    ("t", producer("p", 2**60, 0), values("a")),
+    ("t", {}, {"records": []}),
+    ("t", {}, {"records": [{"value": "a", "colour": "red"}]}),
+    ("t", {}, "no object"),
+    ("t", {"content-type": "text/plain"}, values("a")),
+    ("t", {"content-encoding": "gzip"}, values("a")),
+    ("no!body", {}, values("a")),
+    ("t", {"content-length": "9" * 30}, values("a")),
+]
+
+
+@pytest.fixture
+def framework_calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the framework has called each endpoint."""
+    calls: Counter[str] = Counter()
+    call = fastapi.routing.run_endpoint_function
+
+    async def counted(**arguments: Any) -> Any:
+        calls[arguments["dependant"].call.__name__] += 1
+        return await call(**arguments)
+
+    monkeypatch.setattr(fastapi.routing, "run_endpoint_function", counted)
+    return calls
+
+
+async def test_both_ways_give_the_same_responses(
+    tmp_path: Path, framework_calls: Counter[str]
+) -> None:
+    given: dict[str, list[Answer]] = {_DIRECT: [], _FRAMEWORK: []}
+    for way, responses in given.items():
+        async with door(tmp_path / way) as here:
+            for topic, headers, body in _REQUESTS:
+                status, answer = await here.append(body, headers, topic=topic, partition=way)
+                responses.append((status, answer))
+        assert framework_calls["append"] == (0 if way == _DIRECT else len(_REQUESTS))
+    assert given[_DIRECT] == given[_FRAMEWORK]
+    statuses = [status for status, _ in given[_DIRECT]]
+    assert statuses == [200, 200, 200, 409, 200, 409, 400, 400, 400, 400, 400, 415, 400, 404, 413]
+
+
+async def test_a_large_partition_number_is_refused_by_the_framework(tmp_path: Path) -> None:
+    async with door(tmp_path) as here:
+        status, answer = await here.append(values("a"), partition=2**31)
+        assert (status, answer["field"]) == (400, "partition")
+        status, answer = await here.append(values("a"), partition=999_999_999)
+        assert (status, answer["code"]) == (404, "unknown_partition")
+
+
+async def _exchange(port: int, *sent: bytes) -> bytes:
+    """Send bytes to the port, and return everything that comes until the end."""
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        for part in sent:
+            writer.write(part)
+            await writer.drain()
+        return await reader.read()
+    except ConnectionError:
+        return b""  # reset: the server had closed while bytes were still on their way
+    finally:
+        writer.close()
+
+
+async def _serves_on(here: Door) -> None:
+    status, answer = await here.append(values("fine"))
+    assert (status, answer["offset"]) == (200, 0)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /" + b"x" * HEAD_BYTES_MAX,
+        b"POST / HTTP/1.1\r\nhost: x\r\na: " + b"x" * HEAD_BYTES_MAX,
+        b"POST / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * (HEAD_BYTES_MAX // 6),
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
+        + b"a: b\r\n" * HEAD_BYTES_MAX,
+    ],
+    ids=["url", "header", "headers", "trailers"],
+)
+async def test_a_head_without_an_end_closes_the_connection(tmp_path: Path, head: bytes) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port:
+        answer = await asyncio.wait_for(_exchange(port, head), 20)
+        assert answer == b"" or b" 400 " in answer.split(b"\r\n")[0] or b" 404 " in answer
+        await _serves_on(here)
+
+
+async def test_a_body_longer_than_a_head_may_be(tmp_path: Path) -> None:
+    body = b"x" * (4 * HEAD_BYTES_MAX)
+    head = f"POST {path_of()} HTTP/1.1\r\nhost: x\r\ncontent-type: {RAW['content-type']}\r\n"
+    request = f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    async with door(tmp_path) as here, listening(here.app) as port:
+        answer = await _exchange(port, request, body[:100_000], body[100_000:])
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_upgrade_to_http2_is_declined_and_the_append_served(tmp_path: Path) -> None:
+    """Java's client offers it with its first request."""
+    body = json.dumps(values("a")).encode()
+    request = (
+        f"POST {path_of()} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\n"
+        f"upgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n"
+        f"content-type: {JSON['content-type']}\r\ncontent-length: {len(body)}\r\n\r\n"
+    ).encode()
+    # On the same connection, which h11 serves now.
+    last = f"GET {path_of()} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode()
+    async with door(tmp_path) as here, listening(here.app) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        try:
+            writer.write(request + body)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            await reader.readuntil(b"}")
+            writer.write(last)
+            assert b'"log_end":1' in await reader.read()
+        finally:
+            writer.close()
