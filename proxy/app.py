@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from socket import socket
 
@@ -35,12 +36,14 @@ from proxy.configuration.component_configs import (
 )
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.settings import Settings
+from proxy.http.direct_appends import wrap
 from proxy.http.http_listener import add_http_api
 from proxy.http.http_protocol import http_config
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.log_output import write_repeats
 from proxy.metrics_registry import MetricsRegistry, Parts
+from proxy.ops.http_metrics import HttpMetrics
 from proxy.ops.ops_api import ops_app
 from proxy.ops.status_response import replay_of
 from proxy.settings_reload import apply, read_again
@@ -243,13 +246,13 @@ class App:
             lambda: self._engine,
             self._started_ms,
             self._metrics.scrape,
-            self._metrics.http,
             lambda: self._backend.waiting if self._backend is not None else "",
         )
         self._end_reads = add_http_api(
             app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
             [each for each in self._settings.cors_origins.split(",") if each],
         )  # fmt: skip
+        wrap(app, partial(HttpMetrics, counts=self._metrics.http))
         self._http = uvicorn.Server(http_config(app, _HTTP_STOP_SECONDS))
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.

@@ -1,6 +1,7 @@
 """Adds all routes to the application of the HTTP port."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from fastapi import FastAPI
@@ -10,7 +11,7 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.http_api.record_messages import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from proxy.http.body_limit import BodyLimit
-from proxy.http.direct_appends import DirectAppends
+from proxy.http.direct_appends import DirectAppends, wrap
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
 from proxy.http.openapi import add_openapi
@@ -52,15 +53,14 @@ def add_http_api(
     app.include_router(producer_router(engine))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
-    # The first middleware is the innermost one.
-    app.add_middleware(
-        DirectAppends, append=records.append, route=records.append_route,
-        handlers=app.exception_handlers,
-    )  # fmt: skip
     app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX, aside=reads_own_body)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=_METHODS,
             allow_headers=_HEADERS, expose_headers=("Retry-After",),
         )  # fmt: skip
+    wrap(app, partial(
+        DirectAppends, append=records.append, route=records.append_route,
+        handlers=app.exception_handlers,
+    ))  # fmt: skip
     return records.close

@@ -105,5 +105,5 @@ def http_config(app: ASGIApp, stop_seconds: int | None = None) -> Config:
     """
     return Config(
         app, http=HttpProtocol, ws="none", log_config=None, access_log=False, lifespan="off",
-        timeout_graceful_shutdown=stop_seconds,
+        proxy_headers=False, timeout_graceful_shutdown=stop_seconds,
     )  # fmt: skip

@@ -181,6 +181,8 @@ class RequestBatch(NamedTuple):
     keys: frozenset[bytes | None]
 
 
+#: A record: timestamp (None: the server's time), key, value and headers.
+_Content = tuple[int | None, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 Convert = Callable[[bytes | bytearray, Identity | None], RequestBatch]
 #: Makes a batch from a body; and the largest body to convert on the event loop, in bytes.
 Build = tuple[Convert, int]
@@ -256,8 +258,7 @@ class BatchMaker:
         return convert(_unpacked(body, self._bytes_max), named)
 
     def _of_raw(self, body: bytes | bytearray, named: Identity | None) -> RequestBatch:
-        record = NewRecord.model_construct(value=bytes(body), key=None, headers=[])
-        data = self._build([record], named)
+        data = self._build([(None, None, bytes(body), [])], named)
         return RequestBatch(data, named, repeatable=True, keys=frozenset((None,)))
 
     def _of_ndjson(self, body: bytes | bytearray, named: Identity | None) -> RequestBatch:
@@ -284,17 +285,20 @@ class BatchMaker:
     def _batch(self, records: Sequence[NewRecord], identity: Identity | None) -> RequestBatch:
         repeatable = len({record.timestamp_ms is None for record in records}) == 1
         keys = frozenset(record.key for record in records)
-        return RequestBatch(self._build(records, identity), identity, repeatable, keys)
+        content = (
+            (each.timestamp_ms, each.key, each.value, [(h.key, h.value) for h in each.headers])
+            for each in records
+        )
+        return RequestBatch(self._build(content, identity), identity, repeatable, keys)
 
-    def _build(self, records: Sequence[NewRecord], identity: Identity | None) -> bytearray:
+    def _build(self, records: Iterable[_Content], identity: Identity | None) -> bytearray:
         builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, self._bytes_max)
         now_ms = time.time_ns() // 1_000_000
-        for number, record in enumerate(records):
-            headers = [(each.key, each.value) for each in record.headers]
+        for number, (timestamp_ms, key, value, headers) in enumerate(records):
             if identity is not None and number == 0:
                 headers.insert(0, (HEADER_KEY.decode(), encode_identity(identity)))
-            time_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
-            if builder.append(number, time_ms, record.key, record.value, headers) is None:
+            time_ms = now_ms if timestamp_ms is None else timestamp_ms
+            if builder.append(number, time_ms, key, value, headers) is None:
                 raise self._too_long()
         if builder.size() > self._bytes_max:
             raise self._too_long()

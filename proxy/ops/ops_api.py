@@ -10,7 +10,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pidlease import __version__
 from pidlease.engine.engine import Engine
 from proxy.ops.docs_page import docs_page
-from proxy.ops.http_metrics import HttpCounts, HttpMetrics
 from proxy.ops.status_response import reason_of, replay_of, status_of, stopped_of
 
 #: Stopped partitions that readiness lists: probes read little.
@@ -27,7 +26,6 @@ def ops_app(
     engine: Callable[[], Engine | None],
     started_ms: int,
     scrape: Callable[[], Awaitable[bytes]],
-    counts: HttpCounts,
     waiting: Callable[[], str],
 ) -> FastAPI:
     """Make the HTTP application.
@@ -36,11 +34,9 @@ def ops_app(
         engine: returns the engine; None while there is none yet.
         started_ms: when the process started, in ms since 1970.
         scrape: returns the metrics in Prometheus's text format.
-        counts: counts the requests.
         waiting: why the start waits for something else; empty: it does not.
     """
     app = FastAPI(title="pidlease", version=__version__, docs_url=None, redoc_url=None)
-    app.add_middleware(HttpMetrics, counts=counts)
 
     @app.get("/healthz", tags=["operations"], operation_id="get_health")
     async def healthz() -> dict[str, str]:

@@ -17,7 +17,6 @@ from jsonschema import Draft202012Validator, ValidationError
 from pidlease.http_api.problems import MEDIA_TYPE
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.http_listener import add_http_api
-from proxy.ops.http_metrics import HttpCounts
 from proxy.ops.ops_api import ops_app
 from tests.http_api.appending import listening
 from tests.http_api.openapi_check import OpenApiCheck
@@ -29,7 +28,7 @@ async def _scrape() -> bytes:
 
 
 def _app(engine: Any = None) -> FastAPI:
-    app = ops_app(lambda: engine, time.time_ns() // 1_000_000, _scrape, HttpCounts(), str)
+    app = ops_app(lambda: engine, time.time_ns() // 1_000_000, _scrape, str)
     add_http_api(app, lambda: engine, lambda: None)
     return app
 

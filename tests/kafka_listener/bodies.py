@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pidlease.kafka.codec import messages
+from pidlease.kafka.codec.fetch import read_fetch_request
 from pidlease.kafka.codec.messages import read_request, read_request_slowly
 from pidlease.kafka.codec.metadata import MetadataReader
 from pidlease.kafka.codec.offsets import read_commit, read_fetch
@@ -18,7 +19,7 @@ from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.kafka_listener.admin_requests import ADMIN_KEYS, admin_request
 from tests.kafka_listener.group_requests import OFFSET_COMMIT, OFFSET_FETCH, group_request
-from tests.kafka_listener.messages import METADATA, encode_request
+from tests.kafka_listener.messages import FETCH, METADATA, encode_request
 
 #: Lengths and tags that readers like to believe.
 _EVIL: Final = tuple(
@@ -26,7 +27,15 @@ _EVIL: Final = tuple(
     for text in ("ffffffff0f", "ffffffff7f", "7fffffff", "80000000", "ffff", "ffffffff", "01", "00")
 )
 _VALUES: Final[dict[int, dict[str, object]]] = {
-    1: {"topics": [{"topic": "t", "partitions": [{"partition": 1, "fetch_offset": 2}]}]},
+    FETCH: {
+        "topics": [
+            {"topic": "t", "partitions": [{"partition": 1, "fetch_offset": 2}, {"partition": 3}]},
+            {"topic": "u", "partitions": [{"partition": 0, "partition_max_bytes": 7}]},
+        ],
+        "forgotten_topics_data": [{"topic": "v", "partitions": [1, 2]}],
+        "max_wait": timedelta(milliseconds=500),
+        "min_bytes": 3,
+    },
     2: {"topics": [{"name": "t", "partitions": [{"partition_index": 1, "timestamp": -1}]}]},
     METADATA: {"topics": [{"name": "t"}]},
     19: {"topics": [{"name": "t", "configs": [{"name": "a", "value": "b"}]}]},
@@ -82,10 +91,35 @@ def _read(key: int, version: int, body: bytearray) -> None:
     if key in _BY_HAND:
         _BY_HAND[key](header, body)
         return
+    if key == FETCH:
+        read_fetch_both_ways(header, body)
+        return
     found = [_outcome(lambda: read_request(header, body)), _outcome(lambda: _slowly(header, body))]
     assert found[0] == found[1], found
     if isinstance(found[0], str):
         raise MalformedError(found[0])
+
+
+def read_fetch_both_ways(header: RequestHeader, body: bytearray) -> None:
+    """Read a Fetch by hand, and by kio: the same comes out."""
+    by_hand = _outcome(lambda: read_fetch_request(body, 0, header.version))
+    by_kio = _outcome(lambda: read_request(header, body))
+    if isinstance(by_hand, str):
+        assert isinstance(by_kio, str), (by_hand, by_kio)
+        raise MalformedError(by_hand)
+    if isinstance(by_kio, str):
+        assert "null" in by_kio, by_kio  # of arrays and names that are not read
+        return
+    topics = [
+        (
+            topic.topic,
+            [(each.partition, each.fetch_offset, each.partition_max_bytes)
+             for each in topic.partitions],
+        )
+        for topic in by_kio.topics
+    ]  # fmt: skip
+    wait_ms = by_kio.max_wait // timedelta(milliseconds=1)
+    assert by_hand == (wait_ms, by_kio.min_bytes, by_kio.max_bytes, topics)
 
 
 def _outcome(read: Callable[[], Any]) -> Any:

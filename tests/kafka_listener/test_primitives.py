@@ -8,19 +8,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import readers, writers
 
+from pidlease.kafka.codec.fetch import read_fetch_request
 from pidlease.kafka.codec.primitives import (
     MalformedError,
     Reader,
+    RequestHeader,
     compact_length,
     read_request_header,
     write_array,
     write_string,
 )
-from tests.kafka_listener.messages import PRODUCE, encode_request
+from tests.kafka_listener.bodies import plain, read_fetch_both_ways
+from tests.kafka_listener.messages import FETCH, PRODUCE, encode_request
 from tests.property.profile import PROFILE, SCALE, examples
 
 settings.load_profile(PROFILE)
@@ -132,3 +136,14 @@ def test_any_body_is_read_or_malformed() -> None:
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     last = done.stdout.splitlines()[-1:]
     assert done.returncode == 0, f"seed {seed}, last body {last}: {done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("version", range(4, 12))
+def test_a_fetch_of_every_version_is_read_as_kio_reads_it(version: int) -> None:
+    body = bytearray(plain(FETCH, version))
+    read_fetch_both_ways(RequestHeader(FETCH, version, 1, "", 0), body)
+    for size in range(len(body)):
+        with pytest.raises(MalformedError):
+            read_fetch_request(body[:size], 0, version)
+    with pytest.raises(MalformedError):
+        read_fetch_request(body + b"\0", 0, version)
