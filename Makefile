@@ -63,7 +63,7 @@ soak: TESTS_IN_PARALLEL = 2
 soak: $(VENV)/.dev
 	PIDLEASE_SOAK=1 $(PYTEST) --timeout 7200
 
-# docs/compatibility.md anew, from a run of other people's clients and tools.
+# docs/reference/compatibility.md anew, from a run of other people's clients and tools.
 compatibility: $(VENV)/.dev
 	rm -rf build/compatibility
 	$(PYTEST) tests/clients --ignore tests/clients/test_report.py

@@ -1,4 +1,4 @@
-"""The examples of docs/client.md run as they are pasted."""
+"""The examples of docs/produce/python-client.md run as they are pasted."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from tests.crash.readback import consume
 from tests.servers.pidlease import PidleaseServer
 
 _ROOT = Path(__file__).resolve().parents[2]
-_DOCUMENT = (_ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+_DOCUMENT = (_ROOT / "docs" / "produce" / "python-client.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"(?:^(?:    .*)?\n)+", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""docs/compatibility.md: made from what the tests of this package saw, and from what is served.
+"""docs/reference/compatibility.md: made from what the tests of this package saw, and from what is served.
 
     python -m tests.clients.report
 
@@ -20,7 +20,7 @@ from tests.clients.facts import Consumed, Fact, Produced, Used, recorded
 from tests.clients.tools import OPERATIONS
 from tests.servers.kafka import kafka_version
 
-DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
+DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 
 _TEMPLATE: Final = Path(__file__).with_name("compatibility.template.md")
 

@@ -1,4 +1,4 @@
-"""The examples of docs/http-door.md do what is said there."""
+"""The examples of docs/produce/http.md do what is said there."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.crash.lives import server_in
 from tests.kafka_listener.client import WireClient
 from tests.servers.waiting import WAIT_S
 
-_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "http-door.md"
+_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "produce" / "http.md"
 #: A command over one or more lines, and what it prints, if that is told.
 _EXAMPLE = re.compile(r"^    (curl (?:.*\\\n)*.*)(?:\n    (\{.*))?$", re.MULTILINE)
 

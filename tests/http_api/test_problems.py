@@ -12,7 +12,7 @@ from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import JSON, RAW, door, listening, path_of, producer, values
 
-_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "http-door.md"
+_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "produce" / "http.md"
 _ROW = re.compile(r"^\| `(\w+)` \| (\d{3}) \|", re.MULTILINE)
 
 

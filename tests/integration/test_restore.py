@@ -16,7 +16,7 @@ _TOPIC = "restored"
 
 
 async def test_a_backup_is_put_back(tmp_path: Path) -> None:
-    """As docs/operations.md says."""
+    """As docs/operate/operations.md says."""
     with PidleaseServer(tmp_path) as server:
         data = server.data_dir
         async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:

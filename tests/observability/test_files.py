@@ -1,4 +1,4 @@
-"""What dashboards and alerts say, held against the catalogue and docs/operations.md."""
+"""What dashboards and alerts say, held against the catalogue and docs/operate/operations.md."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pidlease.observability.metric_catalogue import CATALOGUE
 from tests.observability.dashboards import Asked, asked, boards, panels, variables
 from tests.observability.rules import rules
 
-_OPERATIONS: Final = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+_OPERATIONS: Final = Path(__file__).resolve().parents[2] / "docs" / "operate" / "operations.md"
 _LABELS: Final = {each.exposed: {*each.labels} for each in CATALOGUE.values()}
 _BY_HISTOGRAM: Final = {
     f"{name}{suffix}": {*each.labels, "le"}
@@ -132,7 +132,7 @@ def _sections() -> Iterator[str]:
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     alerts = [rule for rule in rules() if rule.kind == "alert"]
     assert len(alerts) >= 11
-    prefix = "docs/operations.md#"
+    prefix = "docs/operate/operations.md#"
     assert all(rule.runbook.startswith(prefix) for rule in alerts)
     named = [rule.runbook.removeprefix(prefix) for rule in alerts]
     assert sorted(named) == sorted(_sections())

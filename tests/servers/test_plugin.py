@@ -10,7 +10,7 @@ import pytest
 
 from pidlease.testing import PidleaseServer, ServerError
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "produce" / "test-your-application.md"
 _BLOCK = re.compile(r"(?:^(?:    .*)?\n)+", re.MULTILINE)
 
 _SHARED = """

@@ -1,4 +1,4 @@
-"""The catalogue of metrics, what is made of it, and what docs/metrics.md says of it."""
+"""The catalogue of metrics, what is made of it, and what docs/reference/metrics.md says of it."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pidlease.observability import metric_catalogue as metrics
 from pidlease.observability.histogram import Histogram
 
-DOCS = Path(__file__).resolve().parents[2] / "docs/metrics.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
 ROW = re.compile(r"\| `(\w+)` \| (\w+) \| ([\w, ]*) \| (.+) \|")
 
 
