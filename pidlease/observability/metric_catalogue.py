@@ -1,4 +1,4 @@
-"""Every metric, once: name, kind, labels and meaning. docs/reference/metrics.md lists the same metrics.
+"""Every metric, once: name, kind, labels and meaning. docs/reference/metrics.md lists them.
 
 Components keep plain numbers, which become samples at a scrape: on the hot path, a counter costs an
 addition, and a histogram a search among fourteen bounds. A PID is never a label; topics beyond a
