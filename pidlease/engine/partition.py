@@ -367,35 +367,54 @@ class Partition:
     # ------------------------------------------------------------------ appending
 
     def apply(self, group: list[Pending], offsets: list[int]) -> None:
-        """Apply batches to the persisted state, in the order of the log."""
+        """Apply the batches of one append to the persisted state, in the order of the log."""
         now_ms = self._clock_ms()
-        counts, table = self.counts, self.table
         self.totals.appends += 1
         for pending, offset in zip(group, offsets, strict=True):
-            pid, header = pending.pid, pending.header
-            rules = rules_of(pid) if pid else None
-            if rules is not None:
-                state = table.states.get(pid)
-                if not self._shared or state is None or offset_of(rules, state) < offset:
-                    table.states[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
-                in_flight = self._in_flight[pid]
-                in_flight.popleft()
-                if not in_flight:
-                    del self._in_flight[pid]
-                    del self._pushed[pid]
-            if offset >= table.next_offset:
-                table.next_offset = offset + header.records
-            counts.batches += 1
-            counts.records += header.records
-            counts.bytes += header.size
-            counts.appended[rules.policy if rules else 0] += 1
+            self.apply_one(pending, offset, now_ms)
+
+    def apply_one(self, pending: Pending, offset: int, now_ms: int) -> None:
+        """Apply a batch to the persisted state.
+
+        Parameters:
+            pending: the batch; the earlier ones of its producer are applied.
+            offset: the offset of its first record.
+            now_ms: the time, in ms since 1970.
+        """
+        counts, table = self.counts, self.table
+        pid, header = pending.pid, pending.header
+        rules = rules_of(pid) if pid else None
+        if rules is not None:
+            state = table.states.get(pid)
+            if not self._shared or state is None or offset_of(rules, state) < offset:
+                table.states[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
+            in_flight = self._in_flight[pid]
+            in_flight.popleft()
+            if not in_flight:
+                del self._in_flight[pid]
+                del self._pushed[pid]
+            counts.appended[rules.policy] += 1
+        else:
+            counts.appended[0] += 1
+        records = header.records
+        if offset >= table.next_offset:
+            table.next_offset = offset + records
+        counts.batches += 1
+        counts.records += records
+        counts.bytes += header.size
 
     def complete(self, group: list[Pending], offsets: list[int]) -> None:
         """Complete applied batches, then the retries that wait for them."""
-        self.wake()
         for pending, offset in zip(group, offsets, strict=True):
-            complete_appended(pending, offset)
-            for retry in pending.retries or ():
+            self.complete_one(pending, offset)
+
+    def complete_one(self, pending: Pending, offset: int) -> None:
+        """Complete an applied batch, then the retries that wait for it."""
+        if self._watchers:
+            self.wake()
+        complete_appended(pending, offset)
+        if pending.retries:
+            for retry in pending.retries:
                 self._answer_retry(retry)
 
     def _answer_retry(self, retry: Pending) -> None:

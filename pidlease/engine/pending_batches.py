@@ -31,9 +31,14 @@ class Pending(NewBatch):
 
     Attributes:
         retries: the batches that repeat it, and wait for its outcome; None: there are none.
+        queue: its producer's queue, and
+        began: when it was sent, by time.monotonic; both belong to the appender to Kafka.
     """
 
-    __slots__ = ("batch", "pid", "retries")
+    __slots__ = ("batch", "began", "pid", "queue", "retries")
+
+    began: float
+    queue: "ProducerQueue"
 
     def __init__(
         self, pid: int, header: BatchHeader, data: bytearray | memoryview, batch: Batch
@@ -55,6 +60,16 @@ class Pending(NewBatch):
             offset: the offset of its first record.
         """
         self.complete(Outcome(Status.APPENDED, offset))
+
+
+class ProducerQueue:
+    """Holds one producer's batches in flight to Kafka, and its waiting batches."""
+
+    __slots__ = ("in_flight", "waiting")
+
+    def __init__(self) -> None:
+        self.in_flight: deque[Pending] = deque()
+        self.waiting: deque[Pending] = deque()
 
 
 class Submitted(Pending):

@@ -151,6 +151,21 @@ class Forwarded(NamedTuple):
     reason: str = ""
 
 
+class AppendReceiver(Protocol):
+    """Takes the outcomes of batches that it sent to a log with other writers."""
+
+    def landed(self, new: NewBatch, offset: int) -> None:
+        """Take the outcome of a batch that is in the log.
+
+        Parameters:
+            new: the batch.
+            offset: the offset of its first record.
+        """
+
+    def answered(self, new: NewBatch, answer: Forwarded) -> None:
+        """Take the outcome of a batch that is not, or perhaps not, in the log."""
+
+
 @runtime_checkable
 class ForwardingLog(PartitionLog, Protocol):
     """A log that accepts many appends at once, and has other writers."""
@@ -159,13 +174,13 @@ class ForwardingLog(PartitionLog, Protocol):
     def producers_kept_ms(self) -> int:
         """How long the log deduplicates for a producer that does not write, in ms; 0: unknown."""
 
-    def send(self, producer: int, new: NewBatch, done: Callable[[Forwarded], None]) -> None:
+    def send(self, producer: int, new: NewBatch, receiver: AppendReceiver) -> None:
         """Append a batch after all earlier ones of its producer.
 
         Parameters:
             producer: the PID; 0: none.
-            new: the batch; its bytes must not change until `done` is called.
-            done: called with the outcome, on the event loop, possibly before this returns.
+            new: the batch; its bytes must not change until the outcome is known.
+            receiver: gets the outcome, on the event loop, possibly before this returns.
         """
 
     @property

@@ -13,7 +13,7 @@ from kio.serial import entity_reader
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_API_VERSIONS, API_PRODUCE
 from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
-from pidlease.kafka.client.produce_channels import ProduceChannels
+from pidlease.kafka.client.produce_channels import ProduceChannels, ProduceSend
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
@@ -117,14 +117,25 @@ async def sending(count: int = 1) -> AsyncIterator[tuple[ProduceChannels, Known,
             each.close()
 
 
+class Sent(ProduceSend):
+    """A batch whose outcome a test waits for."""
+
+    def __init__(self, batch: ProduceBatch) -> None:
+        super().__init__(*batch)
+        self.future: asyncio.Future[PartitionResponse | UpstreamError] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def completed(self, result: PartitionResponse | UpstreamError) -> None:
+        self.future.set_result(result)
+
+
 def send(
     channels: ProduceChannels, producer: int, batch: ProduceBatch
 ) -> asyncio.Future[PartitionResponse | UpstreamError]:
-    future: asyncio.Future[PartitionResponse | UpstreamError] = (
-        asyncio.get_running_loop().create_future()
-    )
-    channels.send(producer, batch, future.set_result)
-    return future
+    sent = Sent(batch)
+    channels.send(producer, sent)
+    return sent.future
 
 
 async def within(

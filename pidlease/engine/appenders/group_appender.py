@@ -40,8 +40,14 @@ class AppendTarget(CatchUpTarget, TakeoverTarget, Protocol):
     def apply(self, group: list[Pending], offsets: list[int]) -> None:
         """Apply batches that are in the log to the persisted state."""
 
+    def apply_one(self, pending: Pending, offset: int, now_ms: int) -> None:
+        """Apply one batch that is in the log to the persisted state."""
+
     def complete(self, group: list[Pending], offsets: list[int]) -> None:
         """Complete applied batches, and the retries that wait for them."""
+
+    def complete_one(self, pending: Pending, offset: int) -> None:
+        """Complete one applied batch, and the retries that wait for it."""
 
     def fail(self, failed: Failed) -> None:
         """Fall back to the persisted state, and fail batches that may not be in the log."""

@@ -8,10 +8,8 @@ first batch of a producer is sent alone, and the next ones after its acknowledge
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import structlog
 from typing_extensions import override
@@ -24,9 +22,9 @@ from pidlease.engine.appenders.catch_up import CatchUp
 from pidlease.engine.appenders.group_appender import Appender, AppendTarget
 from pidlease.engine.appenders.writer_appender import WriterAppender
 from pidlease.engine.appenders.writer_takeover import WriterTakeover
-from pidlease.engine.pending_batches import Pending, not_taken
+from pidlease.engine.pending_batches import Pending, ProducerQueue, not_taken
 from pidlease.kafka.records.writer_batch import WRITER_PID, Writer, stamp
-from pidlease.log.ports import Forwarded, ForwardingLog, PartitionLog
+from pidlease.log.ports import AppendReceiver, Forwarded, ForwardingLog, NewBatch, PartitionLog
 from pidlease.observability.repeated_lines import LINES
 
 #: How often to check the owner after another server has taken over the writer.
@@ -37,17 +35,7 @@ _NO_WRITER: Final = Writer(-1, -1)
 _log = structlog.get_logger(__name__)
 
 
-class _ProducerQueue:
-    """Holds one producer's batches in flight, and its waiting batches."""
-
-    __slots__ = ("in_flight", "waiting")
-
-    def __init__(self) -> None:
-        self.in_flight: deque[Pending] = deque()
-        self.waiting: deque[Pending] = deque()
-
-
-class KafkaAppender(Appender):
+class KafkaAppender(Appender, AppendReceiver):
     """Appends to a partition of Kafka; under policies other than kafka, as the partition's writer.
 
     Parameters:
@@ -75,7 +63,7 @@ class KafkaAppender(Appender):
         self._applied_offset: Final = AppliedOffset(0, clock_ms())
         #: The producers with an acknowledged batch.
         self._acknowledged: set[int] = set()
-        self._queues: dict[int, _ProducerQueue] = {}
+        self._queues: dict[int, ProducerQueue] = {}
         #: When this server last checked whether it owns the partition, in ms since 1970.
         self._asked_ms = 0
         takeover = WriterTakeover(partition, lambda: self._writer_appender, clock_ms, rest)
@@ -160,7 +148,8 @@ class KafkaAppender(Appender):
             pending.header = stamp(header, pending.data, _NO_WRITER, -1)
         queue = self._queues.get(pending.pid)
         if queue is None:
-            queue = self._queues[pending.pid] = _ProducerQueue()
+            queue = self._queues[pending.pid] = ProducerQueue()
+        pending.queue = queue
         queue.waiting.append(pending)
         self._pump(pending.pid, queue)
 
@@ -169,7 +158,7 @@ class KafkaAppender(Appender):
         self._known_until_ms.pop(pid, None)
         self._acknowledged.discard(pid)
 
-    def _pump(self, pid: int, queue: _ProducerQueue) -> None:
+    def _pump(self, pid: int, queue: ProducerQueue) -> None:
         if not queue.waiting:
             if not queue.in_flight:
                 self._queues.pop(pid, None)
@@ -180,44 +169,57 @@ class KafkaAppender(Appender):
             pending = queue.waiting.popleft()
             queue.in_flight.append(pending)
             self._applied_offset.sent(pending)
-            began = time.monotonic()
-            self._log.send(pid, pending, partial(self._answered, queue, pending, began))
+            pending.began = time.monotonic()
+            self._log.send(pid, pending, self)
 
-    def _answered(
-        self, queue: _ProducerQueue, pending: Pending, began: float, answer: Forwarded
-    ) -> None:
-        self._partition.totals.forwarded(began, answer.code, answer.offset)
-        pid = pending.pid
-        if pending not in queue.in_flight:
+    @override
+    def landed(self, new: NewBatch, offset: int) -> None:
+        pending = cast(Pending, new)
+        partition, queue, pid = self._partition, pending.queue, pending.pid
+        partition.totals.forwarded(pending.began, 0, offset)
+        in_flight = queue.in_flight
+        if in_flight and in_flight[0] is pending:
+            in_flight.popleft()
+        elif pending in in_flight:  # a batch without a PID: these land in any order
+            in_flight.remove(pending)
+        else:
             # It was completed when an earlier batch failed. Its retry resolves the outcome.
-            self._note(pending, answer)
+            self._note(pending, definite=False)
             return
-        if answer.code or answer.offset < 0:
-            self._fail(pid, queue, pending, answer)
-            return
-        queue.in_flight.remove(pending)  # the first one, except for batches without a PID
-        header = pending.header
-        self._partition.apply([pending], [answer.offset])
-        self._applied_offset.landed(pending, answer.offset + header.records)
+        header, now_ms = pending.header, self._clock_ms()
+        partition.totals.appends += 1
+        partition.apply_one(pending, offset, now_ms)
+        self._applied_offset.landed(pending, offset + header.records)
         if pid:
             self._applied_offset.settled(pid)
             kept_ms = self._log.producers_kept_ms // 2
             # Kafka's expiry counts from the batch's own timestamp, which may be old (a backfill).
             self._acknowledged.add(pid)
-            self._known_until_ms[pid] = min(header.max_timestamp, self._clock_ms()) + kept_ms
-        self._pump(pid, queue)
-        self._partition.complete([pending], [answer.offset])
+            self._known_until_ms[pid] = min(header.max_timestamp, now_ms) + kept_ms
+        if queue.waiting or not in_flight:
+            self._pump(pid, queue)
+        partition.complete_one(pending, offset)
 
-    def _note(self, pending: Pending, answer: Forwarded) -> None:
+    @override
+    def answered(self, new: NewBatch, answer: Forwarded) -> None:
+        pending = cast(Pending, new)
+        self._partition.totals.forwarded(pending.began, answer.code, answer.offset)
+        if pending in pending.queue.in_flight:
+            self._fail(pending, answer)
+        else:  # as in `landed`
+            self._note(pending, definite=answer.definite)
+
+    def _note(self, pending: Pending, *, definite: bool) -> None:
         """Note the response to a batch that was completed before, or failed."""
-        if answer.definite or not pending.pid:  # without a PID there is no state
+        if definite or not pending.pid:  # without a PID there is no state
             self._applied_offset.refused(pending)
         else:
             self._applied_offset.lost(pending, pending.pid, self._clock_ms())
 
-    def _fail(self, pid: int, queue: _ProducerQueue, failed: Pending, answer: Forwarded) -> None:
+    def _fail(self, failed: Pending, answer: Forwarded) -> None:
         """Fail a batch, and all later ones of the same producer."""
-        self._note(failed, answer)
+        pid, queue = failed.pid, failed.queue
+        self._note(failed, definite=answer.definite)
         LINES.write(_log, "warning", "Kafka did not take a batch", (answer.code, answer.reason),
                     partition=str(self._partition.name), pid=pid, batch=failed.batch,
                     code=answer.code, reason=answer.reason)  # fmt: skip
@@ -231,7 +233,8 @@ class KafkaAppender(Appender):
         unsent = Outcome(Status.FAILED, reason=reason)
         later = [(each, unknown) for each in queue.in_flight]
         later += [(each, unsent) for each in queue.waiting]
-        # These batches are still in flight to Kafka: `_answered` will not find them in the queue.
+        # These batches are still in flight to Kafka: their outcomes will not find them in the
+        # queue.
         queue.in_flight.clear()
         queue.waiting.clear()
         self._queues.pop(pid, None)

@@ -13,10 +13,10 @@ the writer again, and reads the log up to the marker before it validates the nex
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import structlog
+from typing_extensions import override
 
 from pidlease.core.state import BATCHES_KEPT
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status
@@ -25,9 +25,9 @@ from pidlease.engine.appenders.group_appender import AppendTarget
 from pidlease.engine.pending_batches import Pending, not_taken
 from pidlease.kafka.error_codes import CONTENT, FENCED, OUT_OF_ORDER_SEQUENCE_NUMBER
 from pidlease.kafka.records.joined_batch import JOINED_BYTES_MAX, JOINED_SENDS_MAX, can_join, join
-from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.record_batch import BatchHeader, read_header
 from pidlease.kafka.records.writer_batch import Writer, stamp
-from pidlease.log.ports import Forwarded, ForwardingLog, NewBatch
+from pidlease.log.ports import AppendReceiver, Forwarded, ForwardingLog, NewBatch
 from pidlease.observability.repeated_lines import LINES
 
 #: Stands for the writer among the producers with batches of unknown outcome.
@@ -38,20 +38,22 @@ _SEQUENCE_MAX: Final = 2**31 - 1 - (1 << 24)
 _log = structlog.get_logger(__name__)
 
 
-class _SentBatch:
+class _SentBatch(NewBatch):
     """A batch in flight, and the batches that were joined to make it."""
 
-    __slots__ = ("began", "first", "new", "parts")
+    __slots__ = ("began", "first", "parts")
 
-    def __init__(self, parts: list[Pending], new: NewBatch, first: int) -> None:
+    def __init__(
+        self, parts: list[Pending], data: bytearray | memoryview, header: BatchHeader, first: int
+    ) -> None:
+        super().__init__(data, header)
         self.parts = parts
-        self.new = new
         self.first = first
         #: When it was sent, by time.monotonic.
         self.began = time.monotonic()
 
 
-class WriterAppender:
+class WriterAppender(AppendReceiver):
     """Sends batches as the writer of one partition.
 
     Parameters:
@@ -151,8 +153,7 @@ class WriterAppender:
             self._in_flight.append(sent)
             self._applied_offset.sent(sent)
             # ~id is no PID of any producer. Kafka's id itself may be 0, which means "none" here.
-            self._log.send(~sent.new.header.producer_id, sent.new,
-                           partial(self._answered, sent))  # fmt: skip
+            self._log.send(~sent.header.producer_id, sent, self)
 
     def _next(self, writer: Writer) -> _SentBatch:
         """Return the next batch, under the writer's next sequence numbers."""
@@ -166,7 +167,7 @@ class WriterAppender:
             data, header = joined, read_header(joined)
         first = self._sequence
         self._sequence += header.records
-        return _SentBatch(parts, NewBatch(data, stamp(header, data, writer, first)), first)
+        return _SentBatch(parts, data, stamp(header, data, writer, first), first)
 
     def _take(self) -> list[Pending]:
         """Remove the parts of the next batch from the queue: one batch, or several small ones."""
@@ -187,7 +188,13 @@ class WriterAppender:
 
     # ------------------------------------------------------------------ responses
 
-    def _answered(self, sent: _SentBatch, answer: Forwarded) -> None:
+    @override
+    def landed(self, new: NewBatch, offset: int) -> None:
+        self.answered(new, Forwarded(0, offset))
+
+    @override
+    def answered(self, new: NewBatch, answer: Forwarded) -> None:
+        sent = cast(_SentBatch, new)
         self._partition.totals.forwarded(sent.began, answer.code, answer.offset)
         if sent not in self._in_flight:
             return  # it failed with an earlier batch; the next catch-up resolves the outcome
@@ -218,7 +225,7 @@ class WriterAppender:
             at += part.header.records
         self._partition.apply(sent.parts, offsets)
         self._applied_offset.landed(sent, at)
-        newest_ms = min(sent.new.header.max_timestamp, self._clock_ms())
+        newest_ms = min(sent.header.max_timestamp, self._clock_ms())
         self._known_until_ms = newest_ms + self._log.producers_kept_ms // 2
         self._pump()
         self._partition.complete(sent.parts, offsets)

@@ -9,13 +9,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from typing_extensions import override
 
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.api import CLIENT_ID, SENT_VERSIONS
 from pidlease.kafka.client.settings import Address
+from pidlease.kafka.codec.primitives import INT32
 from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
@@ -26,9 +27,8 @@ from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
 
 _LENGTH_BYTES: Final = 4
-#: The correlation id, in a request and in a response.
-_ID: Final = slice(4, 8)
-_RESPONSE_ID: Final = slice(0, 4)
+#: Where the correlation id is, in a request without its length.
+_ID_AT: Final = 4
 _FRAME_BYTES_MIN: Final = 4
 #: A large response gets memory as it arrives: this much at first, then twice as much each time.
 _AHEAD_BYTES: Final = 1 << 20
@@ -37,6 +37,8 @@ _FRAME_BYTES_MAX: Final = 2**31 - 1
 _BUFFER_BYTES: Final = 64 << 10
 #: The most bytes to hold back, so that one write sends several requests.
 _HELD_BYTES_MAX: Final = 64 << 10
+#: Up to here, copying the requests into one buffer costs less than handing over each part.
+_COPIED_BYTES_MAX: Final = 8 << 10
 #: How often to look for a late response, unless responses may take even less time.
 _WATCH_SECONDS: Final = 1.0
 
@@ -46,10 +48,38 @@ _log = Logger(__name__)
 OnResponse = Callable[[bytearray | UpstreamError], None]
 
 
-class _InFlight(NamedTuple):
-    correlation_id: bytes
+class BrokerRequest:
+    """A request in flight, which gets its response.
+
+    Attributes:
+        correlation_id: as in the request's bytes.
+        latest: until when the response must come, by time.monotonic.
+    """
+
+    __slots__ = ("correlation_id", "latest")
+
+    correlation_id: int
     latest: float
-    on_response: OnResponse
+
+    def responded(self, response: bytearray | UpstreamError) -> None:
+        """Take the response, from the correlation id on, or the reason why there is none.
+
+        If there is none, the request may have had its effect.
+        """
+        raise NotImplementedError
+
+
+class _CallbackRequest(BrokerRequest):
+    """A request whose response goes to a function."""
+
+    __slots__ = ("_on_response",)
+
+    def __init__(self, on_response: OnResponse) -> None:
+        self._on_response = on_response
+
+    @override
+    def responded(self, response: bytearray | UpstreamError) -> None:
+        self._on_response(response)
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
@@ -72,7 +102,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.on_change: Callable[[], None] | None = None
         self._seconds = seconds
         self._transport: asyncio.Transport | None = None
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[BrokerRequest] = deque()
         self._held: list[Buffer] = []
         self._held_bytes = 0
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -95,12 +125,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return len(self._in_flight)
 
     def send(self, parts: Sequence[Buffer], on_response: OnResponse, seconds: float = 0.0) -> None:
-        """Send a request now; parameters as in `hold`."""
-        self.hold(parts, on_response, seconds)
-        self.flush()
-
-    def hold(self, parts: Sequence[Buffer], on_response: OnResponse, seconds: float = 0.0) -> None:
-        """Queue a request until `flush`, which sends it together with the following ones.
+        """Send a request now.
 
         Parameters:
             parts: the request without its length; the first part holds the whole correlation id.
@@ -108,22 +133,40 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 none; then the request may have had its effect.
             seconds: how long the response may take; 0: as long as the connection allows.
         """
+        request = _CallbackRequest(on_response)
+        (request.correlation_id,) = INT32.unpack_from(parts[0], _ID_AT)
+        self.hold(request, [INT32.pack(sum(map(len, parts))), *parts], seconds)
+        self.flush()
+
+    def hold(self, request: BrokerRequest, parts: Sequence[Buffer], seconds: float = 0.0) -> None:
+        """Queue a request until `flush`, which sends it together with the following ones.
+
+        Parameters:
+            request: gets the response; its correlation id is set.
+            parts: the request's bytes, with its length.
+            seconds: how long the response may take; 0: as long as the connection allows.
+        """
         if self._transport is None or self._transport.is_closing():
-            on_response(UpstreamLostError(f"{self}: not connected"))
+            request.responded(UpstreamLostError(f"{self}: not connected"))
             return
-        latest = time.monotonic() + (seconds or self._seconds)
-        self._in_flight.append(_InFlight(bytes(parts[0][_ID]), latest, on_response))
-        size = sum(map(len, parts))
-        self._held.append(size.to_bytes(_LENGTH_BYTES, "big"))
+        request.latest = time.monotonic() + (seconds or self._seconds)
+        self._in_flight.append(request)
         self._held += parts
-        self._held_bytes += size
+        self._held_bytes += sum(map(len, parts))
         if self._held_bytes > _HELD_BYTES_MAX:
             self.flush()
 
     def flush(self) -> None:
         """Send the queued requests in one write: a write costs the same for one or many."""
-        held, self._held, self._held_bytes = self._held, [], 0
-        if held and self._transport is not None and not self._transport.is_closing():
+        held, size = self._held, self._held_bytes
+        if not held:
+            return
+        self._held, self._held_bytes = [], 0
+        if self._transport is None or self._transport.is_closing():
+            return
+        if size <= _COPIED_BYTES_MAX:
+            self._transport.write(b"".join(held))
+        else:
             self._transport.writelines(held)
 
     async def ask(self, request: Buffer, seconds: float = 0.0) -> bytearray:
@@ -176,7 +219,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         why = f": {exc}" if exc is not None else ""
         error = self._error or UpstreamLostError(f"{self}: the connection ended{why}")
         while self._in_flight:
-            self._complete(self._in_flight.popleft().on_response, error)
+            self._complete(self._in_flight.popleft(), error)
         self._changed()
 
     @override
@@ -238,19 +281,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _complete_oldest(self, frame: bytearray) -> bool:
         """Complete the oldest request; False: this is not its response; the connection ends."""
-        if not self._in_flight or self._in_flight[0].correlation_id != frame[_RESPONSE_ID]:
+        in_flight = self._in_flight
+        if not in_flight or in_flight[0].correlation_id != INT32.unpack_from(frame)[0]:
             error = UpstreamNonsenseError(f"{self}: a response to no request")
-            if not self._in_flight:  # no request fails, so no other line reports it
+            if not in_flight:  # no request fails, so no other line reports it
                 LINES.write(_log, "error", "a response of Kafka is invalid", str(self),
                             broker=str(self), error=str(error))  # fmt: skip
             self.close(error)
             return False
-        self._complete(self._in_flight.popleft().on_response, frame)
+        self._complete(in_flight.popleft(), frame)
         return self._error is None
 
-    def _complete(self, on_response: OnResponse, response: bytearray | UpstreamError) -> None:
+    def _complete(self, request: BrokerRequest, response: bytearray | UpstreamError) -> None:
         try:
-            on_response(response)
+            request.responded(response)
         except Exception:  # noqa: BLE001 - a bug of one receiver must not stop the others
             _log.exception("a response of Kafka could not be handled")
 

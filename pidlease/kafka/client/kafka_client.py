@@ -1,7 +1,7 @@
 """The Kafka client of a server: fetches, offsets and Produce for all partition logs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -16,7 +16,7 @@ from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.coordinators import Coordinators
 from pidlease.kafka.client.exchange import ask_for
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST, list_offsets
-from pidlease.kafka.client.produce_channels import ProduceChannels
+from pidlease.kafka.client.produce_channels import ProduceChannels, ProduceSend
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.codec.fetch import (
@@ -26,7 +26,6 @@ from pidlease.kafka.codec.fetch import (
     read_fetch_response,
     write_fetch_request,
 )
-from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
@@ -79,14 +78,9 @@ class Upstream:
 
     # ------------------------------------------------------------------ of one partition
 
-    def send(
-        self,
-        producer: int,
-        batch: ProduceBatch,
-        done: Callable[[PartitionResponse | UpstreamError], None],
-    ) -> None:
+    def send(self, producer: int, send: ProduceSend) -> None:
         """Send a batch to the leader of its partition, after the earlier ones of its producer."""
-        self._channels.send(producer, batch, done)
+        self._channels.send(producer, send)
 
     def stale(self) -> None:
         """Refresh the metadata soon: a leader may have changed."""

@@ -8,15 +8,22 @@ partitions share a request.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, cast
 
+from typing_extensions import override
+
+from pidlease.core.buffer import Buffer
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_PRODUCE
 from pidlease.kafka.client.bootstrap import connect
-from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
+from pidlease.kafka.client.broker_connection import (
+    BrokerConnection,
+    BrokerRequest,
+    version_for,
+)
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.codec.primitives import INT32
 from pidlease.kafka.codec.produce import (
     PartitionResponse,
     ProduceBatch,
@@ -46,14 +53,63 @@ _REPLICAS_PART: Final = 0.8
 
 _log = Logger(__name__)
 
-#: Gets the outcome of a batch: unknown after UpstreamLostError and UpstreamNonsenseError; not sent
-#: after any other error.
-OnResponse = Callable[[PartitionResponse | UpstreamError], None]
+
+class ProduceSend(BrokerRequest):
+    """A batch on its way to a partition's leader; the sender's subclass takes the outcome.
+
+    It is the request in flight, too, if it has the request to itself.
+
+    Parameters:
+        place: the batch's partition.
+        data: the batch; it must not change until the outcome is known.
+        transactional_id: None: the batch is not transactional.
+    """
+
+    __slots__ = ("data", "place", "route", "transactional_id")
+
+    #: Set when the batch has a channel.
+    route: "_Route"
+
+    def __init__(
+        self, place: TopicPartition, data: Buffer, transactional_id: str | None = None
+    ) -> None:
+        self.place = place
+        self.data = data
+        self.transactional_id = transactional_id
+
+    def appended(self, offset: int) -> None:
+        """Take the outcome of a batch that is in the log, on the event loop.
+
+        Parameters:
+            offset: the offset of its first record.
+        """
+        self.completed(PartitionResponse(0, offset))
+
+    def completed(self, result: PartitionResponse | UpstreamError) -> None:
+        """Take the outcome, on the event loop.
+
+        It is unknown after UpstreamLostError and UpstreamNonsenseError. After any other error, the
+        batch was not sent.
+        """
+        raise NotImplementedError
+
+    @override
+    def responded(self, response: bytearray | UpstreamError) -> None:
+        self.route.channel.responded(self, response)
 
 
-class _Send(NamedTuple):
-    batch: ProduceBatch
-    on_response: OnResponse
+class _JoinedRequest(BrokerRequest):
+    """A request with several batches, or one of a transaction."""
+
+    __slots__ = ("_channel", "_sends")
+
+    def __init__(self, channel: "_Channel", sends: list[ProduceSend]) -> None:
+        self._channel = channel
+        self._sends = sends
+
+    @override
+    def responded(self, response: bytearray | UpstreamError) -> None:
+        self._channel.responded_to_all(self._sends, response)
 
 
 class _Route:
@@ -81,37 +137,53 @@ class ProduceChannels:
         self._channels: dict[int, list[_Channel]] = {}
         self._routes: dict[tuple[int, TopicPartition], _Route] = {}
 
-    def send(self, producer: int, batch: ProduceBatch, on_response: OnResponse) -> None:
+    def send(self, producer: int, send: ProduceSend) -> None:
         """Send a batch to the leader of its partition, after the producer's earlier ones.
 
         Parameters:
-            producer: its batches stay in order.
-            batch: must not change until the response.
-            on_response: gets the outcome, on the event loop.
+            producer: its batches stay in order; 0: there is no order.
+            send: the batch; it gets the outcome, perhaps before this returns.
         """
-        key = (producer, batch.place)
+        key = (producer, send.place)
         route = self._routes.get(key)
         if route is None:
-            leader = self._cluster.view.leader(*batch.place)
+            leader = self._cluster.view.leader(*send.place)
             if leader == NO_LEADER:
                 self._cluster.stale()
-                on_response(UpstreamAwayError(f"no broker leads {batch.place} now"))
+                send.completed(UpstreamAwayError(f"no broker leads {send.place} now"))
                 return
             route = self._routes[key] = _Route(self._choose(leader, producer), key)
             route.channel.enter(producer)
         route.count += 1
-        route.channel.take(_Send(batch, partial(self._landed, route, on_response)))
+        send.route = route
+        route.channel.take(send)
 
-    def _landed(
-        self, route: _Route, on_response: OnResponse, result: PartitionResponse | UpstreamError
-    ) -> None:
+    def appended(self, send: ProduceSend, offset: int) -> None:
+        """Report that a batch is in the log."""
+        self._leave(send)
+        try:
+            send.appended(offset)
+        except Exception:  # noqa: BLE001 - a bug of one receiver must not keep the others waiting
+            _log_bug(send)
+
+    def completed(self, send: ProduceSend, result: PartitionResponse | UpstreamError) -> None:
+        """Report the outcome of a batch."""
+        route = self._leave(send)
+        if not isinstance(result, PartitionResponse) or result.code:
+            self._failed(route, result)
+        try:
+            send.completed(result)
+        except Exception:  # noqa: BLE001 - a bug of one receiver must not keep the others waiting
+            _log_bug(send)
+
+    def _leave(self, send: ProduceSend) -> _Route:
+        """Remove a batch from its route."""
+        route = send.route
         route.count -= 1
         if not route.count:
             route.channel.leave(route.key[0])
             self._end(route)
-        if not isinstance(result, PartitionResponse) or result.code:
-            self._failed(route, result)
-        on_response(result)
+        return route
 
     def _failed(self, route: _Route, result: PartitionResponse | UpstreamError) -> None:
         if not route.key[0]:
@@ -133,7 +205,7 @@ class ProduceChannels:
                 return channel
         emptiest = min(channels, key=lambda each: len(each.producers), default=None)
         if emptiest is None or (emptiest.producers and len(channels) < self._channels_max):
-            emptiest = _Channel(self._cluster, broker)
+            emptiest = _Channel(self, self._cluster, broker)
             channels.append(emptiest)
         return emptiest
 
@@ -145,15 +217,22 @@ class ProduceChannels:
 
 
 class _Channel:
-    """One connection to a broker, opened for the first batch."""
+    """One connection to a broker, opened for the first batch.
 
-    def __init__(self, cluster: Cluster, broker: int) -> None:
+    Parameters:
+        channels: reports the outcomes.
+        cluster: the broker's addresses.
+        broker: the broker's id.
+    """
+
+    def __init__(self, channels: ProduceChannels, cluster: Cluster, broker: int) -> None:
+        self._channels: Final = channels
         self._cluster: Final = cluster
         self._broker: Final = broker
         self._connection: BrokerConnection | None = None
         self._version = 0
         self._connecting: asyncio.Task[None] | None = None
-        self._queue: deque[_Send] = deque()
+        self._queue: deque[ProduceSend] = deque()
         self._scheduled = False
         self._correlation_id = 0
         self._timeout_ms = int(cluster.config.request_seconds * 1000 * _REPLICAS_PART)
@@ -161,7 +240,7 @@ class _Channel:
         #: Producers with batches in flight here, and to how many partitions.
         self.producers: dict[int, int] = {}
 
-    def take(self, send: _Send) -> None:
+    def take(self, send: ProduceSend) -> None:
         """Send a batch soon, together with those that arrive in the same turn of the loop."""
         self._queue.append(send)
         if not self._scheduled:
@@ -231,68 +310,64 @@ class _Channel:
         """Fail the pending batches: none was sent."""
         pending, self._queue = self._queue, deque()
         for send in pending:
-            _report(send, error)
+            self._channels.completed(send, error)
 
-    def _next(self) -> list[_Send]:
+    def _next(self) -> list[ProduceSend]:
         """Take the batches of the next request: one of each partition, of one transaction."""
         queue = self._queue
         first = queue.popleft()
         sends = [first]
-        if not queue or queue[0].batch.place == first.batch.place:
+        if not queue or queue[0].place == first.place:
             return sends
-        places = {first.batch.place}
-        size = len(first.batch.data)
+        places = {first.place}
+        size = len(first.data)
         while queue:
-            batch = queue[0].batch
-            size += len(batch.data)
+            send = queue[0]
+            size += len(send.data)
             if (
-                batch.place in places
+                send.place in places
                 or size > _REQUEST_BYTES_MAX
-                or batch.transactional_id != first.batch.transactional_id
+                or send.transactional_id != first.transactional_id
             ):
                 break
-            places.add(batch.place)
+            places.add(send.place)
             sends.append(queue.popleft())
         return sends
 
-    def _send(self, connection: BrokerConnection, sends: list[_Send]) -> None:
+    def _send(self, connection: BrokerConnection, sends: list[ProduceSend]) -> None:
         self._correlation_id = number = self._correlation_id + 1 & 0x7FFFFFFF
-        version, batch = self._version, sends[0].batch
-        if len(sends) == 1 and batch.transactional_id is None:
+        version, send = self._version, sends[0]
+        if len(sends) == 1 and send.transactional_id is None:
+            send.correlation_id = number
             connection.hold(
-                write_single_request(version, number, self._timeout_ms, batch),
-                partial(self._completed_alone, connection, version, sends),
+                send,
+                write_single_request(version, number, self._timeout_ms, send.place, send.data),
             )
             return
-        parts = write_produce_request(
-            version, number, self._timeout_ms, [each.batch for each in sends]
-        )
-        connection.hold(parts, partial(self._completed, connection, version, sends))
+        batches = [ProduceBatch(each.place, each.data, each.transactional_id) for each in sends]
+        parts = write_produce_request(version, number, self._timeout_ms, batches)
+        request = _JoinedRequest(self, sends)
+        request.correlation_id = number
+        connection.hold(request, [INT32.pack(sum(map(len, parts))), *parts])
 
-    def _completed_alone(
-        self,
-        connection: BrokerConnection,
-        version: int,
-        sends: list[_Send],
-        response: bytearray | UpstreamError,
-    ) -> None:
-        row = None
+    def responded(self, send: ProduceSend, response: bytearray | UpstreamError) -> None:
+        """Report the outcome of a batch that had a request to itself."""
+        offset = -1
         if isinstance(response, bytearray):
-            row = read_single_response(version, response, sends[0].batch.place)
-        if row is None:
-            self._completed(connection, version, sends, response)
+            offset = read_single_response(self._version, response, send.place)
+        if offset < 0:
+            self.responded_to_all((send,), response)
             return
-        _report(sends[0], row)
-        if self._queue:
+        self._channels.appended(send, offset)
+        if self._queue and not self._scheduled:
             self._schedule()
 
-    def _completed(
-        self,
-        connection: BrokerConnection,
-        version: int,
-        sends: list[_Send],
-        response: bytearray | UpstreamError,
+    def responded_to_all(
+        self, sends: Sequence[ProduceSend], response: bytearray | UpstreamError
     ) -> None:
+        """Report the outcomes of a request's batches."""
+        # All of a connection's responses come before the next connection is made.
+        connection, version = cast(BrokerConnection, self._connection), self._version
         rows: dict[TopicPartition, PartitionResponse] = {}
         error: UpstreamError
         if isinstance(response, UpstreamError):
@@ -304,21 +379,15 @@ class _Channel:
                 rows = read_produce_response(version, response)
             except UpstreamNonsenseError as invalid:
                 error = invalid
-            if rows.keys() != {send.batch.place for send in sends}:
+            if rows.keys() != {send.place for send in sends}:
                 rows = {}  # the other rows cannot be trusted, either
                 LINES.write(_log, "error", "a response of Kafka is invalid", str(connection),
                             broker=str(connection), error=str(error))  # fmt: skip
                 connection.close(error)
         for send in sends:
-            _report(send, rows.get(send.batch.place, error))
+            self._channels.completed(send, rows.get(send.place, error))
         self._schedule()
 
 
-def _report(send: _Send, result: PartitionResponse | UpstreamError) -> None:
-    """Report an outcome; a bug of one receiver must not keep the others waiting."""
-    try:
-        send.on_response(result)
-    except Exception:  # noqa: BLE001 - a bug
-        _log.exception(
-            "the outcome of a batch could not be handled", partition=str(send.batch.place)
-        )
+def _log_bug(send: ProduceSend) -> None:
+    _log.exception("the outcome of a batch could not be handled", partition=str(send.place))

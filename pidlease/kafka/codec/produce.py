@@ -73,8 +73,11 @@ _SETTINGS: Final = struct.Struct(">hii")
 _ALL: Final = -1
 #: The number of a topic's partitions and the partition, or the partition and its batch's size.
 _PARTITION: Final = struct.Struct(">ii")
-#: Header and settings of a request with one batch, outside of transactions.
-_SINGLE: Final = struct.Struct(f">hhih{len(CLIENT_ID)}shhii")
+#: Length, header and settings of a request with one batch, outside of transactions.
+_SINGLE: Final = struct.Struct(f">ihhih{len(CLIENT_ID)}shhii")
+#: The bytes of such a request but for the names and the batch: without its own length, with the
+#: length of the batch.
+_SINGLE_BYTES: Final = _SINGLE.size
 #: The response to it, after the partition: error, base offset, time of the append, start of the
 #: log, no record errors, no message; the throttle time.
 _SINGLE_RESULT: Final = struct.Struct(">hqqqihi")
@@ -378,13 +381,16 @@ def write_produce_request(
 
 
 def write_single_request(
-    version: int, correlation_id: int, timeout_ms: int, batch: ProduceBatch
+    version: int, correlation_id: int, timeout_ms: int, place: TopicPartition, data: Buffer
 ) -> tuple[Buffer, Buffer]:
-    """Encode a request with one batch outside of transactions, the most frequent one, fast."""
-    data = batch.data
-    head = _SINGLE.pack(API_PRODUCE, version, correlation_id, len(CLIENT_ID), _CLIENT_ID,
-                       _NO_STRING, _ALL, timeout_ms, 1)  # fmt: skip
-    return head + _names(batch.place) + INT32.pack(len(data)), data
+    """Encode a request with one batch outside of transactions, the most frequent one, fast.
+
+    Parameters as in `write_produce_request`; the request's length comes first here.
+    """
+    names, size = _names(place), len(data)
+    head = _SINGLE.pack(_SINGLE_BYTES + len(names) + size, API_PRODUCE, version, correlation_id,
+                       len(CLIENT_ID), _CLIENT_ID, _NO_STRING, _ALL, timeout_ms, 1)  # fmt: skip
+    return head + names + INT32.pack(size), data
 
 
 @lru_cache(_NAMES_KEPT)
@@ -396,21 +402,22 @@ def _names(place: TopicPartition) -> bytes:
 # ---------------------------------------------------------------------- responses of Kafka
 
 
-def read_single_response(
-    version: int, frame: bytes | bytearray, place: TopicPartition
-) -> PartitionResponse | None:
-    """Decode the response to one appended batch; None: call `read_produce_response` instead."""
+def read_single_response(version: int, frame: bytes | bytearray, place: TopicPartition) -> int:
+    """Return the offset in the response to one appended batch.
+
+    -1: it is another response; call `read_produce_response` instead.
+    """
     names = _names(place)
     at = 8 + len(names)
     if (
         version != _SINGLE_VERSION
         or len(frame) != at + _SINGLE_RESULT.size
         or not frame.startswith(names, 8)
-        or frame[4:8] != b"\0\0\0\1"
+        or not frame.startswith(b"\0\0\0\1", 4)
     ):
-        return None
+        return -1
     code, offset, _, _, refused, message, _ = _SINGLE_RESULT.unpack_from(frame, at)
-    return None if code or refused or message != _NO_STRING else PartitionResponse(0, offset)
+    return -1 if code or refused or message != _NO_STRING else int(offset)
 
 
 def read_produce_response(

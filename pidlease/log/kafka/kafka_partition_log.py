@@ -13,13 +13,15 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 from kio.schema.errors import ErrorCode
+from typing_extensions import override
 
 from pidlease.core.backoff import Backoff
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.codec.fetch import FetchedRecords
-from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
+from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.error_codes import OFFSET_OUT_OF_RANGE
 from pidlease.kafka.errors import (
     UpstreamError,
@@ -36,7 +38,7 @@ from pidlease.kafka.records.record_batch import (
     read_header,
 )
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, logged
-from pidlease.log.ports import AppendDone, Forwarded, NewBatch
+from pidlease.log.ports import AppendDone, AppendReceiver, Forwarded, NewBatch
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import (
     DamagedLogError,
@@ -64,12 +66,7 @@ _CUT_RESTS_SECONDS: Final = (0.2, 0.8, 2.0)
 class Upstream(Protocol):
     """The cluster, as a partition's log uses it."""
 
-    def send(
-        self,
-        producer: int,
-        batch: ProduceBatch,
-        done: Callable[[PartitionResponse | UpstreamError], None],
-    ) -> None:
+    def send(self, producer: int, send: ProduceSend) -> None:
         """Send a batch to the leader of its partition, after all earlier ones of its producer."""
 
     async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
@@ -177,43 +174,13 @@ class KafkaPartitionLog:
 
     # ------------------------------------------------------------------ appending
 
-    def send(self, producer: int, new: NewBatch, done: Callable[[Forwarded], None]) -> None:
+    def send(self, producer: int, new: NewBatch, receiver: AppendReceiver) -> None:
         """Append a batch after all earlier ones of its producer."""
         if self.stopped:  # a waiting batch could go to a new topic of the same name
-            reason = self.stopped
-            self._loop.call_soon(done, Forwarded(0, -1, definite=True, reason=reason))
+            answer = Forwarded(0, -1, definite=True, reason=self.stopped)
+            self._loop.call_soon(receiver.answered, new, answer)
             return
-        self._upstream.send(
-            producer,
-            ProduceBatch(self._place, new.data),
-            partial(self._responded, new.header.records, done),
-        )
-
-    def _responded(
-        self,
-        records: int,
-        done: Callable[[Forwarded], None],
-        result: PartitionResponse | UpstreamError,
-    ) -> None:
-        if isinstance(result, UpstreamError):
-            unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
-            # Clients must not see an address.
-            LINES.write(_log, "info", "a batch was not answered", str(result),
-                        partition=str(self._place), error=str(result))  # fmt: skip
-            reason = (
-                "its leader in Kafka did not answer" if unknown else "no leader in Kafka takes it"
-            )
-            done(Forwarded(0, -1, definite=not unknown, reason=reason))
-            return
-        answer = forwarded(result)
-        if answer.offset >= 0:
-            self.end_offset = max(self.end_offset, answer.offset + records)
-        elif produce_error(answer.code).stored is Stored.UNEXPECTED:
-            _log.error(
-                "unexpected error code of Produce; the batch may be stored",
-                partition=str(self._place), code=answer.code, reason=answer.reason,
-            )  # fmt: skip
-        done(answer)
+        self._upstream.send(producer, _LogSend(self, self._place, new, receiver))
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """Raise NotImplementedError: batches are sent one by one."""
@@ -355,11 +322,64 @@ class KafkaPartitionLog:
                     partition=str(self._place), reason=reason)  # fmt: skip
 
 
-def forwarded(row: PartitionResponse) -> Forwarded:
-    """Translate Kafka's response to a batch. An offset with an error code is ignored."""
+class _LogSend(ProduceSend):
+    """A batch of a partition's log.
+
+    Parameters:
+        log: the partition's log.
+        place: the partition.
+        new: the batch.
+        receiver: gets the outcome.
+    """
+
+    __slots__ = ("_log", "_new", "_receiver")
+
+    def __init__(
+        self,
+        log: KafkaPartitionLog,
+        place: TopicPartition,
+        new: NewBatch,
+        receiver: AppendReceiver,
+    ) -> None:
+        super().__init__(place, new.data)
+        self._log = log
+        self._new = new
+        self._receiver = receiver
+
+    @override
+    def appended(self, offset: int) -> None:
+        log, new = self._log, self._new
+        log.end_offset = max(log.end_offset, offset + new.header.records)
+        self._receiver.landed(new, offset)
+
+    @override
+    def completed(self, result: PartitionResponse | UpstreamError) -> None:
+        if isinstance(result, UpstreamError):
+            unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
+            # Clients must not see an address.
+            LINES.write(_log, "info", "a batch was not answered", str(result),
+                        partition=str(self.place), error=str(result))  # fmt: skip
+            reason = (
+                "its leader in Kafka did not answer" if unknown else "no leader in Kafka takes it"
+            )
+            answer = Forwarded(0, -1, definite=not unknown, reason=reason)
+            self._receiver.answered(self._new, answer)
+            return
+        if result.code == 0 and result.offset >= 0:
+            self.appended(result.offset)
+            return
+        answer = not_appended(result)
+        if produce_error(answer.code).stored is Stored.UNEXPECTED:
+            _log.error(
+                "unexpected error code of Produce; the batch may be stored",
+                partition=str(self.place), code=answer.code, reason=answer.reason,
+            )  # fmt: skip
+        self._receiver.answered(self._new, answer)
+
+
+def not_appended(row: PartitionResponse) -> Forwarded:
+    """Translate an error of Kafka. An offset with an error code is ignored."""
     code, offset, _, message = row
-    if code == 0 and offset >= 0:
-        return Forwarded(0, offset)
     said = f"that it is at offset {offset}" if code == 0 else name_of(code)
     reason = f"Kafka answers {said}" + (f": {message}" if message else "")
     definite = produce_error(code).stored is Stored.NO

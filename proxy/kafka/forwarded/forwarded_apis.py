@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
+from typing_extensions import override
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME
 from pidlease.engine.engine import Engine
 from pidlease.engine.topic_admin import TopicAdmin
+from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.api import (
     API_ADD_OFFSETS_TO_TXN,
     API_ADD_PARTITIONS_TO_TXN,
@@ -43,10 +45,11 @@ from pidlease.kafka.api import (
 from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.client.transactions import WRITERS_PREFIX
 from pidlease.kafka.codec.messages import Response, is_flexible, read_request
 from pidlease.kafka.codec.primitives import MalformedError, Reader, RequestHeader
-from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
+from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
@@ -259,26 +262,6 @@ class ForwardedApis:
         respond: Callable[[PartitionResponse], None],
     ) -> None:
         """Send Kafka a batch with a producer id of Kafka, or without one."""
-        counts, began = self._engine.counts, time.monotonic()
-
-        def answered(result: PartitionResponse | UpstreamError) -> None:
-            if isinstance(result, UpstreamError):
-                counts.forwarded(began, 0, -1)
-                LINES.write(_log, "info", "a batch was not answered", str(result),
-                            partition=str(partition), error=str(result))  # fmt: skip
-                unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
-                code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
-                respond(PartitionResponse(code, message="its leader in Kafka did not answer"))
-                return
-            counts.forwarded(began, result.code, result.offset)
-            if result.code == 0 and result.offset < 0:
-                LINES.write(_log, "error", "a response of Kafka is invalid", "no offset",
-                            partition=str(partition),
-                            error=f"a batch is appended at offset {result.offset}")  # fmt: skip
-                respond(PartitionResponse(UNKNOWN_OUTCOME, message="Kafka returned no offset"))
-            else:
-                respond(result)
-
         # The batches of a producer id stay in order. A batch below 51 bytes has no producer id.
         producer = int.from_bytes(data[43:51], "big", signed=True)
         if producer >= OWN_PIDS_FROM:
@@ -290,4 +273,48 @@ class ForwardedApis:
             respond(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
         # Inverted, since key 0 means "no order" to `send`, and Kafka's producer ids begin with 0.
-        self._upstream.send(~producer, ProduceBatch(partition, data, transactional_id), answered)
+        send = _PassedBatch(partition, data, transactional_id, self._engine.counts, respond)
+        self._upstream.send(~producer, send)
+
+
+class _PassedBatch(ProduceSend):
+    """A batch that Kafka validates.
+
+    Parameters:
+        counts: counts Kafka's response.
+        respond: gets the response for the client.
+    """
+
+    __slots__ = ("_began", "_counts", "_respond")
+
+    def __init__(
+        self,
+        place: TopicPartition,
+        data: memoryview,
+        transactional_id: str | None,
+        counts: Counts,
+        respond: Callable[[PartitionResponse], None],
+    ) -> None:
+        super().__init__(place, data, transactional_id)
+        self._began = time.monotonic()
+        self._counts = counts
+        self._respond = respond
+
+    @override
+    def completed(self, result: PartitionResponse | UpstreamError) -> None:
+        if isinstance(result, UpstreamError):
+            self._counts.forwarded(self._began, 0, -1)
+            LINES.write(_log, "info", "a batch was not answered", str(result),
+                        partition=str(self.place), error=str(result))  # fmt: skip
+            unknown = isinstance(result, UpstreamLostError | UpstreamNonsenseError)
+            code = UNKNOWN_OUTCOME if unknown else ErrorCode.not_leader_or_follower.value
+            self._respond(PartitionResponse(code, message="its leader in Kafka did not answer"))
+            return
+        self._counts.forwarded(self._began, result.code, result.offset)
+        if result.code == 0 and result.offset < 0:
+            LINES.write(_log, "error", "a response of Kafka is invalid", "no offset",
+                        partition=str(self.place),
+                        error=f"a batch is appended at offset {result.offset}")  # fmt: skip
+            self._respond(PartitionResponse(UNKNOWN_OUTCOME, message="Kafka returned no offset"))
+        else:
+            self._respond(result)

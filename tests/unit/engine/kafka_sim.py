@@ -29,8 +29,8 @@ from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from pidlease.kafka.records.record_batch import BatchHeader, check_intact, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, crc_of_send, under_writer
-from pidlease.log.kafka.kafka_partition_log import forwarded, sends_of
-from pidlease.log.ports import Forwarded, NewBatch, PartitionLog
+from pidlease.log.kafka.kafka_partition_log import not_appended, sends_of
+from pidlease.log.ports import AppendReceiver, Forwarded, NewBatch, PartitionLog
 from pidlease.storage.errors import LogError, NotOwnerError
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
@@ -130,6 +130,20 @@ class SimKafka:
         self.take(bytes(make_batch([b"foreign"])))
 
 
+def outcome_of(code: int, offset: int) -> Forwarded:
+    """What the log makes of an answer of Kafka."""
+    if code == 0 and offset >= 0:
+        return Forwarded(0, offset)
+    return not_appended(PartitionResponse(code, offset))
+
+
+def _deliver(new: NewBatch, receiver: AppendReceiver, answer: Forwarded) -> None:
+    if answer.offset >= 0:
+        receiver.landed(new, answer.offset)
+    else:
+        receiver.answered(new, answer)
+
+
 class SimLog(FakeLog):
     """See `ports.ForwardingLog`: one life of the server's connections."""
 
@@ -143,7 +157,8 @@ class SimLog(FakeLog):
         self.out: dict[int, deque[tuple[NewBatch, Told]]] = {}
         self.back: dict[int, deque[tuple[Told, Forwarded]]] = {}
 
-    def send(self, producer: int, new: NewBatch, told: Told) -> None:
+    def send(self, producer: int, new: NewBatch, receiver: AppendReceiver) -> None:
+        told = partial(_deliver, new, receiver)
         self.out.setdefault(producer, deque()).append((new, told))
 
     async def _asked(self) -> None:
@@ -497,7 +512,7 @@ class World:
         fault = self.fault
         if fault is None or self.happened.get("fault", 0) < 3:
             return False
-        definite = forwarded(PartitionResponse(fault.code, -1)).definite
+        definite = outcome_of(fault.code, -1).definite
         wanted = (Status.REFUSED, fault.code) if definite else (Status.FAILED, UNKNOWN_OUTCOME)
         return any(wanted in client.errors for client in self.clients)
 
@@ -565,7 +580,7 @@ class World:
             code, offset = self.kafka.take(bytes(new.data))
             if code == OLD_EPOCH:
                 self._note("fenced")
-            answer = forwarded(PartitionResponse(code, offset))
+            answer = outcome_of(code, offset)
             log.back.setdefault(pid, deque()).append((told, answer))
 
     def _back(self, pid: int, told: Told, answer: Forwarded) -> None:
@@ -584,7 +599,7 @@ class World:
         if pid is not None:
             _, told = self.log.out[pid].popleft()
             self._note("refused")
-            self._back(pid, told, forwarded(PartitionResponse(NOT_ENOUGH_REPLICAS, -1)))
+            self._back(pid, told, outcome_of(NOT_ENOUGH_REPLICAS, -1))
 
     def _answer_fault(self) -> None:
         """The error code that is looked at here."""
@@ -597,7 +612,7 @@ class World:
         if not code:
             self._note("fault")
             code = fault.code
-        self._back(pid, told, forwarded(PartitionResponse(code, offset)))
+        self._back(pid, told, outcome_of(code, offset))
 
     def _time_out(self) -> None:
         """Stored, and the other replicas were late: nobody knows."""
@@ -608,7 +623,7 @@ class World:
             if not code:
                 self._note("timed out")
                 code = TIMED_OUT  # beside the offset, as Kafka does it
-            self._back(pid, told, forwarded(PartitionResponse(code, offset)))
+            self._back(pid, told, outcome_of(code, offset))
 
     def _cut(self) -> None:
         """A connection ends: answers are lost, and so are requests, but for the first ones."""

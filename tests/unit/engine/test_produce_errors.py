@@ -4,16 +4,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Status
-from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.error_codes import CONTENT, FENCED, STALE_LEADER
 from pidlease.kafka.produce_errors import (
     PRODUCE_ERRORS,
     Stored,
     produce_error,
 )
-from pidlease.log.kafka.kafka_partition_log import forwarded
 from tests.crash.seeds import SOAK, new_random
-from tests.unit.engine.kafka_sim import CodeFault, World
+from tests.unit.engine.kafka_sim import CodeFault, World, outcome_of
 
 #: Codes that a broker gives before it appends, and never after. Read from its source; not from the
 #: table under test.
@@ -61,7 +59,7 @@ async def _survives(world: World, fault: CodeFault) -> None:
 def test_what_is_certain_of_a_code(code: int) -> None:
     """An offset beside an error code says nothing: DelayedProduce leaves it there."""
     for offset in (-1, 7):
-        answer = forwarded(PartitionResponse(code, offset))
+        answer = outcome_of(code, offset)
         assert (answer.code, answer.offset) == (code, -1)
         assert answer.definite == (code in BEFORE_APPEND)
     row = produce_error(code)
@@ -72,8 +70,8 @@ def test_what_is_certain_of_a_code(code: int) -> None:
 
 
 def test_an_answer_without_an_offset_is_not_certain() -> None:
-    assert forwarded(PartitionResponse(0, 5)) == (0, 5, False, "")
-    answer = forwarded(PartitionResponse(0, -1))
+    assert outcome_of(0, 5) == (0, 5, False, "")
+    answer = outcome_of(0, -1)
     assert (answer.code, answer.offset, answer.definite) == (0, -1, False)
 
 

@@ -11,12 +11,13 @@ from structlog.testing import capture_logs
 
 from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.codec.fetch import FetchedRecords
-from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
+from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from pidlease.log.kafka import kafka_partition_log as module
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog, Upstream, Writers
-from pidlease.log.ports import Forwarded
+from pidlease.log.ports import Forwarded, NewBatch
 from pidlease.storage.io_pool import IoPool
 from tests.sim.batches import make_batch, simple
 
@@ -33,10 +34,8 @@ class FakeUpstream:
         self.stales = 0
         self.told: Callable[[PartitionResponse | UpstreamError], None] | None = None
 
-    def send(
-        self, _: int, __: ProduceBatch, told: Callable[[PartitionResponse | UpstreamError], None]
-    ) -> None:
-        self.told = told
+    def send(self, _: int, send: ProduceSend) -> None:
+        self.told = send.completed
 
     async def fetch(self, _: TopicPartition, offset: int, __: int) -> FetchedRecords:
         self.asked.append(offset)
@@ -47,6 +46,19 @@ class FakeUpstream:
 
     def stale(self) -> None:
         self.stales += 1
+
+
+class Told:
+    """Keeps the outcomes of batches."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Forwarded] = []
+
+    def landed(self, _: NewBatch, offset: int) -> None:
+        self.outcomes.append(Forwarded(0, offset))
+
+    def answered(self, _: NewBatch, answer: Forwarded) -> None:
+        self.outcomes.append(answer)
 
 
 class NoWriters:
@@ -112,11 +124,11 @@ async def test_batches_are_read_once_each_and_cut_ones_again() -> None:
 
 
 async def send(log: KafkaPartitionLog, upstream: FakeUpstream, result: Any) -> Forwarded:
-    told: list[Forwarded] = []
-    log.send(5, simple(0, records=3), told.append)
+    told = Told()
+    log.send(5, simple(0, records=3), told)
     assert upstream.told is not None
     upstream.told(result)
-    (answer,) = told
+    (answer,) = told.outcomes
     return answer
 
 
