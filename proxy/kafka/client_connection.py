@@ -32,6 +32,8 @@ _SMALL_BUFFER_BYTES: Final = 64 << 10
 _LARGE_FRAME_BYTES: Final = 16 << 10
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES_MIN: Final = 8
+#: Up to here, copying responses into one buffer costs less than handing over each part.
+_COPIED_BYTES_MAX: Final = 8 << 10
 #: How long a request may take to arrive, plus the time for its size by the speed below.
 STALLED_SECONDS: Final = 30.0
 #: The slowest that a large request may arrive.
@@ -157,21 +159,31 @@ class Slot:
 
     def fill(self, *parts: bytes) -> None:
         """Set the response, from its header on; no parts: the request gets no response."""
+        size = sum(map(len, parts))
+        self.fill_framed((INT32.pack(size), *parts) if parts else (), size)
+
+    def fill_framed(self, parts: tuple[bytes, ...], size: int) -> None:
+        """Set the response, with its length.
+
+        Parameters:
+            parts: the response's bytes; none: the request gets no response.
+            size: their number without the length.
+        """
         if self.ready:
             return  # a later error does not replace the response
         self.answer = parts
         self.ready = True
-        counts = self.counts
+        counts, connection = self.counts, self.connection
         if counts is not None:
             counts.seconds[self.api_key].observe(monotonic() - self.began)
-        if self.connection.is_next(self):
-            self.connection.flush_soon()
+        if connection.is_next(self):
+            connection.flush_soon()
         else:
             # The request is handled, and only its response waits: release the rest of its memory.
-            surplus = self.request_size - max(sum(map(len, parts)) - self.reserved, 0)
+            surplus = self.request_size - max(size - self.reserved, 0)
             if surplus > 0:
                 self.request_size -= surplus
-                self.connection.budget.release(surplus)
+                connection.budget.release(surplus)
 
 
 class Handler(Protocol):
@@ -520,13 +532,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             answered = True
             self.parked -= slot.parked
             freed += slot.request_size + slot.reserved
-            if slot.answer:
-                size = sum(map(len, slot.answer))
-                parts.append(INT32.pack(size))
-                parts.extend(slot.answer)
+            parts += slot.answer
         # Nothing may follow a missing response: the client would take it for that one.
         if parts and self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(parts)
+            if len(parts) > 1 and sum(map(len, parts)) > _COPIED_BYTES_MAX:
+                self._transport.writelines(parts)
+            else:
+                self._transport.write(b"".join(parts))
         if self._write_paused:
             # The transport's buffer holds them, so they count until the client has read them.
             self._untaken += freed

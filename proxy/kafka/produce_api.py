@@ -152,8 +152,9 @@ class _RepeatedBatch(Pending):
 
     @override
     def appended(self, offset: int) -> None:
-        slot = self._slot
-        slot.fill(self._repeated.template.response(slot.correlation_id, offset, self._log_start))
+        slot, template = self._slot, self._repeated.template
+        response = template.response(slot.correlation_id, offset, self._log_start)
+        slot.fill_framed((response,), template.response_bytes)
 
     @override
     def complete(self, outcome: Outcome) -> None:

@@ -198,7 +198,10 @@ class ProduceTemplate:
     field by field, nor the response encoded so.
     """
 
-    __slots__ = ("_after", "_flexible", "_front", "_head", "_length_at", "_rest", "_tail")
+    __slots__ = (
+        "_after", "_flexible", "_front", "_head", "_length_at", "_rest", "_size", "_tail",
+        "response_bytes",
+    )  # fmt: skip
 
     def __init__(self, front: bytes, rest: bytes, head: bytes, tail: bytes, after: int) -> None:
         self._front = front
@@ -208,6 +211,9 @@ class ProduceTemplate:
         self._flexible = bool(after)
         self._head = head
         self._tail = tail
+        #: The size of each response, without its length.
+        self.response_bytes: Final = _CORRELATION_BYTES + len(head) + _OFFSETS.size + len(tail)
+        self._size = INT32.pack(self.response_bytes)
 
     @classmethod
     def of(
@@ -271,9 +277,11 @@ class ProduceTemplate:
         return memoryview(frame)[at:end]
 
     def response(self, correlation_id: int, offset: int, log_start: int) -> bytes:
-        """Encode the response to a batch that is in the log, with its header."""
+        """Encode the response to a batch that is in the log, with its length and header."""
         offsets = _OFFSETS.pack(offset, _NO_TIME, log_start)
-        return b"".join((INT32.pack(correlation_id), self._head, offsets, self._tail))
+        return b"".join(
+            (self._size, INT32.pack(correlation_id), self._head, offsets, self._tail)
+        )
 
 
 # ---------------------------------------------------------------------- responses to clients
