@@ -1,5 +1,7 @@
 """examples/copy_cluster.sh: each record once, over kill -9 of the copier and of the destination."""
 
+import os
+import signal
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -10,7 +12,7 @@ from tests.examples.programs import EXAMPLES, SLOW, check_once, outcome, program
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import until
 
-_RECORDS = 20_000
+_RECORDS = 9_000
 
 
 def _child(pid: int) -> int | None:
@@ -38,9 +40,6 @@ def test_each_record_once_over_kill_9(tmp_path: Path) -> None:
             wait_for_records(b, "orders", random.randint(1, _RECORDS // 3))
             copier = _child(copy.pid)
             assert copier is not None
-            import os
-            import signal
-
             b.kill9()
             os.kill(copier, signal.SIGKILL)
             until(lambda: _child(copy.pid) not in (None, copier), "another copier")

@@ -22,7 +22,7 @@ from tests.examples.programs import (
 )
 from tests.servers.pidlease import PidleaseServer
 
-_ROWS = 25_000
+_ROWS = 12_000
 _PROGRAM = str(EXAMPLES / "csv_to_kafka.py")
 
 
