@@ -13,7 +13,7 @@ from deploy.site.github_markdown import links, lists
 
 #: Files of the repository that are pages of the site.
 _PAGES: Final = {
-    "README.md": "index.md",
+    "README.md": "readme.md",
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
