@@ -95,8 +95,10 @@ def _examples(body: _Json, document: _Json) -> Iterator[str]:
         schema = document["components"]["schemas"][schema["$ref"].removeprefix(_SCHEMAS)]
     values = [body["example"]] if "example" in body else schema.get("examples", [])
     for value in values:
-        text = value if isinstance(value, str) else json.dumps(value, indent=2)
-        yield f"```json\n{text.rstrip()}\n```\n"
+        if isinstance(value, str):
+            yield f"```text\n{value.rstrip()}\n```\n"
+        else:
+            yield f"```json\n{json.dumps(value, indent=2)}\n```\n"
 
 
 def _responses(responses: _Json) -> Iterator[tuple[str, str]]:

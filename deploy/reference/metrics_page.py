@@ -78,7 +78,7 @@ def metrics_page() -> str:
     parts = [f"# Metrics\n\n{NOTE}\n\n{_INTRODUCTION}"]
     for section, definitions in groups:
         rows = [
-            (code(each.exposed), each.kind, ", ".join(each.labels), cell(each.text))
+            (code(each.exposed), each.kind, ", ".join(map(code, each.labels)), cell(each.text))
             for each in definitions
         ]
         parts.append(f"## {section.title}\n")

@@ -35,7 +35,7 @@ def settings_page() -> str:
         option = options[name]
         groups.setdefault(option.rich_help_panel, []).append(
             (
-                f'<span id="{name.replace("_", "-")}"></span>{code(name.replace("_", "-"))}',
+                code(name.replace("_", "-")),
                 _values(option.metavar, field),
                 code(_default(name, field)) or "none",
                 cell(sentence(field.description or "")),

@@ -7,14 +7,14 @@ from typing import Final
 
 _FENCE: Final = re.compile(r"\s*(```+|~~~+)")
 _ITEM: Final = re.compile(r"( *)((?:[-*+]|\d{1,9}[.)]) +)(?=\S)")
-_LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+_MARKDOWN_URL: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 _INDENT: Final = 4
 
 #: Gets a path in the repository and an anchor; returns a URL, or None for a link to leave out.
 Target = Callable[[str, str], str | None]
 
 
-def lists(text: str) -> str:
+def indent_lists(text: str) -> str:
     """Indent nested lists by four, and put an empty line before a list, as Python-Markdown needs."""
     return "".join(_indented(text.splitlines(keepends=True)))
 
@@ -48,7 +48,7 @@ def _indented(lines: list[str]) -> Iterator[str]:
         before = line if fence is None else ""
 
 
-def links(text: str, source: str, target: Target) -> str:
+def rewrite_urls(text: str, source: str, target: Target) -> str:
     """Replace the links to other files of the repository.
 
     Parameters:
@@ -66,7 +66,7 @@ def links(text: str, source: str, target: Target) -> str:
         return shown if url is None else f"[{shown}]({url})"
 
     return "".join(
-        part if code else _LINK.sub(replaced, part) for code, part in _parts(text)
+        part if code else _MARKDOWN_URL.sub(replaced, part) for code, part in _parts(text)
     )
 
 

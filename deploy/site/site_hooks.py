@@ -9,7 +9,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from deploy.site.github_markdown import links, lists
+from deploy.site.github_markdown import indent_lists, rewrite_urls
 
 #: Files of the repository that are pages of the site.
 _PAGES: Final = {
@@ -36,7 +36,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for section in config.nav or ():
         for pages in section.values() if isinstance(section, dict) else ():
             for entry in pages if isinstance(pages, list) else ():
-                for title, place in entry.items():
+                for title, place in entry.items() if isinstance(entry, dict) else ():
                     if isinstance(place, str) and place.endswith("/"):
                         entry[title] = _pages_of(Path(config.docs_dir), place)
     return config
@@ -76,7 +76,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return None
         return posixpath.relpath(found, posixpath.dirname(own) or ".") + anchor
 
-    return lists(links(markdown, _SOURCES.get(own, f"docs/{own}"), target))
+    return indent_lists(rewrite_urls(markdown, _SOURCES.get(own, f"docs/{own}"), target))
 
 
 def on_post_build(config: MkDocsConfig) -> None:

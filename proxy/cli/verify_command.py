@@ -29,7 +29,7 @@ def verify(
 
     Notes are harmless. After a stop that was not clean they are a torn tail, which was never acknowledged and which the next start cuts off, a torn last line of the PID sequence, and entries of the last segment's indexes, which the next start builds again. After a clean stop these are findings.
 
-    If retention has removed the log's beginning, a producer's first batch may have any sequence number. A producer whose lease has ended may be missing from a snapshot. After damage, the check continues at the next intact batch, without the earlier history. A directory that was written with judging=off is not sound. For topics with pidlease.deduplication=off, a note counts the batches that are repeated or out of order.
+    If retention has removed the log's beginning, a producer's first batch may have any sequence number. The producer of a lease that has ended may be missing from a snapshot. After damage, the check continues at the next intact batch, without the earlier history. A directory that was written with `judging=off` is not sound. For topics with `pidlease.deduplication=off`, a note counts the batches that are repeated or out of order.
 
     Memory grows with the number of producers, not with the log. The report lists 10,000 findings, and counts all.
 

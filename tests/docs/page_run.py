@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -91,8 +91,9 @@ class PageRun:
     def __exit__(self, *_: object) -> None:
         for process in (self._shell, self._python):
             if process is not None:
-                # With everything that the page has started in the background.
-                os.killpg(process.pid, signal.SIGKILL)
+                # With everything that the page has started in the background; if that is left.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 if process.stdin is not None:
                     process.stdin.close()
@@ -130,7 +131,8 @@ class PageRun:
         assert not waiting, f"no block uses the files of {[e.where for e in waiting.values()]}"
 
     def _running(self) -> list[Block]:
-        return [each for each in self._blocks if not each.reason and each.language not in SHOWN]
+        programs = SHELL | {PYTHON}
+        return [each for each in self._blocks if not each.reason and each.language in programs]
 
     def _here(self, text: str) -> str:
         """Put this test's addresses and folders in place of the documented ones."""
@@ -202,7 +204,9 @@ class PageRun:
 
 
 def _pattern(output: str) -> str:
-    return re.escape(output.strip()).replace(re.escape("..."), ".*") + r"\s*"
+    """Return what an output matches: white space of any kind, and "..." for anything."""
+    words = (re.escape(word).replace(re.escape("..."), ".*") for word in output.split())
+    return r"\s*" + r"\s*".join(words) + r"\s*"
 
 
 def _parse(block: Block) -> None:
