@@ -107,8 +107,10 @@ def main() -> int:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--name", required=True, help="of this load; each file has its own")
     parser.add_argument("--key", help="column of the key; default: no key")
-    parser.add_argument("--servers", default="127.0.0.1:9092", help="the Kafka listener")
-    parser.add_argument("--leases", default="http://127.0.0.1:8080", help="the HTTP listener")
+    servers = os.environ.get("PIDLEASE_SERVERS", "127.0.0.1:9092")
+    parser.add_argument("--servers", default=servers, help="the Kafka listener")
+    url = os.environ.get("PIDLEASE_URL", "http://127.0.0.1:8080")
+    parser.add_argument("--leases", default=url, help="the HTTP listener")
     given = parser.parse_args()
     try:
         with BlockingProducer(

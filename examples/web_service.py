@@ -11,7 +11,7 @@ After a crash the service sends the orders without an offset again: the server a
 are not in the log yet. Start it again within a lease of the server (24 h by default), and run one
 process only: a second one with the same NAME would fence the first.
 
-Environment: DATABASE, NAME, SERVERS (Kafka listener), LEASES (HTTP listener).
+Environment: DATABASE, NAME, PIDLEASE_SERVERS (Kafka listener), PIDLEASE_URL (HTTP listener).
 """
 
 import asyncio
@@ -87,8 +87,8 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     if unsent("received_at < ?", time.time() - LEASE_S):
         raise RuntimeError("orders without an offset are older than a lease: look into the topic")
     async with LeasedProducer(
-        bootstrap_servers=os.environ.get("SERVERS", "127.0.0.1:9092"),
-        leases=os.environ.get("LEASES", "http://127.0.0.1:8080"),
+        bootstrap_servers=os.environ.get("PIDLEASE_SERVERS", "127.0.0.1:9092"),
+        leases=os.environ.get("PIDLEASE_URL", "http://127.0.0.1:8080"),
         name=os.environ.get("NAME", "web-service"),
     ) as producer:
         sending = asyncio.create_task(send_orders(producer))
