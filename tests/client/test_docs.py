@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]
 
 
 def example(server: PidleaseServer, beginning: str) -> str:
-    """The first example that begins so, with this server's ports in place of the documented ones."""
+    """The first example that begins so, with the ports of this server."""
     found = next(each for each in _BLOCK.findall(_DOCUMENT) if each.startswith(beginning))
     assert "127.0.0.1:9092" in found
     return found.replace("127.0.0.1:9092", server.bootstrap).replace(
