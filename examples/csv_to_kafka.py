@@ -3,8 +3,8 @@
     python examples/csv_to_kafka.py orders.csv --topic orders --name orders-2026-05 --key customer
 
 Each row becomes a JSON object. After a crash of this process, of its machine or of the server, run
-the same command again, within a lease of the server (24 h by default). The row's number is its
-sequence_id: each partition continues after the last row that it has.
+the same command again, within a lease of the server (24 h by default) after the last row. The row's
+number is its sequence_id: each partition continues after the last row that it has.
 
 FILE.plan.json keeps what must not change between runs. Exit codes: 0 every row is in the log;
 1 not finished, run it again; 2 it cannot continue, because rows would be lost or doubled.
@@ -107,12 +107,19 @@ def main() -> int:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--name", required=True, help="of this load; each file has its own")
     parser.add_argument("--key", help="column of the key; default: no key")
-    parser.add_argument("--servers", default="127.0.0.1:9092", help="the Kafka listener")
-    parser.add_argument("--leases", default="http://127.0.0.1:8080", help="the HTTP listener")
+    servers = os.environ.get("PIDLEASE_SERVERS", "127.0.0.1:9092")
+    parser.add_argument("--servers", default=servers, help="the Kafka listener")
+    url = os.environ.get("PIDLEASE_URL", "http://127.0.0.1:8080")
+    parser.add_argument("--leases", default=url, help="the HTTP listener")
     given = parser.parse_args()
     try:
         with BlockingProducer(
-            bootstrap_servers=given.servers, leases=given.leases, name=given.name
+            bootstrap_servers=given.servers,
+            leases=given.leases,
+            name=given.name,
+            # The server keeps these numbers for a lease after the last row. With policy strict, the
+            # lease begins with the first row, and only a running producer renews it.
+            policy="monotonic",
         ) as producer:
             rows = load(given, producer)
     except (ImpossibleError, KeyError, ValueError) as error:

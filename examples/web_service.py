@@ -1,17 +1,17 @@
-"""A web service that stores each order once, even if its clients retry or a process crashes.
+r"""A web service that stores each order once, even if its clients retry or a process crashes.
 
     uvicorn --app-dir examples web_service:app --port 8000
 
-    curl -X PUT -H 'Content-Type: application/json' -d '{"drink": "tea", "table": 4}' \\
+    curl -X PUT -H 'Content-Type: application/json' -d '{"drink": "tea", "table": 4}' \
         http://127.0.0.1:8000/orders/4711
 
 The client chooses the order's id, and repeats a request until it gets a response other than 5xx.
 SQLite keeps each order under a number before it is sent; the number is the record's sequence_id.
 After a crash the service sends the orders without an offset again: the server appends those that
-are not in the log yet. Start it again within a lease of the server (24 h by default), and run one
-process only: a second one with the same NAME would fence the first.
+are not in the log yet. Start it again within a lease of the server (24 h by default) after the
+crash, and run one process only: a second one with the same NAME would fence the first.
 
-Environment: DATABASE, NAME, SERVERS (Kafka listener), LEASES (HTTP listener).
+Environment: DATABASE, NAME, PIDLEASE_SERVERS (Kafka listener), PIDLEASE_URL (HTTP listener).
 """
 
 import asyncio
@@ -49,10 +49,20 @@ class Order(BaseModel):
     table: int
 
 
-def unsent(condition: str = "TRUE", *values: object) -> list[tuple[int, str]]:
+def unsent(received_before: float = float("inf")) -> list[tuple[int, str]]:
     """Return number and body of orders without an offset, in the order of their numbers."""
-    query = f"SELECT number, body FROM orders WHERE offset IS NULL AND {condition}"
-    return database.execute(f"{query} ORDER BY number LIMIT 1000", values).fetchall()
+    return database.execute(
+        "SELECT number, body FROM orders WHERE offset IS NULL AND received_at < ?"
+        " ORDER BY number LIMIT 1000",
+        (received_before,),
+    ).fetchall()
+
+
+def stored(order_id: str) -> tuple[str, int | None]:
+    """Return an order's body and its offset in the log; None: not stored yet."""
+    query = "SELECT body, offset FROM orders WHERE id = ?"
+    body, offset = database.execute(query, (order_id,)).fetchone()
+    return body, offset
 
 
 async def send_orders(producer: LeasedProducer) -> None:
@@ -64,11 +74,11 @@ async def send_orders(producer: LeasedProducer) -> None:
             for number, body in orders
         ]
         # A duplicate is a success: the order was in the log before.
-        stored = [(await future).offset for future in futures]
+        offsets = [(await future).offset for future in futures]
         with database:
             numbers = [number for number, _ in orders]
             database.executemany(
-                "UPDATE orders SET offset = ? WHERE number = ?", zip(stored, numbers, strict=True)
+                "UPDATE orders SET offset = ? WHERE number = ?", zip(offsets, numbers, strict=True)
             )
         async with changed:
             changed.notify_all()
@@ -84,12 +94,14 @@ def end_service(sending: "asyncio.Task[None]") -> None:
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     """Send orders while the service runs."""
-    if unsent("received_at < ?", time.time() - LEASE_S):
+    if unsent(time.time() - LEASE_S):
         raise RuntimeError("orders without an offset are older than a lease: look into the topic")
     async with LeasedProducer(
-        bootstrap_servers=os.environ.get("SERVERS", "127.0.0.1:9092"),
-        leases=os.environ.get("LEASES", "http://127.0.0.1:8080"),
+        bootstrap_servers=os.environ.get("PIDLEASE_SERVERS", "127.0.0.1:9092"),
+        leases=os.environ.get("PIDLEASE_URL", "http://127.0.0.1:8080"),
         name=os.environ.get("NAME", "web-service"),
+        # The server keeps the numbers for a lease after the last order, not after the first.
+        policy="monotonic",
     ) as producer:
         sending = asyncio.create_task(send_orders(producer))
         sending.add_done_callback(end_service)
@@ -103,7 +115,7 @@ app: Final = FastAPI(lifespan=lifespan)
 
 
 @app.put("/orders/{order_id}")
-async def put_order(order_id: str, order: Order) -> dict[str, int]:
+async def put_order(order_id: str, order: Order) -> dict[str, int | None]:
     """Store an order; respond when it is in the log."""
     body = order.model_dump_json()
     with database:
@@ -114,12 +126,10 @@ async def put_order(order_id: str, order: Order) -> dict[str, int]:
     try:
         async with asyncio.timeout(RESPONSE_S), changed:
             changed.notify_all()
-            await changed.wait_for(lambda: not unsent("id = ?", order_id))
+            await changed.wait_for(lambda: stored(order_id)[1] is not None)
     except TimeoutError:
         raise HTTPException(503, "not stored yet: send the same request again") from None
-    known, offset = database.execute(
-        "SELECT body, offset FROM orders WHERE id = ?", (order_id,)
-    ).fetchone()
+    known, offset = stored(order_id)
     if body != known:
         raise HTTPException(409, "another order has this id")
     return {"offset": offset}

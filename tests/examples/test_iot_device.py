@@ -30,7 +30,9 @@ def _check(server: PidleaseServer, readings: Path) -> None:
 def test_each_reading_once_over_kill_9(tmp_path: Path) -> None:
     random = new_random("iot-device")
     readings = tmp_path / "readings.txt"
-    readings.write_text("".join(f"{number} {21.5 + number / 10} C\n" for number in range(_READINGS)))
+    readings.write_text(
+        "".join(f"{number} {21.5 + number / 10} C\n" for number in range(_READINGS))
+    )
     killed = 0
     with PidleaseServer(tmp_path / "server", settings={"default_partitions": "1"}) as server:
         for _ in range(2):

@@ -55,8 +55,8 @@ def test_each_order_once_over_kill_9(tmp_path: Path) -> None:
         ]
         variables = {
             "DATABASE": str(tmp_path / "orders.db"),
-            "SERVERS": server.bootstrap,
-            "LEASES": server.http_url,
+            "PIDLEASE_SERVERS": server.bootstrap,
+            "PIDLEASE_URL": server.http_url,
         }
         with ThreadPoolExecutor(_CLIENTS) as clients:
             with program(*service, **variables) as first:

@@ -1,7 +1,5 @@
-"""The examples of docs/produce/http.md do what is said there."""
+"""The examples of docs/produce/http.md print what is said there."""
 
-import asyncio
-import json
 import re
 import shutil
 import subprocess
@@ -9,52 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.lives import server_in
-from tests.kafka_listener.client import WireClient
 from tests.servers.waiting import WAIT_S
 
-_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "produce" / "http.md"
-#: A command over one or more lines, and what it prints, if that is told.
-_EXAMPLE = re.compile(r"^    (curl (?:.*\\\n)*.*)(?:\n    (\{.*))?$", re.MULTILINE)
+_ROOT = Path(__file__).resolve().parents[2]
+_DOCUMENT = _ROOT / "docs" / "produce" / "http.md"
+#: Commands, and what they print.
+_EXAMPLE = re.compile(r"^```bash\n(.*?)^```\n\n```text\n(.*?)\n```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_examples(tmp_path: Path) -> None:
-    examples = _EXAMPLE.findall(_DOCUMENT.read_text(encoding="utf-8"))
-    assert len(examples) >= 7
+    text = _DOCUMENT.read_text(encoding="utf-8")
+    examples = _EXAMPLE.findall(text)
+    assert len(examples) == text.count("```bash") >= 12
+    (tmp_path / "examples").symlink_to(_ROOT / "examples")
     with server_in(tmp_path) as server:
         server.restart({"log_level": "warning"})
-        asyncio.run(_make(server.kafka_port, "orders"))
-        lease: dict[str, int] = {}
-        for command, printed in examples:
-            answer = _run(_adapted(command, server.http_port, lease))
-            found = json.loads(answer)
-            if "pid" in found:
-                lease = {name: found[name] for name in ("pid", "generation")}
-            if printed:
-                assert re.fullmatch(_pattern(printed), answer), (command, answer)
-            else:
-                assert not found.get("error"), (command, found)
+        for commands, printed in examples:
+            response = _run(commands.replace("http://127.0.0.1:8080", server.http_url), tmp_path)
+            assert re.fullmatch(_pattern(printed), response.strip()), (commands, response)
 
 
-async def _make(port: int, topic: str) -> None:
-    async with await WireClient.connect(LOOPBACK, port) as client:
-        await client.create(topic)
-
-
-def _adapted(command: str, port: int, lease: dict[str, int]) -> str:
-    """With this server's port, and with a PID that it has leased."""
-    command = command.replace("127.0.0.1:8080", f"{LOOPBACK}:{port}")
-    for name, number in lease.items():
-        command = re.sub(rf'"{name}": \d\d+', f'"{name}": {number}', command)
-    return command
-
-
-def _run(command: str) -> str:
+def _run(commands: str, folder: Path) -> str:
     return subprocess.run(
-        ["bash", "-c", command.replace("curl ", "curl -sS ", 1)],
-        check=True, capture_output=True, text=True, timeout=WAIT_S,
+        ["bash", "-e", "-c", commands],
+        check=True, cwd=folder, capture_output=True, text=True, timeout=WAIT_S,
     ).stdout  # fmt: skip
 
 
