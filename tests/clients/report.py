@@ -59,9 +59,9 @@ def render(facts: Iterable[Fact]) -> str:
     ]
     apis = [(api_name(key), key, _versions(key)) for key in sorted(ADVERTISED)]
     text = _TEMPLATE.read_text().format(
-        clients=_rows(("client", "version", "producer", "its group reads those of"), clients),
+        clients=_rows(("client", "version", "producer", "its group reads records of"), clients),
         kafka=kafka_version(),
-        tools=_rows(("tool", "what it did"), tools),
+        tools=_rows(("tool", "tested with"), tools),
         produce=ADVERTISED[0][1],
         apis=_rows(("API", "key", "versions"), apis),
     )
