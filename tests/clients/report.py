@@ -50,9 +50,9 @@ def render(facts: Iterable[Fact]) -> str:
         for name, operations in sorted(used.items())
     ]
     text = _TEMPLATE.read_text().format(
-        clients=_rows(("client", "version", "producer", "its group reads those of"), clients),
+        clients=_rows(("client", "version", "producer", "its group reads records of"), clients),
         kafka=kafka_version(),
-        tools=_rows(("tool", "what it did"), tools),
+        tools=_rows(("tool", "tested with"), tools),
     )
     return text.rstrip("\n") + "\n"
 
