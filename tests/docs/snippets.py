@@ -22,7 +22,7 @@ PYTHON: Final = "python"
 #: Languages of files that are read by a parser.
 PARSED: Final = frozenset({"toml", "json", "yaml", "ini"})
 #: Nothing to run: what is shown, and pictures.
-SHOWN: Final = frozenset({"text", "mermaid"})
+SHOWN: Final = frozenset({"text", "log", "mermaid"})
 _OUTPUT: Final = frozenset({"text", "json"})
 
 _FENCE: Final = re.compile(r"( *)(`{3,}|~{3,})(.*)")

@@ -19,6 +19,13 @@ def test_it_is_one(shared_server, pidlease_server):
     assert shared_server.leases != pidlease_server.leases
     assert pidlease_server.settings["default_partitions"] == "1"
 """
+_SCRIPT = """
+from pathlib import Path
+from pidlease.testing import PidleaseServer
+
+with PidleaseServer(Path("server")) as server:
+    print(server.alive)
+"""
 #: A user's module of the same name as the server's must not be in the way.
 _FOREIGN = "raise RuntimeError('not the server')\n"
 
@@ -60,6 +67,16 @@ def test_a_wrong_setting_is_in_the_error(tmp_path: Path) -> None:
     server = PidleaseServer(tmp_path, settings={"fsync": "sometimes"})
     with pytest.raises(ServerError, match="fsync"):
         server.start()
+
+
+def test_a_script_starts_a_server(tmp_path: Path) -> None:
+    """A script is not run again by the process that servers are forked from."""
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_a_further_server_needs_no_import(tmp_path: Path) -> None:
