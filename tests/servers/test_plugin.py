@@ -1,5 +1,6 @@
 """The pytest plugin for users, tried as its page says: pasted into a folder of its own."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,35 +12,26 @@ import pytest
 from pidlease.testing import PidleaseServer, ServerError
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "produce" / "test-your-application.md"
-_BLOCK = re.compile(r"(?:^(?:    .*)?\n)+", re.MULTILINE)
-
-_SHARED = """
-def test_it_is_one(shared_server, pidlease_server):
-    assert shared_server.alive
-    assert shared_server.leases != pidlease_server.leases
-    assert pidlease_server.settings["default_partitions"] == "1"
-"""
+_BLOCK = re.compile(r"(?<!-->\n)^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: A user's module of the same name as the server's must not be in the way.
 _FOREIGN = "raise RuntimeError('not the server')\n"
 
 
-def examples() -> list[str]:
-    blocks = _BLOCK.findall(_PAGE.read_text(encoding="utf-8"))
-    found = [re.sub("^    ", "", each, flags=re.MULTILINE).strip("\n") for each in blocks]
-    return [each + "\n" for each in found if each]
-
-
 def test_the_page_as_pasted(tmp_path: Path) -> None:
-    plugin, kills, settings, shared = examples()
-    (tmp_path / "conftest.py").write_text(f"{shared}\n{plugin}")
-    (tmp_path / "test_orders.py").write_text(kills)
-    (tmp_path / "test_shared.py").write_text(f"{settings}\n{_SHARED}")
+    commands = "".join(_BLOCK.findall(_PAGE.read_text(encoding="utf-8")))
+    assert commands.count("python -m pytest") == 2
     (tmp_path / "proxy.py").write_text(_FOREIGN)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error::pytest.PytestAssertRewriteWarning"],
+        ["bash", "-e", "-c", commands],
+        env=os.environ
+        | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTEST_ADDOPTS": "-W error::pytest.PytestAssertRewriteWarning",
+        },
         check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
     assert "2 passed" in done.stdout
 
 
