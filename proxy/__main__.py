@@ -37,7 +37,10 @@ _errors = Console(stderr=True, soft_wrap=True)
 
 
 def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setting each
-    """Run the server. Each option is also PIDLEASE_..., or a line of the TOML file."""
+    """Run the server. Each option is also PIDLEASE_..., or a line of the TOML file. Exit code 0: stopped; 2: it could not start; 3: the stop took longer than stop-seconds.
+
+    It runs until SIGTERM or SIGINT. Then it refuses new requests, completes those in flight, writes a snapshot, and closes the log. At SIGHUP it reads the TOML file again.
+    """  # noqa: E501 - a paragraph is one line in the help
     try:
         settings = load_settings(config, given)
         configure_logs(settings)

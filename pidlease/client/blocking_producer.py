@@ -69,15 +69,20 @@ class _SentFuture(Future[Sent]):
 class BlockingProducer:
     """`LeasedProducer` without asyncio; any number of threads may use it.
 
-        with BlockingProducer(bootstrap_servers="127.0.0.1:9092",
-                              leases="http://127.0.0.1:8080") as producer:
-            for line in sys.stdin.buffer:
-                producer.send("lines", line)
-            producer.flush()
-
     Records of one thread keep their order. A future's callbacks run in the producer's own thread:
     there `send` does not block, and all blocking calls raise. A forked process has no such thread:
     it makes a producer of its own.
+
+    ```python
+    from pidlease.client import BlockingProducer
+
+    with BlockingProducer(
+        bootstrap_servers="127.0.0.1:9092", leases="http://127.0.0.1:8080"
+    ) as producer:
+        for line in (b"tea", b"cake"):
+            producer.send("lines", line)
+        producer.flush()  # raises if a line is not in the log
+    ```
 
     Parameters:
         options: as for `LeasedProducer`.

@@ -27,6 +27,19 @@ Answer = Lease | LeaseRefusedError | LeaseUnavailableError
 class LeaseClient:
     """Requests leases over HTTP.
 
+    ```python
+    import asyncio
+
+    from pidlease.client import LeaseClient
+
+    async def main() -> None:
+        async with LeaseClient("http://127.0.0.1:8080") as client:
+            lease = await client.lease_named("orders", 0, "import-9")
+            print(lease.pid, lease.generation, lease.sequence_number)
+
+    asyncio.run(main())
+    ```
+
     Parameters:
         url: the server's HTTP port, `http://HOST:PORT`.
         timeout_s: of a request.

@@ -19,13 +19,24 @@ _log = logging.getLogger(__name__)
 class LeasedProducer:
     """Sends records exactly once, under a PID that it leases.
 
-        async with LeasedProducer(bootstrap_servers="127.0.0.1:9092",
-                                  leases="http://127.0.0.1:8080") as producer:
-            sent = await producer.send_and_wait("orders", b"...")
-
     One event loop uses it, the one that it was started in. Records of one partition are stored in
     the order of `send`. A batch without a response is sent again, with the same sequence numbers,
     over as many connections as it takes; before the lease ends another PID takes over.
+
+    ```python
+    import asyncio
+
+    from pidlease.client import LeasedProducer
+
+    async def main() -> None:
+        async with LeasedProducer(
+            bootstrap_servers="127.0.0.1:9092", leases="http://127.0.0.1:8080"
+        ) as producer:
+            sent = await producer.send_and_wait("orders", b"tea", key=b"table 4")
+            print(sent.partition, sent.offset, sent.sequence)
+
+    asyncio.run(main())
+    ```
 
     Parameters:
         options: those of `ProducerSettings`; `bootstrap_servers` and `leases` are required.

@@ -82,7 +82,10 @@ def status(
         bool, typer.Option("--json", help="Print the server's response as JSON.")
     ] = False,
 ) -> None:
-    """Show a running server. Exit code 0: ready; 1: not ready, or partitions stopped; 2: not reached."""  # noqa: E501 - one line in the help
+    """Show a running server. Exit code 0: ready; 1: not ready, or partitions stopped; 2: not reached.
+
+    At most 1,000 partitions are listed; the totals count all. Proxies of the environment (http_proxy) are not used.
+    """  # noqa: E501 - a paragraph is one line in the help
     try:
         code, answer = _ask(url)
         found = _Status.model_validate(answer) if code == HTTPStatus.OK else None

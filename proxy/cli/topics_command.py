@@ -74,7 +74,10 @@ def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
 @topics_cli.command()
 def create(
     topic: _Topic,
-    settings: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=VALUE]...", help="Settings of the topic."),
+    ] = None,
     *,
     partitions: Annotated[
         int, typer.Option(min=BY_DEFAULT, help="How many; -1: the server's default.")
@@ -84,7 +87,10 @@ def create(
     ] = BY_DEFAULT,
     servers: ServersOption = SERVERS,
 ) -> None:
-    """Create a topic, with settings of its own. Exit code 1: refused; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Create a topic, with settings of its own. Exit code 1: refused; 2: the server was not reached.
+
+    With Kafka as the log, Kafka gets the settings, and refuses those that begin with `pidlease.`: set these by `topics alter`.
+    """  # noqa: E501 - a paragraph is one line in the help
     create_topic(
         servers, _checked(topic), partitions, replication_factor, _assignments(settings or [])
     )
@@ -107,7 +113,13 @@ def describe(
 
 @topics_cli.command()
 def alter(  # noqa: PLR0913 - an option each
-    words: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC] [NAME=VALUE]...")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC] [NAME=VALUE]...",
+            help="The topic's name, without --all; then its settings to change.",
+        ),
+    ] = None,
     *,
     unset: Annotated[
         list[str] | None,
@@ -121,7 +133,10 @@ def alter(  # noqa: PLR0913 - an option each
     servers: ServersOption = SERVERS,
     as_json: _Json = False,
 ) -> None:
-    """Change settings of a topic, or of all, at once and durably; or add partitions. Exit code 1: refused, nothing has changed; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Change settings of a topic, or of all, at once and durably; or add partitions. Exit code 1: refused, nothing has changed; 2: the server was not reached.
+
+    All named settings change, or none. Partitions are added by a separate call, and are never removed. With Kafka as the log, only settings that begin with `pidlease.` can be changed here.
+    """  # noqa: E501 - a paragraph is one line in the help
     topic, given = _split(words or [], for_all=for_all)
     change: dict[str, str | None] = {**_assignments(given)}
     for name in unset or ():
@@ -144,7 +159,10 @@ def alter(  # noqa: PLR0913 - an option each
 
 @topics_cli.command()
 def delete(topic: _Topic, *, servers: ServersOption = SERVERS) -> None:
-    """Delete a topic with all its records. Exit code 1: refused; 2: the server was not reached."""
+    """Delete a topic with all its records. Exit code 1: refused; 2: the server was not reached.
+
+    There is no confirmation.
+    """
     delete_topic(servers, _checked(topic))
     stdout().print(f"deleted {topic}", markup=False)
 

@@ -141,7 +141,7 @@ class Settings(BaseSettings):
     flush_seconds: Seconds = Field(1.0, description="how often fsync=interval fsyncs")
     segment_bytes: int = Field(1 << 30, ge=1024, lt=2**31, description="size of a segment")
     retention_ms: int = Field(
-        7 * 24 * 3600 * 1000, ge=-1, description="how long records are kept; -1: for ever"
+        7 * 24 * 3600 * 1000, ge=-1, description="how long records are kept; -1: without limit"
     )
     retention_bytes: int = Field(-1, ge=-1, description="largest partition; -1: no limit")
     retention_check_seconds: Seconds = Field(300.0, description="how often to apply retention")

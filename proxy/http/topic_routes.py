@@ -52,7 +52,7 @@ _TOPIC_CHANGE: Final = (
 
 _log = structlog.get_logger(__name__)
 
-_Name = Annotated[str, Path(min_length=1, max_length=249)]
+_Name = Annotated[str, Path(min_length=1, max_length=249, description="the topic's name")]
 
 
 class NotStoredError(Exception):
@@ -107,8 +107,12 @@ def topic_router(
 
     @router.get("/topics", operation_id="list_topics", responses=refusals(Problem.INVALID_REQUEST))
     async def topics(
-        after: Annotated[str, Query(max_length=249)] = "",
-        limit: Annotated[int, Query(ge=1, le=TOPICS_MAX)] = TOPICS_MAX,
+        after: Annotated[
+            str, Query(max_length=249, description="the last topic of the previous response")
+        ] = "",
+        limit: Annotated[
+            int, Query(ge=1, le=TOPICS_MAX, description="the most topics to list")
+        ] = TOPICS_MAX,
     ) -> TopicsAnswer:
         """List topics in the order of their names, after a given one."""
         current = ready()

@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md: made from what the tests of this package saw, and from what is served.
+"""docs/reference/compatibility.md: made from what the tests of this package saw.
 
     python -m tests.clients.report
 
@@ -12,9 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from kio.schema.index import api_key_map
-
-from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
 from tests.clients.client import CODECS, READER
 from tests.clients.facts import Consumed, Fact, Produced, Used, recorded
 from tests.clients.tools import OPERATIONS
@@ -35,11 +32,6 @@ def expected() -> Iterator[Fact]:
             yield Used(tool, operation)
 
 
-def api_name(key: int) -> str:
-    """The name of an API as Kafka writes it."""
-    return "".join(word.capitalize() for word in api_key_map[key].split("_"))
-
-
 def render(facts: Iterable[Fact]) -> str:
     """The document."""
     known = list(facts)
@@ -57,20 +49,12 @@ def render(facts: Iterable[Fact]) -> str:
         (name, ", ".join(_as_code(each) for each in operations))
         for name, operations in sorted(used.items())
     ]
-    apis = [(api_name(key), key, _versions(key)) for key in sorted(ADVERTISED)]
     text = _TEMPLATE.read_text().format(
-        clients=_rows(("client", "version", "producer", "its group reads those of"), clients),
+        clients=_rows(("client", "version", "producer", "its group reads records of"), clients),
         kafka=kafka_version(),
-        tools=_rows(("tool", "what it did"), tools),
-        produce=ADVERTISED[0][1],
-        apis=_rows(("API", "key", "versions"), apis),
+        tools=_rows(("tool", "tested with"), tools),
     )
     return text.rstrip("\n") + "\n"
-
-
-def _versions(key: int) -> str:
-    lowest, highest = SERVED_VERSIONS[key]
-    return f"{lowest}-{highest}" if lowest < highest else str(lowest)
 
 
 def _as_code(operation: str) -> str:

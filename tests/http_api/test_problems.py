@@ -12,15 +12,6 @@ from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import JSON, RAW, door, listening, path_of, producer, values
 
-_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "produce" / "http.md"
-_ROW = re.compile(r"^\| `(\w+)` \| (\d{3}) \|", re.MULTILINE)
-
-
-def test_the_documented_codes_are_those_of_the_code() -> None:
-    found = [(code, int(status)) for code, status in _ROW.findall(_DOCUMENT.read_text("utf-8"))]
-    assert found == [(each.code, each.status) for each in Problem]
-
-
 _LEASE = "/v1/leases"
 _NAME = "/v1/producers?name=x"
 _STRICT = make_pid(Policy.STRICT, 10**12)

@@ -1,4 +1,4 @@
-"""What dashboards and alerts say, held against the catalogue and docs/operate/operations.md."""
+"""What dashboards and alerts say, held against the catalogue and docs/operate/alerts.md."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pidlease.observability.metric_catalogue import CATALOGUE
 from tests.observability.dashboards import Asked, asked, boards, panels, variables
 from tests.observability.rules import rules
 
-_OPERATIONS: Final = Path(__file__).resolve().parents[2] / "docs" / "operate" / "operations.md"
+_RUNBOOKS: Final = Path(__file__).resolve().parents[2] / "docs" / "operate" / "alerts.md"
 _LABELS: Final = {each.exposed: {*each.labels} for each in CATALOGUE.values()}
 _BY_HISTOGRAM: Final = {
     f"{name}{suffix}": {*each.labels, "le"}
@@ -123,7 +123,7 @@ def test_what_an_alert_asks_for_exists() -> None:
 
 def _sections() -> Iterator[str]:
     """The anchors of the runbooks."""
-    _, _, text = _OPERATIONS.read_text().partition("\n## Alerts\n")
+    _, _, text = _RUNBOOKS.read_text().partition("\n## Runbooks\n")
     own = re.split(r"^## ", text, flags=re.M)[0]
     for title in re.findall(r"^### (.*)$", own, re.M):
         yield title.lower().replace(" ", "-")
@@ -132,7 +132,7 @@ def _sections() -> Iterator[str]:
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     alerts = [rule for rule in rules() if rule.kind == "alert"]
     assert len(alerts) >= 11
-    prefix = "docs/operate/operations.md#"
+    prefix = "docs/operate/alerts.md#"
     assert all(rule.runbook.startswith(prefix) for rule in alerts)
     named = [rule.runbook.removeprefix(prefix) for rule in alerts]
     assert sorted(named) == sorted(_sections())

@@ -1,0 +1,86 @@
+"""Every code block of README, of the pages and of the docstrings runs as it is pasted."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.docs.page_run import PageRun, curl_missing
+from tests.docs.snippets import Block, blocks_of_docstrings, blocks_of_page, indented_blocks
+from tests.servers.kafka import KafkaServer
+from tests.servers.kafka.install import unavailable_reason
+from tests.servers.waiting import WAIT_S
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PAGES: Final = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")])
+#: Packages with examples in their docstrings; those of one line share a server, in this order.
+_DOCSTRINGS: Final = (("client", "core"), ("copier",), ("testing",))
+
+
+#: The topics in the reader's cluster.
+_TOPICS: Final = ("orders", "payments")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(_ROOT).as_posix()
+
+
+def _with_blocks() -> list[Path]:
+    return [path for path in _PAGES if "```" in path.read_text("utf-8")]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
+    """A real Kafka for all pages, started by the first one that names one."""
+    started: list[KafkaServer] = []
+
+    def address() -> str:
+        if not started:
+            if reason := unavailable_reason():
+                pytest.skip(reason)
+            server = KafkaServer(tmp_path_factory.mktemp("kafka"))
+            server.start()
+            started.append(server)
+            _fill(server.bootstrap)
+        return started[0].bootstrap
+
+    yield address
+    for each in started:
+        each.stop()
+
+
+def _fill(bootstrap: str) -> None:
+    """Write some records into the topics that pages copy."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for topic in _TOPICS:
+        for number in range(3):
+            producer.produce(topic, f"{topic} {number}".encode())
+    assert producer.flush(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("page", _with_blocks(), ids=_name)
+def test_page(page: Path, tmp_path: Path, kafka: Callable[[], str]) -> None:
+    blocks = blocks_of_page(page, _ROOT)
+    if curl_missing() and any("curl" in each.text for each in blocks if not each.reason):
+        pytest.skip("there is no curl")
+    with PageRun(blocks, tmp_path, kafka) as run:
+        run.run()
+
+
+@pytest.mark.parametrize("packages", _DOCSTRINGS, ids="-".join)
+def test_docstrings(packages: Sequence[str], tmp_path: Path, kafka: Callable[[], str]) -> None:
+    blocks: list[Block] = []
+    for package in packages:
+        for path in sorted((_ROOT / "pidlease" / package).rglob("*.py")):
+            blocks += blocks_of_docstrings(path, _ROOT)
+    assert blocks
+    with PageRun(blocks, tmp_path, kafka) as run:
+        run.run()
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=_name)
+def test_each_block_has_a_language(page: Path) -> None:
+    """Indented code has none, so nothing would run it."""
+    assert list(indented_blocks(page.read_text("utf-8"))) == []
