@@ -1,38 +1,27 @@
 """The pytest plugin for users, tried as its page says: pasted into a folder of its own."""
 
-import os
-import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from pidlease.testing import PidleaseServer, ServerError
+from tests.docs.page_run import PageRun
+from tests.docs.snippets import blocks_of_page
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "produce" / "test-your-application.md"
-_BLOCK = re.compile(r"(?<!-->\n)^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_ROOT = Path(__file__).resolve().parents[2]
+_PAGE = _ROOT / "docs" / "produce" / "test-your-application.md"
 #: A user's module of the same name as the server's must not be in the way.
 _FOREIGN = "raise RuntimeError('not the server')\n"
 
 
 def test_the_page_as_pasted(tmp_path: Path) -> None:
-    commands = "".join(_BLOCK.findall(_PAGE.read_text(encoding="utf-8")))
-    assert commands.count("python -m pytest") == 2
+    """Also where a user's module has the name of one of the server's."""
     (tmp_path / "proxy.py").write_text(_FOREIGN)
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands],
-        env=os.environ
-        | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTEST_ADDOPTS": "-W error::pytest.PytestAssertRewriteWarning",
-        },
-        check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
-    assert "2 passed" in done.stdout
+    blocks = blocks_of_page(_PAGE, _ROOT)
+    env = {"PYTEST_ADDOPTS": "-W error::pytest.PytestAssertRewriteWarning"}
+    with PageRun(blocks, tmp_path, lambda: "", env) as run:
+        run.run()
 
 
 def test_it_is_killed_and_comes_back_on_the_same_data(tmp_path: Path) -> None:
