@@ -1,24 +1,16 @@
 """The pytest plugin for users, tried as its page says: pasted into a folder of its own."""
 
-import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from pidlease.testing import PidleaseServer, ServerError
+from tests.docs.page_run import PageRun
+from tests.docs.snippets import blocks_of_page
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "produce" / "test-your-application.md"
-_BLOCK = re.compile(r"(?:^(?:    .*)?\n)+", re.MULTILINE)
-
-_SHARED = """
-def test_it_is_one(shared_server, pidlease_server):
-    assert shared_server.alive
-    assert shared_server.leases != pidlease_server.leases
-    assert pidlease_server.settings["default_partitions"] == "1"
-"""
+_ROOT = Path(__file__).resolve().parents[2]
+_PAGE = _ROOT / "docs" / "produce" / "test-your-application.md"
 _SCRIPT = """
 from pathlib import Path
 from pidlease.testing import PidleaseServer
@@ -30,24 +22,13 @@ with PidleaseServer(Path("server")) as server:
 _FOREIGN = "raise RuntimeError('not the server')\n"
 
 
-def examples() -> list[str]:
-    blocks = _BLOCK.findall(_PAGE.read_text(encoding="utf-8"))
-    found = [re.sub("^    ", "", each, flags=re.MULTILINE).strip("\n") for each in blocks]
-    return [each + "\n" for each in found if each]
-
-
 def test_the_page_as_pasted(tmp_path: Path) -> None:
-    plugin, kills, settings, shared = examples()
-    (tmp_path / "conftest.py").write_text(f"{shared}\n{plugin}")
-    (tmp_path / "test_orders.py").write_text(kills)
-    (tmp_path / "test_shared.py").write_text(f"{settings}\n{_SHARED}")
+    """Also where a user's module has the name of one of the server's."""
     (tmp_path / "proxy.py").write_text(_FOREIGN)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error::pytest.PytestAssertRewriteWarning"],
-        check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    blocks = blocks_of_page(_PAGE, _ROOT)
+    env = {"PYTEST_ADDOPTS": "-W error::pytest.PytestAssertRewriteWarning"}
+    with PageRun(blocks, tmp_path, lambda: "", env) as run:
+        run.run()
 
 
 def test_it_is_killed_and_comes_back_on_the_same_data(tmp_path: Path) -> None:
