@@ -1,5 +1,7 @@
 """The pytest plugin for users, tried as its page says: pasted into a folder of its own."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
