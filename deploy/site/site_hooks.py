@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages from outside docs/, links as GitHub has them, and Mermaid from this site."""
+"""Hooks of mkdocs: pages from outside docs/, links as on GitHub, and Mermaid from the site."""
 
 import posixpath
 import re

@@ -81,7 +81,7 @@ class Forked:
 
 @contextmanager
 def _without_main_module() -> Iterator[None]:
-    """Hide the caller's `__main__`: a fork would run it again, and a script starts a server there."""
+    """Hide the caller's `__main__`: a script that starts a server would be run again by it."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -29,7 +29,8 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
 .ahead { fill: #2da44e } .short { fill: #bf8700 } .spread { stroke: #24292f; stroke-width: 1.5 }
 .aim { stroke: #cf222e; stroke-width: 2 }
 @media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .grid { stroke: #30363d } .equal { stroke: #8b949e } .spread { stroke: #e6edf3 }
+  text { fill: #e6edf3 } .grid { stroke: #30363d }
+  .equal { stroke: #8b949e } .spread { stroke: #e6edf3 }
 }
 """
 
@@ -43,17 +44,17 @@ def ratio_chart(results: Sequence[Mapping[str, Any]]) -> str:
     right = max([2.0, *(float(each["ratio"]["max"]) for each in results)])
     scale = (_WIDTH - _LABEL - _NUMBERS) / right
     height = _TOP + _ROW * len(results) + 10
+    size = f'width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}"'
     drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}"'
-        f' viewBox="0 0 {_WIDTH} {height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
         f"<title>Ratios of the benchmarks</title><style>{_STYLE}</style>",
-        f'<text x="{_LABEL}" y="14">ratio; 1: equal; line: least to most; red: the aim</text>',
+        _text(_LABEL, 14, "ratio; 1: equal; line: least to most; red: the aim"),
     ]
     for step in range(int(right / _STEP) + 1):
         x = _LABEL + step * _STEP * scale
         kind = "equal" if step * _STEP == 1 else "grid"
-        drawn.append(f'<line class="{kind}" x1="{x:.1f}" y1="{_TOP - 8}" x2="{x:.1f}" y2="{height - 6}"/>')
-        drawn.append(f'<text x="{x:.1f}" y="{_TOP - 8}" text-anchor="middle">{step * _STEP:g}</text>')
+        drawn.append(_line(kind, x, _TOP - 8, x, height - 6))
+        drawn.append(_text(x, _TOP - 8, f"{step * _STEP:g}", "middle"))
     for row, result in enumerate(results):
         drawn += _bar(result, _TOP + row * _ROW, scale)
     return "\n".join([*drawn, "</svg>"]) + "\n"
@@ -66,18 +67,25 @@ def _bar(result: Mapping[str, Any], y: float, scale: float) -> list[str]:
     good = target is None or (middle <= target if less_is_better else middle >= target)
     note = " (less is better)" if less_is_better else ""
     centre = y + _ROW / 2
+    place = f'x="{_LABEL}" y="{y + 5:.1f}" width="{middle * scale:.1f}" height="{_ROW - 10}"'
     drawn = [
-        f'<text x="{_LABEL - 8}" y="{centre + 4:.1f}" text-anchor="end">{escape(result["name"])}</text>',
-        f'<rect class="{"ahead" if good else "short"}" x="{_LABEL}" y="{y + 5:.1f}"'
-        f' width="{middle * scale:.1f}" height="{_ROW - 10}"/>',
-        f'<line class="spread" x1="{_LABEL + low * scale:.1f}" y1="{centre:.1f}"'
-        f' x2="{_LABEL + high * scale:.1f}" y2="{centre:.1f}"/>',
-        f'<text x="{_WIDTH - _NUMBERS + 10}" y="{centre + 4:.1f}">{middle:.2f}{note}</text>',
+        _text(_LABEL - 8, centre + 4, result["name"], "end"),
+        f'<rect class="{"ahead" if good else "short"}" {place}/>',
+        _line("spread", _LABEL + low * scale, centre, _LABEL + high * scale, centre),
+        _text(_WIDTH - _NUMBERS + 10, centre + 4, f"{middle:.2f}{note}"),
     ]
     if target is not None:
         x = _LABEL + float(target) * scale
-        drawn.append(f'<line class="aim" x1="{x:.1f}" y1="{y + 2:.1f}" x2="{x:.1f}" y2="{y + _ROW - 2:.1f}"/>')
+        drawn.append(_line("aim", x, y + 2, x, y + _ROW - 2))
     return drawn
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def write_chart(results: Path = RESULTS, chart: Path = CHART) -> None:

@@ -45,7 +45,12 @@ def test_of_latencies_less_is_better() -> None:
 
 
 def test_a_name_is_no_markup() -> None:
-    odd = {"name": "<b>", "unit": "MB/s", "target": None, "ratio": {"min": 1, "median": 1, "max": 1}}
+    odd = {
+        "name": "<b>",
+        "unit": "MB/s",
+        "target": None,
+        "ratio": {"min": 1, "median": 1, "max": 1},
+    }
     ElementTree.fromstring(ratio_chart([json.loads(json.dumps(odd))]))
 
 

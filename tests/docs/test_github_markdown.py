@@ -55,7 +55,9 @@ shown
 
 
 def test_lists_become_lists() -> None:
-    html = markdown.markdown(indent_lists(_LISTS), extensions=["sane_lists", "pymdownx.superfences"])
+    html = markdown.markdown(
+        indent_lists(_LISTS), extensions=["sane_lists", "pymdownx.superfences"]
+    )
     assert html.count("<ul>") == 2
     assert "<ol>" in html
     assert html.index("ls") < html.index("</ul>", html.index("two"))
@@ -87,7 +89,9 @@ def test_marks_of_blocks(tmp_path: Path) -> None:
 
 
 def test_blocks_of_docstrings(tmp_path: Path) -> None:
-    (tmp_path / "m.py").write_text('def f():\n    """Do.\n\n    ```python\n    f()\n    ```\n    """\n')
+    (tmp_path / "m.py").write_text(
+        'def f():\n    """Do.\n\n    ```python\n    f()\n    ```\n    """\n'
+    )
     (block,) = blocks_of_docstrings(tmp_path / "m.py", tmp_path)
     assert (block.text, block.where, block.scope) == ("f()\n", "m.py:5", "m.py:2")
 

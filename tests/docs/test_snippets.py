@@ -105,3 +105,7 @@ def test_no_other_docstring_has_a_block() -> None:
 def test_each_block_has_a_language(page: Path) -> None:
     """Indented code has none, so nothing would run it."""
     assert list(indented_blocks(page.read_text("utf-8"))) == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((_ROOT / "README.md").read_text("utf-8").splitlines()) < 120

@@ -102,8 +102,6 @@ class Found(NamedTuple):
     instead: str
 
 
-
-
 def _compiled(*prose: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
     return [
         (re.compile(rf"\b(?:{pattern})(?![\w'])", re.IGNORECASE), say)
