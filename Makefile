@@ -67,6 +67,7 @@ reference: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.ratio_chart
 	$(BIN)/python -m tests.benchmarks.scale
 
 mutants: $(VENV)/.dev

@@ -35,7 +35,10 @@ def http_api_page() -> str:
     parts.append(
         table(
             ("route", "what it does"),
-            ((f"[{route}](#{_anchor(route)})", _first(operation)) for route, operation in operations),
+            (
+                (f"[{route}](#{_anchor(route)})", _first(operation))
+                for route, operation in operations
+            ),
         )
     )
     parts += [_operation(route, operation, document) for route, operation in operations]
@@ -151,15 +154,19 @@ def _type(schema: _Json) -> str:
     if kind == "array":
         return f"array of {_type(schema.get('items', {}))}" + _bounds(schema, "Items")
     if kind == "object":
-        if "base64" in schema.get("properties", {}):
-            return code('{"base64": "..."}')
-        if _is_inline(schema):
-            return f"[{schema['title']}](#{schema['title'].lower()})"
-        values = schema.get("additionalProperties")
-        return f"object of {_type(values)}" if isinstance(values, dict) else "object"
-    if kind == "string":
-        return "text" + _bounds(schema, "Length")
-    return str(kind) + _bounds(schema, "imum")
+        return _object(schema)
+    return (
+        "text" + _bounds(schema, "Length") if kind == "string" else kind + _bounds(schema, "imum")
+    )
+
+
+def _object(schema: _Json) -> str:
+    if "base64" in schema.get("properties", {}):
+        return code('{"base64": "..."}')
+    if _is_inline(schema):
+        return f"[{schema['title']}](#{schema['title'].lower()})"
+    values = schema.get("additionalProperties")
+    return f"object of {_type(values)}" if isinstance(values, dict) else "object"
 
 
 def _bounds(schema: _Json, suffix: str) -> str:

@@ -89,4 +89,10 @@ def _default(name: str, field: FieldInfo) -> str:
     if isinstance(value, float):
         return f"{value:g}" if value < 1e6 else str(int(value))
     shown = value.get_secret_value() if isinstance(value, SecretStr) else value
-    return "" if shown in (None, "") else Path(shown).as_posix() if isinstance(shown, Path) else str(shown)
+    return (
+        ""
+        if shown in (None, "")
+        else Path(shown).as_posix()
+        if isinstance(shown, Path)
+        else str(shown)
+    )

@@ -1,4 +1,4 @@
-"""Rewrites Markdown as GitHub shows it into Markdown as mkdocs reads it: lists, and links out of docs/."""
+"""Rewrites Markdown as GitHub shows it for mkdocs: lists, and links to files outside of docs/."""
 
 import posixpath
 import re
@@ -15,7 +15,7 @@ Target = Callable[[str, str], str | None]
 
 
 def indent_lists(text: str) -> str:
-    """Indent nested lists by four, and put an empty line before a list, as Python-Markdown needs."""
+    """Indent nested lists by four, and begin lists after an empty line, as mkdocs needs it."""
     return "".join(_indented(text.splitlines(keepends=True)))
 
 

@@ -1,6 +1,7 @@
-"""Hooks of mkdocs: pages from outside docs/, links as GitHub has them, and Mermaid from this site."""
+"""Hooks of mkdocs: pages from outside docs/, links as on GitHub, and Mermaid from the site."""
 
 import posixpath
+import re
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,9 @@ _SOURCES: Final = {page: source for source, page in _PAGES.items()}
 #: Where the theme loads Mermaid from, and the place of the site's own copy.
 _MERMAID_URL: Final = '"https://unpkg.com/mermaid@11/dist/mermaid.min.js"'
 _MERMAID: Final = "assets/javascripts/mermaid.min.js"
+_FOREIGN: Final = re.compile(
+    r"""<(?:script|img|iframe)\b[^>]*\bsrc="?(https?:[^"\s>]+)|<link\b[^>]*\brel="?stylesheet"?[^>]*\bhref="?(https?:[^"\s>]+)"""
+)
 #: For browsers from before 2020, which get an empty script instead.
 _POLYFILL_URL: Final = '"https://unpkg.com/resize-observer-polyfill"'
 
@@ -89,6 +93,14 @@ def on_post_build(config: MkDocsConfig) -> None:
         return
     (site / _MERMAID).write_bytes(fetched.read_bytes())
     _replace(bundle, _MERMAID_URL, f'new URL("{_MERMAID}",__md_scope).href')
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that would load a file from another host."""
+    del config
+    if found := _FOREIGN.search(output):
+        raise PluginError(f"{page.file.src_uri} would load {found[1]}")
+    return output
 
 
 def _replace(file: Path, old: str, new: str) -> None:

@@ -24,15 +24,57 @@ FENCED: Final = "SinkFencedError"
 
 
 class SparkPieceError(Exception):
-    """A part of the pipeline cannot continue."""
+    """A part of the pipeline cannot continue.
+
+    ```python
+    from pidlease.spark import SparkPieceError, copy, session
+
+    cluster = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+    try:
+        copy(session("copy"), {**cluster, "subscribe": "orders"}, cluster)
+    except SparkPieceError as error:
+        print(error)  # source and destination are the same cluster
+    ```
+    """
 
 
 class SinkError(SparkPieceError):
-    """The sink cannot continue. Nothing is lost: a restart resumes where the query stopped."""
+    """The sink cannot continue. Nothing is lost: a restart resumes where the query stopped.
+
+    ```python
+    from pidlease.spark import SinkError, exactly_once, session
+
+    table = session("orders").range(3)
+    try:
+        exactly_once(table, {})
+    except SinkError as error:
+        print(error)  # the query is not a stream
+    ```
+    """
 
 
 class SinkFencedError(SinkError):
-    """Another run of the same query has taken over."""
+    """Another run of the same query has taken over.
+
+    ```python
+    from pidlease.spark import SinkFencedError, copy, session
+
+    try:
+        copy(
+            session("copy"),
+            {"kafka.bootstrap.servers": "kafka1:9092", "subscribe": "payments"},
+            {
+                "kafka.bootstrap.servers": "127.0.0.1:9092",
+                "leases": "http://127.0.0.1:8080",
+                "checkpointLocation": "/var/lib/copies/payments",
+            },
+            source_format="pidlease",
+            trigger={"availableNow": True},
+        ).awaitTermination()
+    except SinkFencedError:
+        print("another run of this copy has taken over")
+    ```
+    """
 
 
 class NoLeaseError(SinkError):

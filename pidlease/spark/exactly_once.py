@@ -27,6 +27,26 @@ def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
 
     It prepares a run, which fences all earlier runs. So call it once for each start.
 
+    ```python
+    from pidlease.spark import exactly_once, session
+
+    orders = (
+        session("orders")
+        .readStream.format("pidlease")
+        .option("kafka.bootstrap.servers", "kafka1:9092")
+        .option("subscribe", "orders")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    destination = {
+        "kafka.bootstrap.servers": "127.0.0.1:9092",
+        "leases": "http://127.0.0.1:8080",
+        "checkpointLocation": "/var/lib/copies/orders",
+    }
+    query = exactly_once(orders, destination).trigger(availableNow=True).start()
+    query.awaitTermination()
+    ```
+
     Parameters:
         frame: a streaming query; docs/spark.md lists the columns that its rows must have.
         options: `kafka.bootstrap.servers` and `leases` of a pidlease, `checkpointLocation`, and
@@ -62,6 +82,21 @@ def exactly_once_table(frame: DataFrame, options: Mapping[str, str]) -> DataFram
     The query is run an additional time, without keys and values, to find the offsets that each
     task reads. Writing it again, as a whole, adds no duplicates. Tables with later offsets may
     follow under the same checkpoint.
+
+    ```python
+    from pidlease.spark import exactly_once_table, session
+
+    orders = session("orders").read.format("pidlease").load(
+        subscribe="orders", **{"kafka.bootstrap.servers": "kafka1:9092"}
+    )
+    destination = {
+        "kafka.bootstrap.servers": "127.0.0.1:9092",
+        "leases": "http://127.0.0.1:8080",
+        "checkpointLocation": "/var/lib/copies/orders-table",
+        "topic": "{topic}.table",
+    }
+    exactly_once_table(orders, destination).save()
+    ```
 
     Parameters:
         options: as in `exactly_once`; `checkpointLocation` is for the sink's own files only.

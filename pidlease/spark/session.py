@@ -35,6 +35,16 @@ def session(
 ) -> SparkSession:
     """Return a session in which `format("pidlease")` is registered.
 
+    ```python
+    from pidlease.spark import session
+
+    spark = session("orders")
+    orders = spark.read.format("pidlease").load(
+        subscribe="orders", **{"kafka.bootstrap.servers": "kafka1:9092"}
+    )
+    print(orders.count())
+    ```
+
     Parameters:
         name: of the application.
         master: None: that of spark-submit, or this machine.
@@ -65,5 +75,15 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("pidlease")` in a session."""
+    """Register `format("pidlease")` in a session.
+
+    ```python
+    from pyspark.sql import SparkSession
+
+    from pidlease.spark import register
+
+    spark = SparkSession.builder.getOrCreate()
+    register(spark)
+    ```
+    """
     spark.dataSource.register(PidleaseDataSource)

@@ -33,6 +33,23 @@ def copy(
 ) -> StreamingQuery:
     """Start a copy.
 
+    ```python
+    from pidlease.spark import copy, session
+
+    query = copy(
+        session("copy"),
+        {"kafka.bootstrap.servers": "kafka1:9092", "subscribe": "payments"},
+        {
+            "kafka.bootstrap.servers": "127.0.0.1:9092",
+            "leases": "http://127.0.0.1:8080",
+            "checkpointLocation": "/var/lib/copies/payments",
+        },
+        source_format="pidlease",
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+    ```
+
     Parameters:
         source: options of the source, named as those of Spark's Kafka source:
             `kafka.bootstrap.servers`, `subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...

@@ -50,9 +50,7 @@ _BY_KEY_PATH: Final = "/v1/topics/{topic}/records"
 _THIS: Final = re.compile("/v1/topics/[^/]*/(partitions/[^/]*/)?records/?")
 _NUMBER: Final = {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX}
 _Topic = Annotated[str, Path(min_length=1, max_length=249, description="the topic's name")]
-_Number = Annotated[
-    int, Path(ge=0, le=2**31 - 1, description="the partition's number"), IN_DIGITS
-]
+_Number = Annotated[int, Path(ge=0, le=2**31 - 1, description="the partition's number"), IN_DIGITS]
 
 
 @dataclass(frozen=True, slots=True)

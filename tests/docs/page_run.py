@@ -1,4 +1,4 @@
-"""Runs the blocks of a page as they are pasted: in one shell and one Python, against a real server."""
+"""Runs the blocks of a page as pasted: in one shell and one Python, against a real server."""
 
 import configparser
 import json
@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import yaml
 
@@ -27,17 +27,26 @@ _BLOCK_TIMEOUT_S: Final = 180.0
 _ADDRESS: Final = re.compile(r"\b(?:127\.0\.0\.1|localhost):(\d{4,5})\b")
 #: Brokers of a cluster that the reader has.
 _KAFKA: Final = re.compile(r"\bkafka1:9092(?:,kafka\d:9092)*")
-_STARTS_A_SERVER: Final = re.compile(r"^[^#\n]*\bpidlease serve\b|PidleaseServer\(|systemctl start", re.MULTILINE)
-_NEEDS_A_SERVER: Final = re.compile(r"\b(?:127\.0\.0\.1|localhost):(?:9092|8080)\b|\bpidlease (?!serve|version|verify)\w+")
+_STARTS_A_SERVER: Final = re.compile(
+    r"^[^#\n]*\bpidlease serve\b|PidleaseServer\(|systemctl start", re.MULTILINE
+)
+_NEEDS_A_SERVER: Final = re.compile(
+    r"\b(?:127\.0\.0\.1|localhost):(?:9092|8080)\b|\bpidlease (?!serve|version|verify)\w+"
+)
 #: Folders that a page names; here they are in the page's own folder.
 _FOLDERS: Final = ("/var/lib/", "/backup/", "/etc/pidlease")
 _PROGRAMS: Final = re.compile(r"/opt/pidlease/bin/")
+#: What the shell says of a job that was killed.
+_KILLED: Final = re.compile(r"^.*: line \d+: +\d+ (?:Killed|Terminated) .*\n", re.MULTILINE)
 _KAFKA_PORT: Final = "9092"
 _HTTP_PORT: Final = "8080"
 #: Stands for a supervisor: `systemctl start|stop|restart pidlease`.
 _SUPERVISOR: Final = """
 systemctl() {
-  if [ "$1" != start ]; then kill "$(cat .unit.pid)"; while kill -0 "$(cat .unit.pid)" 2> .unit.err; do sleep 0.05; done; fi
+  if [ "$1" != start ]; then
+    kill "$(cat .unit.pid)"
+    while kill -0 "$(cat .unit.pid)" 2> .unit.err; do sleep 0.05; done
+  fi
   if [ "$1" != stop ]; then
     pidlease serve --data-dir %(data)s >> .unit.log 2>&1 & echo $! > .unit.pid
     until pidlease status > .unit.status 2>&1; do sleep 0.05; done
@@ -103,7 +112,7 @@ class PageRun:
         """Run all blocks; an assertion names the first one that fails."""
         waiting: dict[str, Block] = {}
         for number, block in enumerate(self._blocks):
-            if block.reason or block.language in SHOWN and not block.file:
+            if block.reason or (block.language in SHOWN and not block.file):
                 continue
             text = self._here(block.text)
             if block.file:
@@ -157,7 +166,7 @@ class PageRun:
         return own | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(self._folder),
-            # The page uses the default addresses; here they come by variables, which change no command.
+            # Pages use the default addresses; here they come by variables.
             "PIDLEASE_KAFKA_LISTEN": kafka,
             "PIDLEASE_HTTP_LISTEN": http,
             "PIDLEASE_SERVERS": kafka,
@@ -174,7 +183,12 @@ class PageRun:
             process = self._python = self._python or self._start(
                 [sys.executable, str(Path(__file__).with_name("python_session.py"))]
             )
-            request = {"file": str(place), "scope": block.scope, "output": str(output), "done": str(done)}
+            request = {
+                "file": str(place),
+                "scope": block.scope,
+                "output": str(output),
+                "done": str(done),
+            }
             line = json.dumps(request)
         else:
             if self._shell is None or self._shell.poll() is not None:
@@ -184,11 +198,12 @@ class PageRun:
             process = self._shell
             line = f". {place} > {output} 2>&1 < /dev/null; echo 0 > {done}"
         self._send(process, line)
-        assert happens(lambda: done.exists() or process.poll() is not None, _BLOCK_TIMEOUT_S, 0.02), (
-            f"{block.where}: still runs\n{output.read_text()}"
-        )
+        assert happens(
+            lambda: done.exists() or process.poll() is not None, _BLOCK_TIMEOUT_S, 0.02
+        ), f"{block.where}: still runs\n{output.read_text()}"
         code = int(done.read_text() or 0) if done.exists() else process.wait()
-        return code, output.read_text(errors="replace") if output.exists() else ""
+        printed = output.read_text(errors="replace") if output.exists() else ""
+        return code, _KILLED.sub("", printed)
 
     def _start(self, command: Sequence[str]) -> "subprocess.Popen[str]":
         return subprocess.Popen(

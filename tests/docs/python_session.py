@@ -1,7 +1,7 @@
-"""Runs blocks of Python one after the other; those of one scope share their names, as in a notebook.
+"""Runs blocks of Python one after the other; those of a scope share their names, as in a notebook.
 
-Reads a line of JSON for each block from stdin: `file`, `scope`, `output` and `done`, a file that gets
-the exit code.
+Reads a line of JSON for each block from stdin: `file`, `scope`, `output` and `done`, a file that
+gets the exit code.
 """
 
 import json
@@ -21,7 +21,7 @@ def _run(file: str, names: dict[str, Any]) -> int:
         exec(compile(source, file, "exec"), names)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - it is reported, as Python itself would
         traceback.print_exc()
         return 1
     return 0

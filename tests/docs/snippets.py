@@ -1,12 +1,12 @@
 """Finds the code blocks of Markdown and of docstrings, and the marks that say what becomes of them.
 
-A block runs as pasted, in the order of its page, unless a comment in the line above it says otherwise:
+A block runs as pasted, in the order of its page, unless a comment above it says otherwise:
 
     <!-- not run: REASON -->    it does not run here
     <!-- file: NAME -->         it is put into a file, which a later block uses
     <!-- exit code: N -->       it ends with this exit code
 
-A block of plain text or JSON that follows a block directly is its output; `...` stands for anything.
+A block of plain text or JSON right after a block is its output; `...` stands for anything.
 """
 
 import ast
@@ -22,7 +22,7 @@ PYTHON: Final = "python"
 #: Languages of files that are read by a parser.
 PARSED: Final = frozenset({"toml", "json", "yaml", "ini"})
 #: Nothing to run: what is shown, and pictures.
-SHOWN: Final = frozenset({"text", "mermaid"})
+SHOWN: Final = frozenset({"text", "log", "mermaid"})
 _OUTPUT: Final = frozenset({"text", "json"})
 
 _FENCE: Final = re.compile(r"( *)(`{3,}|~{3,})(.*)")
@@ -133,7 +133,13 @@ def _with_outputs(blocks: Iterator[tuple[Block, int]]) -> Iterator[Block]:
     before: Block | None = None
     for block, gap in blocks:
         runs = before is not None and (before.language in SHELL or before.language == PYTHON)
-        if before is not None and runs and gap >= 0 and block.language in _OUTPUT and not block.reason:
+        if (
+            before is not None
+            and runs
+            and gap >= 0
+            and block.language in _OUTPUT
+            and not block.reason
+        ):
             if not before.reason:
                 yield before._replace(output=block.text)
             before = None

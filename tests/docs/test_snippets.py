@@ -11,12 +11,13 @@ from tests.docs.page_run import PageRun, curl_missing
 from tests.docs.snippets import Block, blocks_of_docstrings, blocks_of_page, indented_blocks
 from tests.servers.kafka import KafkaServer
 from tests.servers.kafka.install import unavailable_reason
+from tests.servers.spark import java_environment, spark_missing
 from tests.servers.waiting import WAIT_S
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PAGES: Final = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")])
 #: Packages with examples in their docstrings; those of one line share a server, in this order.
-_DOCSTRINGS: Final = (("client", "core"), ("copier",), ("testing",))
+_DOCSTRINGS: Final = (("client", "core"), ("copier",), ("testing",), ("spark",))
 
 
 #: The topics in the reader's cluster.
@@ -62,11 +63,7 @@ def _fill(bootstrap: str) -> None:
 
 @pytest.mark.parametrize("page", _with_blocks(), ids=_name)
 def test_page(page: Path, tmp_path: Path, kafka: Callable[[], str]) -> None:
-    blocks = blocks_of_page(page, _ROOT)
-    if curl_missing() and any("curl" in each.text for each in blocks if not each.reason):
-        pytest.skip("there is no curl")
-    with PageRun(blocks, tmp_path, kafka) as run:
-        run.run()
+    _run(blocks_of_page(page, _ROOT), tmp_path, kafka)
 
 
 @pytest.mark.parametrize("packages", _DOCSTRINGS, ids="-".join)
@@ -76,11 +73,39 @@ def test_docstrings(packages: Sequence[str], tmp_path: Path, kafka: Callable[[],
         for path in sorted((_ROOT / "pidlease" / package).rglob("*.py")):
             blocks += blocks_of_docstrings(path, _ROOT)
     assert blocks
-    with PageRun(blocks, tmp_path, kafka) as run:
+    _run(blocks, tmp_path, kafka)
+
+
+def _run(blocks: Sequence[Block], folder: Path, kafka: Callable[[], str]) -> None:
+    text = "".join(each.text for each in blocks if not each.reason)
+    if curl_missing() and "curl" in text:
+        pytest.skip("there is no curl")
+    env: dict[str, str] = {}
+    if "pidlease.spark" in text or "pyspark" in text:
+        if reason := spark_missing():
+            pytest.skip(reason)
+        env = java_environment()
+    with PageRun(blocks, folder, kafka, env) as run:
         run.run()
+
+
+def test_no_other_docstring_has_a_block() -> None:
+    """It would not run."""
+    known = {package for packages in _DOCSTRINGS for package in packages}
+    others = [
+        path
+        for top in ("pidlease", "proxy", "deploy")
+        for path in sorted((_ROOT / top).rglob("*.py"))
+        if top != "pidlease" or path.relative_to(_ROOT / top).parts[0] not in known
+    ]
+    assert [path for path in others if blocks_of_docstrings(path, _ROOT)] == []
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=_name)
 def test_each_block_has_a_language(page: Path) -> None:
     """Indented code has none, so nothing would run it."""
     assert list(indented_blocks(page.read_text("utf-8"))) == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((_ROOT / "README.md").read_text("utf-8").splitlines()) < 120

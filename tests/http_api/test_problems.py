@@ -1,6 +1,5 @@
 """Errors over HTTP: one shape, stable codes, and the fields of the previous version."""
 
-import re
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The pytest plugin for users, tried as its page says: pasted into a folder of its own."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,13 @@ from tests.docs.snippets import blocks_of_page
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = _ROOT / "docs" / "produce" / "test-your-application.md"
+_SCRIPT = """
+from pathlib import Path
+from pidlease.testing import PidleaseServer
+
+with PidleaseServer(Path("server")) as server:
+    print(server.alive)
+"""
 #: A user's module of the same name as the server's must not be in the way.
 _FOREIGN = "raise RuntimeError('not the server')\n"
 
@@ -41,6 +50,16 @@ def test_a_wrong_setting_is_in_the_error(tmp_path: Path) -> None:
     server = PidleaseServer(tmp_path, settings={"fsync": "sometimes"})
     with pytest.raises(ServerError, match="fsync"):
         server.start()
+
+
+def test_a_script_starts_a_server(tmp_path: Path) -> None:
+    """A script is not run again by the process that servers are forked from."""
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_a_further_server_needs_no_import(tmp_path: Path) -> None:
