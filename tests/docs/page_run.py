@@ -28,13 +28,13 @@ _ADDRESS: Final = re.compile(r"\b(?:127\.0\.0\.1|localhost):(\d{4,5})\b")
 #: Brokers of a cluster that the reader has.
 _KAFKA: Final = re.compile(r"\bkafka1:9092(?:,kafka\d:9092)*")
 _STARTS_A_SERVER: Final = re.compile(
-    r"^[^#\n]*\bpidlease serve\b|PidleaseServer\(|systemctl start", re.MULTILINE
+    r"^[^#\n]*\bpidlease serve\b|PidleaseServer\(|\bsystemctl\b", re.MULTILINE
 )
 _NEEDS_A_SERVER: Final = re.compile(
     r"\b(?:127\.0\.0\.1|localhost):(?:9092|8080)\b|\bpidlease (?!serve|version|verify)\w+"
 )
 #: Folders that a page names; here they are in the page's own folder.
-_FOLDERS: Final = ("/var/lib/", "/backup/", "/etc/pidlease")
+_FOLDERS: Final = ("/var/lib/", "/backup/", "/etc/pidlease/")
 _PROGRAMS: Final = re.compile(r"/opt/pidlease/bin/")
 #: What the shell says of a job that was killed.
 _KILLED: Final = re.compile(r"^.*: line \d+: +\d+ (?:Killed|Terminated) .*\n", re.MULTILINE)
@@ -95,6 +95,8 @@ class PageRun:
         self._ports = {_KAFKA_PORT: kafka_port, _HTTP_PORT: http_port}
         for name in ("examples", "deploy"):
             (self._folder / name).symlink_to(_ROOT / name)
+        for folder in _FOLDERS:
+            (self._folder / folder.strip("/")).mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -195,6 +197,8 @@ class PageRun:
                 self._shell = self._start(["bash", "--norc"])
                 data = self._folder / "var/lib/pidlease"
                 self._send(self._shell, _SUPERVISOR % {"data": data} + "set -eo pipefail")
+                if any("systemctl" in each.text for each in self._running()):
+                    self._send(self._shell, "systemctl start pidlease")
             process = self._shell
             line = f". {place} > {output} 2>&1 < /dev/null; echo 0 > {done}"
         self._send(process, line)
