@@ -9,7 +9,8 @@
 #
 # readings.txt.state holds the epoch, the lines before this epoch, and the lines stored so far.
 # After a lease (24 h by default) without a reading, the server has forgotten the device; then the
-# numbers begin at 0 under the next epoch.
+# numbers begin at 0 under the next epoch. If the last response before that silence was lost, its
+# line is stored again.
 set -euo pipefail
 
 device=$1 readings=$2 url=$3

@@ -13,8 +13,8 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import WAIT_S, until
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
-#: Each append takes some milliseconds, so that a kill comes in the middle.
-SLOW: Final = {"default_partitions": "3", "faults": "slow=0.005 before fsync *.log 1"}
+#: Each append takes 30 ms more, so that a kill comes in the middle.
+SLOW: Final = {"default_partitions": "3", "faults": "slow=0.03 before fsync *.log 1"}
 
 
 @contextmanager
