@@ -20,10 +20,10 @@ from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.configuration.settings import Settings
 from tests.docs.snippets import PARSED, PYTHON, SHELL, SHOWN, Block
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import happens
+from tests.servers.waiting import WAIT_S, happens
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_BLOCK_TIMEOUT_S: Final = 180.0
+
 _ADDRESS: Final = re.compile(r"\b(?:127\.0\.0\.1|localhost):(\d{4,5})\b")
 #: Brokers of a cluster that the reader has.
 _KAFKA: Final = re.compile(r"\bkafka1:9092(?:,kafka\d:9092)*")
@@ -202,9 +202,9 @@ class PageRun:
             process = self._shell
             line = f". {place} > {output} 2>&1 < /dev/null; echo 0 > {done}"
         self._send(process, line)
-        assert happens(
-            lambda: done.exists() or process.poll() is not None, _BLOCK_TIMEOUT_S, 0.02
-        ), f"{block.where}: still runs\n{output.read_text()}"
+        assert happens(lambda: done.exists() or process.poll() is not None, WAIT_S, 0.02), (
+            f"{block.where}: still runs\n{output.read_text()}"
+        )
         code = int(done.read_text() or 0) if done.exists() else process.wait()
         printed = output.read_text(errors="replace") if output.exists() else ""
         return code, _KILLED.sub("", printed)
