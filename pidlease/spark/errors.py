@@ -57,22 +57,15 @@ class SinkFencedError(SinkError):
     """Another run of the same query has taken over.
 
     ```python
-    from pidlease.spark import SinkFencedError, copy, session
+    from pidlease.spark import SinkError, SinkFencedError, exactly_once, session
 
+    table = session("orders").range(3)
     try:
-        copy(
-            session("copy"),
-            {"kafka.bootstrap.servers": "kafka1:9092", "subscribe": "payments"},
-            {
-                "kafka.bootstrap.servers": "127.0.0.1:9092",
-                "leases": "http://127.0.0.1:8080",
-                "checkpointLocation": "/var/lib/copies/payments",
-            },
-            source_format="pidlease",
-            trigger={"availableNow": True},
-        ).awaitTermination()
+        exactly_once(table, {})
     except SinkFencedError:
-        print("another run of this copy has taken over")
+        print("another run has taken over: let it work")
+    except SinkError as error:
+        print(error)  # the query is not a stream
     ```
     """
 

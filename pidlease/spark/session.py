@@ -42,7 +42,7 @@ def session(
     orders = spark.read.format("pidlease").load(
         subscribe="orders", **{"kafka.bootstrap.servers": "kafka1:9092"}
     )
-    print(orders.count())
+    orders.printSchema()
     ```
 
     Parameters:
