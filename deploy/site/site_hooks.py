@@ -22,13 +22,13 @@ _PAGES: Final = {
 }
 _SOURCES: Final = {page: source for source, page in _PAGES.items()}
 #: Where the theme loads Mermaid from, and the place of the site's own copy.
-_MERMAID_URL: Final = '"https://unpkg.com/mermaid@11/dist/mermaid.min.js"'
+_MERMAID_URL: Final = re.compile(r'"https://[^"]+/mermaid[^"]*"')
 _MERMAID: Final = "assets/javascripts/mermaid.min.js"
 _FOREIGN: Final = re.compile(
     r"""<(?:script|img|iframe)\b[^>]*\bsrc="?(https?:[^"\s>]+)|<link\b[^>]*\brel="?stylesheet"?[^>]*\bhref="?(https?:[^"\s>]+)"""
 )
 #: For browsers from before 2020, which get an empty script instead.
-_POLYFILL_URL: Final = '"https://unpkg.com/resize-observer-polyfill"'
+_POLYFILL_URL: Final = re.compile(r'"https://[^"]+/resize-observer-polyfill"')
 
 
 def _root(config: MkDocsConfig) -> Path:
@@ -103,8 +103,8 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     return output
 
 
-def _replace(file: Path, old: str, new: str) -> None:
-    text = file.read_text(encoding="utf-8")
-    if old not in text:
-        raise PluginError(f"{file.name} does not have {old} any more")
-    file.write_text(text.replace(old, new), encoding="utf-8")
+def _replace(file: Path, old: re.Pattern[str], new: str) -> None:
+    text, count = old.subn(lambda _: new, file.read_text(encoding="utf-8"))
+    if count != 1:
+        raise PluginError(f"{file.name} has {count} of {old.pattern}")
+    file.write_text(text, encoding="utf-8")
