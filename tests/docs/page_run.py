@@ -36,8 +36,13 @@ _NEEDS_A_SERVER: Final = re.compile(
 #: Folders that a page names; here they are in the page's own folder.
 _FOLDERS: Final = ("/var/lib/", "/backup/", "/etc/pidlease/")
 _PROGRAMS: Final = re.compile(r"/opt/pidlease/bin/")
-#: What the shell says of a job that was killed.
-_KILLED: Final = re.compile(r"^.*: line \d+: +\d+ (?:Killed|Terminated) .*\n", re.MULTILINE)
+#: Lines that pages do not show: the shell's about killed jobs, and those of Spark's start.
+_NOISE: Final = re.compile(
+    r"^(?:.*: line \d+: +\d+ (?:Killed|Terminated) .*|(?:\d\d/){2}\d\d [\d:]+ WARN .*"
+    r"|WARNING: Using incubator modules.*|Using Spark's default log4j.*"
+    r"|Setting default log level.*|To adjust logging level.*)\n",
+    re.MULTILINE,
+)
 _KAFKA_PORT: Final = "9092"
 _HTTP_PORT: Final = "8080"
 #: Stands for a supervisor: `systemctl start|stop|restart pidlease`.
@@ -207,7 +212,7 @@ class PageRun:
         )
         code = int(done.read_text() or 0) if done.exists() else process.wait()
         printed = output.read_text(errors="replace") if output.exists() else ""
-        return code, _KILLED.sub("", printed)
+        return code, _NOISE.sub("", printed)
 
     def _start(self, command: Sequence[str]) -> "subprocess.Popen[str]":
         return subprocess.Popen(
