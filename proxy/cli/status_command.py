@@ -9,7 +9,15 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, print_json, stdout
+from proxy.cli.console import (
+    WRONG,
+    cannot_run,
+    pairs_table,
+    plain_table,
+    print_json,
+    print_table,
+    stdout,
+)
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 
 
@@ -153,7 +161,7 @@ def _show_partitions(console: Console, found: _Status) -> None:
         before, after = (each.partition, each.start_offset), (each.producers, each.in_flight)
         cells = [*(f"{each:,}" for each in before), end, *(f"{each:,}" for each in after)]
         table.add_row(Text(each.topic), *cells, style="red" if each.stopped else None)
-    console.print(table)
+    print_table(table)
     more = found.partition_count - len(found.partitions)
     if more > 0:
         console.print(f"and {more:,} more")

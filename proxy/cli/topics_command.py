@@ -9,13 +9,20 @@ from pydantic import BaseModel, ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, TopicsAnswer
+from pidlease.http_api.topic_messages import (
+    PartitionRow,
+    PartitionsAnswer,
+    SettingsAnswer,
+    TopicAnswer,
+    TopicsAnswer,
+)
 from pidlease.storage.topics.topic_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.cli.console import (
     cannot_run,
     plain_table,
     print_json,
+    print_table,
     refused,
     stdout,
     warn_deprecated,
@@ -64,11 +71,11 @@ def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
         print_json([each.model_dump() for each in found])
         return
     table = _texts_table("topics", "topic", "partitions", *(heading for _, heading in _LISTED))
-    table.columns[1].justify = "right"
+    table.columns[1].justify, table.columns[1].no_wrap = "right", True
     for topic in found:
         values = (Text(topic.settings[name].value) for name, _ in _LISTED)
         table.add_row(Text(topic.name), f"{topic.partitions:,}", *values)
-    stdout().print(table)
+    print_table(table)
 
 
 @topics_cli.command()
@@ -99,10 +106,18 @@ def describe(
     url: _Url = URL,
     as_json: _Json = False,
 ) -> None:
-    """Show a topic's partitions and settings, and where they were set. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Show a topic's settings, where they were set, and the offsets of its partitions. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
     if for_all == (topic is not None):
         raise cannot_run("name a topic, or say --all")
-    _print(_get(url, topic), as_json=as_json)
+    found = _get(url, topic)
+    rows = None if topic is None else _partitions(url, topic)
+    if as_json:
+        more = {} if rows is None else {"offsets": [each.model_dump() for each in rows]}
+        print_json(found.model_dump() | more)
+        return
+    _print(found, as_json=False)
+    if rows is not None:
+        _print_partitions(rows)
 
 
 @topics_cli.command()
@@ -224,6 +239,18 @@ def _get(url: str, topic: str | None) -> _Shown:
     return _ask(TopicAnswer, url, _path(topic))
 
 
+def _partitions(url: str, topic: str) -> list[PartitionRow]:
+    """Return the partitions of a topic, with their offsets."""
+    found: list[PartitionRow] = []
+    more = True
+    while more:
+        after = found[-1].partition if found else -1
+        answer = _ask(PartitionsAnswer, url, f"{_path(topic)}/partitions?after={after}")
+        found += answer.partitions
+        more = answer.more and bool(answer.partitions)
+    return found
+
+
 def _change(url: str, topic: str | None, change: dict[str, str | None]) -> _Shown:
     """Change settings; return the new ones."""
     if topic is None:
@@ -285,7 +312,19 @@ def _print(found: _Shown, *, as_json: bool) -> None:
     for name, row in found.settings.items():
         style = "bold" if row.source == "topic" else ""
         table.add_row(Text(name), Text(row.value, style), _SET_BY[row.source])
-    stdout().print(table)
+    print_table(table)
+
+
+def _print_partitions(rows: list[PartitionRow]) -> None:
+    table = plain_table("", "partition", "log start", "log end")
+    table.columns[0].justify = "right"
+    for each in rows:
+        offsets = ("unknown" if at is None else f"{at:,}" for at in (each.log_start, each.log_end))
+        table.add_row(f"{each.partition:,}", *offsets, style="red" if each.reason else None)
+    print_table(table)
+    for each in rows:
+        if each.reason:
+            stdout().print(Text(f"partition {each.partition}: {each.reason}", style="red"))
 
 
 def _texts_table(title: str, *columns: str) -> Table:

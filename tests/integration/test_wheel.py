@@ -120,7 +120,8 @@ def test_the_server(client_only: Environment, wheel: str) -> None:
 
 def test_what_is_beside_the_code(client_only: Environment) -> None:
     share = client_only.folder / "share" / "pidlease"
-    assert (share / "prometheus" / "alerts.yml").stat().st_size > 0
+    alerts = _ROOT / "deploy" / "prometheus" / "alerts.yml"
+    assert (share / "prometheus" / "alerts.yml").read_bytes() == alerts.read_bytes()
     dashboards = _ROOT / "deploy" / "grafana" / "dashboards"
     for each in dashboards.iterdir():
         assert (share / "grafana" / "dashboards" / each.name).read_bytes() == each.read_bytes()
