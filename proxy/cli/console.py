@@ -14,7 +14,7 @@ CANNOT_RUN: Final = 2
 
 HELP_OPTIONS: Final = frozenset(("-h", "--help"))
 
-#: The narrowest column whose cells are folded.
+#: The narrowest column of folded cells.
 _FOLDED_WIDTH: Final = 16
 #: Wide enough for a file's name if stdout is no screen.
 _PIPE_WIDTH: Final = 160
