@@ -83,7 +83,12 @@ def consume(  # noqa: PLR0913 - an option each
     ] = False,
     servers: ServersOption = SERVERS,
 ) -> None:
-    """Print the records of a topic, each as a line; without options, those that come from now on. Exit code 1: there is no such topic or offset; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Print the records of a topic, each as a line; without options, those that come from now on.
+
+    Exit codes:
+    1: there is no such topic or offset
+    2: the server was not reached
+    """
     if reason := illegal_name(topic):
         raise cannot_run(reason)
     if from_beginning and offset is not None:

@@ -88,7 +88,14 @@ def copy(  # noqa: PLR0913 - an option each
         ),
     ] = None,
 ) -> None:
-    """Copy topics, each record exactly once, over any crash. Exit code 0: done, or stopped; 1: --verify found a difference; 2: it cannot continue; 3: another copier has taken over."""  # noqa: E501 - one line in the help
+    """Copy topics, each record exactly once, over any crash.
+
+    Exit codes:
+    0: done, or stopped
+    1: --verify found a difference
+    2: it cannot continue
+    3: another copier has taken over
+    """
     try:
         settings = CopySettings(
             source=source.split(","),

@@ -88,7 +88,14 @@ def produce(  # noqa: PLR0913 - an option each
         str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address, for leases.")
     ] = URL,
 ) -> None:
-    """Append the lines of stdin to a topic, each exactly once. Exit code 0: every line is in the log; 1: not every line is; 2: the server was not reached, or lines would be lost or doubled; 3: another producer has the name."""  # noqa: E501 - one line in the help
+    """Append the lines of stdin to a topic, each exactly once.
+
+    Exit codes:
+    0: every line is in the log
+    1: not every line is
+    2: the server was not reached, or lines would be lost or doubled
+    3: another producer has the name
+    """
     form = _format(as_json, key_separator, header, partition)
     if reason := illegal_name(topic):
         raise cannot_run(reason)

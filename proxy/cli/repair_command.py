@@ -45,7 +45,13 @@ def repair(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Show damaged partitions and what a cut would lose; cut the given ones. Exit code 0: no damage is left; 1: damage was found; 2: it could not be done."""  # noqa: E501 - one line in the help
+    """Show damaged partitions and what a cut would lose; cut the given ones.
+
+    Exit codes:
+    0: no damage is left
+    1: damage was found
+    2: it could not be done
+    """
     path = data_dir.absolute()
     wanted = [_partition(each) for each in cut or ()]
     kept: dict[str, str] = {}

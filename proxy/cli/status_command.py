@@ -90,7 +90,13 @@ def status(
         bool, typer.Option("--json", help="Print the server's response as JSON.")
     ] = False,
 ) -> None:
-    """Show a running server. Exit code 0: ready; 1: not ready, or partitions stopped; 2: not reached."""  # noqa: E501 - one line in the help
+    """Show a running server.
+
+    Exit codes:
+    0: ready
+    1: not ready, or partitions stopped
+    2: not reached
+    """
     try:
         code, answer = _ask(url)
         found = _Status.model_validate(answer) if code == HTTPStatus.OK else None

@@ -59,7 +59,11 @@ _Shown = TopicAnswer | SettingsAnswer
 
 @topics_cli.command("list")
 def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
-    """List the topics with their policies. Exit code 2: the server was not reached."""
+    """List the topics with their policies.
+
+    Exit codes:
+    2: the server was not reached
+    """
     found: list[TopicAnswer] = []
     more = True
     while more:
@@ -91,7 +95,12 @@ def create(
     ] = BY_DEFAULT,
     servers: ServersOption = SERVERS,
 ) -> None:
-    """Create a topic, with settings of its own. Exit code 1: refused; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Create a topic, with settings of its own.
+
+    Exit codes:
+    1: refused
+    2: the server was not reached
+    """
     create_topic(
         servers, _checked(topic), partitions, replication_factor, _assignments(settings or [])
     )
@@ -106,7 +115,12 @@ def describe(
     url: _Url = URL,
     as_json: _Json = False,
 ) -> None:
-    """Show a topic's settings, where they were set, and the offsets of its partitions. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Show a topic's settings, where they were set, and the offsets of its partitions.
+
+    Exit codes:
+    1: there is no such topic
+    2: the server was not reached
+    """
     if for_all == (topic is not None):
         raise cannot_run("name a topic, or say --all")
     found = _get(url, topic)
@@ -136,7 +150,12 @@ def alter(  # noqa: PLR0913 - an option each
     servers: ServersOption = SERVERS,
     as_json: _Json = False,
 ) -> None:
-    """Change settings of a topic, or of all, at once and durably; or add partitions. Exit code 1: refused, nothing has changed; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Change settings of a topic, or of all, at once and durably; or add partitions.
+
+    Exit codes:
+    1: refused, nothing has changed
+    2: the server was not reached
+    """
     topic, given = _split(words or [], for_all=for_all)
     change: dict[str, str | None] = {**_assignments(given)}
     for name in unset or ():
@@ -159,7 +178,12 @@ def alter(  # noqa: PLR0913 - an option each
 
 @topics_cli.command()
 def delete(topic: _Topic, *, servers: ServersOption = SERVERS) -> None:
-    """Delete a topic with all its records. Exit code 1: refused; 2: the server was not reached."""
+    """Delete a topic with all its records.
+
+    Exit codes:
+    1: refused
+    2: the server was not reached
+    """
     delete_topic(servers, _checked(topic))
     stdout().print(f"deleted {topic}", markup=False)
 

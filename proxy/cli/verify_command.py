@@ -25,7 +25,13 @@ def verify(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Check a whole data directory, and change nothing. Exit code 0: sound; 1: something is wrong; 2: it could not be checked."""  # noqa: E501 - one line in the help
+    """Check a whole data directory, and change nothing.
+
+    Exit codes:
+    0: sound
+    1: something is wrong
+    2: it could not be checked
+    """
     path = data_dir.absolute()
     try:
         with keep_servers_out(RealFiles(), path) as locked:

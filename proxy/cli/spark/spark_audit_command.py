@@ -39,7 +39,13 @@ def audit(
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
-    """Check all that producers have sent. Exit code 0: sound; 1: violations, or damage; 2: it could not be checked."""  # noqa: E501 - one line in the help
+    """Check all that producers have sent.
+
+    Exit codes:
+    0: sound
+    1: violations, or damage
+    2: it could not be checked
+    """
     needs_spark()
     from pidlease.spark.errors import text_of  # noqa: PLC0415 - PySpark is an extra
     from pidlease.spark.session import session  # noqa: PLC0415
