@@ -16,7 +16,7 @@ def ndjson(context: SerializationContext, value: Any) -> bytes:
 
 
 @schemathesis.hook
-def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
+def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
     """Let no valid read wait for long."""
     wait = (case.query or {}).get("wait_ms")
     if isinstance(wait, int) and wait > _WAIT_MS_MAX:
