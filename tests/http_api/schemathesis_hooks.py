@@ -5,6 +5,8 @@ from typing import Any
 import schemathesis
 from schemathesis import Case, HookContext, SerializationContext
 
+from pidlease.http_api.record_messages import WAIT_MS_MAX
+
 #: A read may wait for records for a minute.
 _WAIT_MS_MAX = 20
 
@@ -18,6 +20,6 @@ def ndjson(context: SerializationContext, value: Any) -> bytes:
 @schemathesis.hook
 def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
     """Let no valid read wait for long."""
-    wait = (case.query or {}).get("wait_ms")
-    if isinstance(wait, int) and wait > _WAIT_MS_MAX:
-        case.query["wait_ms"] = wait % _WAIT_MS_MAX
+    wait = str((case.query or {}).get("wait_ms"))
+    if wait.isdecimal() and _WAIT_MS_MAX < int(wait) <= WAIT_MS_MAX:
+        case.query["wait_ms"] = _WAIT_MS_MAX
