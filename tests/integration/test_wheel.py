@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +100,17 @@ def test_the_client_alone(client_only: Environment, server: PidleaseServer) -> N
     assert installed & _SERVER_ONLY == set()
     assert client_only.run("-c", _PRODUCER, server.bootstrap, server.leases) == "0\n"
     assert [each.value for each in consume(server.bootstrap, "t", 1)] == [b"from the wheel"]
+
+
+def test_its_metadata(client_only: Environment) -> None:
+    text = client_only.run("-c", "import importlib.metadata as m; print(m.metadata('pidlease'))")
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    for label, url in project["urls"].items():
+        assert f"Project-URL: {label}, {url}\n" in text
+    for classifier in project["classifiers"]:
+        assert f"Classifier: {classifier}\n" in text
+    assert "License-Expression: Apache-2.0\n" in text
+    assert "Description-Content-Type: text/markdown\n" in text
 
 
 def test_it_says_what_to_install(client_only: Environment) -> None:
