@@ -137,7 +137,9 @@ class LeaseClient:
             response = await self._http.post("/v1/leases" + path, json=body)
             return _answers(response, len(wanted), asked)
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"{type(error).__name__}: {error}{_hint(error)}"
+            # A reset connection has no text.
+            text = str(error) or "the connection was closed"
+            why = f"{type(error).__name__}: {text}{_hint(error)}"
             raise LeaseUnavailableError(f"no lease from {self.url}: {why}") from None
 
 
@@ -152,7 +154,7 @@ def _hint(error: Exception) -> str:
     """Return what may be wrong with the URL."""
     if isinstance(error, httpx.ConnectError) and any(each in str(error) for each in _NO_TLS):
         return "; is it http://, and not https://?"
-    if isinstance(error, httpx.RemoteProtocolError):
+    if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         return "; is it the port of the Kafka listener, or https://?"
     if isinstance(error, httpx.HTTPError):
         return ""

@@ -2,16 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from pidlease.client.errors import ProducerError
 from pidlease.client.failure_report import results_of
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.pending_batch import Headers, Sent
 from pidlease.client.pipeline import Pipeline
 from pidlease.client.record_arguments import KeyOf, check_record, record_bytes_max, serialized
 from pidlease.client.settings import ProducerOptions, RecordOptions, settings_of
+
+#: The most unacknowledged records of `send_each`.
+UNACKNOWLEDGED_MAX: Final = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +197,7 @@ class LeasedProducer:
     ) -> list[Sent]:
         """Send records and wait until all are in the log.
 
-        For results one by one, and for more records than results fit into memory, use `send`.
+        For results one by one, and for more records than results fit into memory, use `send_each`.
 
         Parameters:
             values: of the records, in their order.
@@ -213,6 +218,52 @@ class LeasedProducer:
         if futures:
             await asyncio.wait(futures)
         return results_of(futures)
+
+    async def send_each(
+        self,
+        topic: str,
+        values: Iterable[object],
+        *,
+        key_of: KeyOf | None = None,
+        partition: int | None = None,
+    ) -> AsyncIterator[Sent]:
+        """Send records, and yield the results one by one while later records are sent.
+
+            async for sent in producer.send_each("lines", file):
+                bar.update(sent.offset)
+
+        At most `UNACKNOWLEDGED_MAX` results are kept: a value is taken when there is room for its
+        result. If the loop ends early, the records already taken are stored all the same; `flush`
+        waits for them.
+
+        Parameters:
+            values: of the records, in their order.
+            key_of: returns the key of a value; None: no keys.
+            partition: of all records; None: as of `send`.
+
+        Yields:
+            The records' places in the log, in the order of the values.
+
+        Raises:
+            ProducerError: the next record has failed. Later ones that were taken have their own
+                outcomes; `flush` reports failures among them.
+            ValueError, TypeError: the next record is invalid; no later one was taken.
+        """
+        waiting: deque[asyncio.Future[Sent]] = deque()
+        refused: Exception | None = None
+        for value in values:
+            key = key_of(value) if key_of is not None else None
+            try:
+                waiting.append(await self.send(topic, value, key=key, partition=partition))
+            except (ProducerError, ValueError, TypeError) as error:
+                refused = error
+                break
+            while waiting and (len(waiting) >= UNACKNOWLEDGED_MAX or waiting[0].done()):
+                yield await waiting.popleft()
+        while waiting:
+            yield await waiting.popleft()
+        if refused is not None:
+            raise refused
 
     async def flush(self) -> None:
         """Wait until all records sent so far are in the log, or have failed.

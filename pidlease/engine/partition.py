@@ -603,6 +603,21 @@ class Partition:
         """The offset after the last record known to have been acknowledged; only for display."""
         return self.log.promised_end if self.incomplete else self.readable_end
 
+    async def log_range(self) -> tuple[int, int | None]:
+        """Return the first offset in the log, and the end: the offset after the last record.
+
+        A log with other writers is asked for both. The end is None if acknowledged records cannot
+        be read: it is unknown.
+
+        Raises:
+            LogError: the log cannot be asked, or Kafka has lost records.
+        """
+        if isinstance(self.log, ForwardingLog):
+            end: int | None = await self.log.look()
+        else:
+            end = None if self.incomplete else self.readable_end
+        return self.log.start_offset, end
+
     def check_not_stopped(self) -> None:
         """Check that the partition accepts appends.
 

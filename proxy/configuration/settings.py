@@ -266,16 +266,20 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
         except (OSError, ValueError) as error:
             raise SettingsError(f"{config}: {error}") from error
     explicit = {name: value for name, value in given.items() if value is not None}
-    fields = {name.replace("-", "_"): value for name, value in values.items()}
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        field = name.replace("-", "_")
+        if field in fields:
+            raise SettingsError(f"{config}: {field} is given twice, with - and with _")
+        fields[field] = value
     for name in sorted(fields.keys() - Settings.model_fields.keys()):
         near = _nearest(name, list(Settings.model_fields))
         raise SettingsError(f"{config}: unknown setting {name}{near}")
     _check_variables()
-    # The file only gives defaults: an environment variable takes precedence.
+    # The file only gives defaults: an environment variable, in any case, takes precedence.
+    variables = {name.upper() for name in os.environ}
     fields = {
-        name: value
-        for name, value in fields.items()
-        if f"PIDLEASE_{name.upper()}" not in os.environ
+        name: value for name, value in fields.items() if f"PIDLEASE_{name.upper()}" not in variables
     }
     try:
         return Settings(**{**fields, **explicit})

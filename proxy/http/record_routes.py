@@ -17,7 +17,7 @@ from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_lookup import find_partition, find_topic, topic_of
-from pidlease.engine.topic_admin import TopicAdmin
+from pidlease.engine.topic_admin import InvalidTopicError, TopicAdmin
 from pidlease.engine.topics.topic_table import UnknownTopicError
 from pidlease.http_api.record_messages import (
     IN_DIGITS,
@@ -32,7 +32,7 @@ from pidlease.http_api.record_messages import (
     RecordsAnswer,
 )
 from pidlease.kafka.records.identity_header import Identity
-from pidlease.storage.topics.topic_store import Topic
+from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, KeyFieldError, appended
@@ -189,10 +189,16 @@ class RecordRoutes:
         return self._service
 
     async def _or_create(self, topic: str, find: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Find a topic or partition; create the topic first if it is missing and may be created."""
+        """Find a topic or partition; create the topic first if it is missing and may be created.
+
+        Raises:
+            InvalidTopicError: no topic may have this name.
+        """
         try:
             await find()
         except UnknownTopicError:
+            if reason := illegal_name(topic):
+                raise InvalidTopicError(reason, "topic") from None
             topics = ready_topics(self._topics)
             if not topics.auto_create:
                 raise

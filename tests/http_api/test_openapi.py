@@ -83,6 +83,10 @@ async def test_the_pages_of_operators(tmp_path: Path) -> None:
             ):
                 for path in ("/healthz", "/readyz", "/metrics", "/v1/status", "/v1/topics"):
                     check.check("GET", path, await client.get(path))
+                for path in ("/healthz", "/readyz"):
+                    headers = await client.head(path)
+                    assert headers.status_code == (await client.get(path)).status_code
+                    assert not headers.content
 
 
 async def test_docs_need_nothing_from_elsewhere() -> None:

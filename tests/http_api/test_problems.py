@@ -47,8 +47,14 @@ async def test_errors_are_problem_documents(tmp_path: Path) -> None:
         for problem, field, method, path, more in _REQUESTS:
             response = await client.request(method, path, **more)
             _check(response, problem, field)
-        response = await client.put(_LEASE)
-        assert response.headers["allow"] == "POST"
+        for path, allowed in (
+            (_LEASE, "POST"), (path_of(), "GET, POST"), ("/v1/producers", "DELETE, GET"),
+            ("/v1/topics/t", "DELETE, GET"), ("/v1/topic-defaults", "GET, PATCH"),
+        ):  # fmt: skip
+            response = await client.put(path)
+            assert response.headers["allow"] == allowed, path
+            detail = f"PUT is not supported here; supported: {allowed}"
+            assert (response.status_code, response.json()["detail"]) == (405, detail)
 
 
 async def test_the_previous_versions_fields_are_there(tmp_path: Path) -> None:

@@ -284,18 +284,20 @@ class SettingInForce(NamedTuple):
 
 
 def settings_in_force(
-    own: Mapping[str, str], shared: Mapping[str, str], log: LogConfig
+    own: Mapping[str, str], shared: Mapping[str, str], log: LogConfig | None
 ) -> dict[str, SettingInForce]:
     """Return all settings of a topic, with their sources.
 
     Parameters:
         own: the topic's own settings.
         shared: the settings of all topics.
-        log: the settings given at the server's start.
+        log: the settings given at the server's start; None: those of the log are left out, because
+            they are Kafka's.
     """
-    usual, started = _at_start(LogConfig()), _at_start(log)
+    usual = _at_start(LogConfig())
+    started = POLICY_DEFAULTS if log is None else _at_start(log)
     in_force = {}
-    for name in TOPIC_SETTINGS:
+    for name in started:
         if name in own:
             in_force[name] = SettingInForce(own[name], SettingSource.TOPIC)
         elif name in shared:
