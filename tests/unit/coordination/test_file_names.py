@@ -75,7 +75,7 @@ def test_a_crash_at_every_step(*, power: bool) -> None:
         step += 1
         files = SimFiles(step)
         names = names_in(files)
-        names._lines = module._SPARE_LINES  # so that it is written anew soon
+        names._changes = module._SPARE_CHANGES  # so that it is written anew soon
         answered = -1
         files.crash_at(step)
         try:
