@@ -63,7 +63,7 @@ class GroupedCall(Generic[Item, Result]):
             self._waiting.clear()
 
     def _next_group(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        """Remove the items of the next call, without those whose callers were cancelled."""
+        """Remove the items of the next call, except those of cancelled callers."""
         group: list[tuple[Item, asyncio.Future[Result]]] = []
         while self._waiting and len(group) < self._size_max:
             item, future = self._waiting.popleft()

@@ -129,9 +129,7 @@ class NameBindings(Protocol):
         """
         stored = self._stored(name)
         if stored.binding != expected:
-            raise BindingConflictError(
-                f"{name!r} is bound to {stored.binding}, not to {expected}"
-            )
+            raise BindingConflictError(f"{name!r} is bound to {stored.binding}, not to {expected}")
         (error,) = self.change_many([BindingChange(name, stored, new)])
         if error is not None:
             raise error
