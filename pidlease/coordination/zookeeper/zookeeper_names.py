@@ -72,11 +72,11 @@ class ZooKeeperNames(NameBindings):
         outcomes: list[BindingConflictError | NamesError | None] = [None] * len(changes)
         try:
             self._prepare([each.path for each in writes.values() if each.version < 0])
-            errors = self._zookeeper.write_many(list(writes.values()))
+            refusals = self._zookeeper.write_many(list(writes.values()))
         except (ZooKeeperError, KazooException) as error:
             raise NamesError(_text(error)) from error
-        for index, error in zip(writes, errors, strict=True):
-            outcomes[index] = _outcome(changes[index].name, error)
+        for index, refusal in zip(writes, refusals, strict=True):
+            outcomes[index] = _outcome(changes[index].name, refusal)
         return outcomes
 
     def _read_all(self, folder: str) -> dict[str, Binding]:
