@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from pidlease.client import LeasedProducer
 from pidlease.http_api.lease_messages import LEASES_MAX
@@ -21,6 +16,7 @@ from pidlease.kafka.records.identity_header import Identity
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.scale.leases import HttpClient
+from tests.benchmarks.scale.one_topic_server import TOPIC, one_topic_server
 from tests.kafka_listener.batches import identified
 from tests.kafka_listener.client import produced
 from tests.kafka_listener.messages import PRODUCE, encode_request
@@ -29,10 +25,9 @@ from tests.servers.pidlease import PidleaseServer
 #: The times are scaled to so many producers.
 PRODUCERS = 200_000
 SECONDS_MAX = 30.0
-_TOPIC = "t"
 _VALUE = b"v" * 100
 #: In a Produce response of version 9 for one partition: the error code and the offset.
-_CODE_AT = 4 + 1 + 1 + 1 + len(_TOPIC) + 1 + 4
+_CODE_AT = 4 + 1 + 1 + 1 + len(TOPIC) + 1 + 4
 _LENGTH_BYTES = 4
 
 _FSYNCS = "pidlease_fsync_seconds_count"
@@ -43,7 +38,7 @@ _Append = Callable[[Sequence[bytes]], Awaitable[list[int]]]
 def _frame(lease: dict[str, Any]) -> bytes:
     """A Produce request of one record under a lease, with its length."""
     identity = Identity(lease["pid"], "", lease["generation"], 0, 0)
-    parts = [(_TOPIC, 0, identified([_VALUE], identity))]
+    parts = [(TOPIC, 0, identified([_VALUE], identity))]
     frame = encode_request(PRODUCE, 9, produced(parts), 1)
     return len(frame).to_bytes(_LENGTH_BYTES, "big") + frame
 
@@ -77,7 +72,7 @@ async def _append_by_kafka(port: int, in_flight: int, frames: Sequence[bytes]) -
 
 async def _append_by_http(port: int, bodies: Sequence[bytes]) -> list[int]:
     client = await HttpClient.connect(port)
-    path = f"/v1/topics/{_TOPIC}/partitions/0/records"
+    path = f"/v1/topics/{TOPIC}/partitions/0/records"
     offsets = [json.loads(await client.post(path, body))["offset"] for body in bodies]
     client.close()
     return offsets
@@ -85,7 +80,7 @@ async def _append_by_http(port: int, bodies: Sequence[bytes]) -> list[int]:
 
 async def _lease_all(port: int, count: int) -> list[dict[str, Any]]:
     client = await HttpClient.connect(port)
-    body = json.dumps({"leases": [{"topic": _TOPIC, "partition": 0}] * LEASES_MAX}).encode()
+    body = json.dumps({"leases": [{"topic": TOPIC, "partition": 0}] * LEASES_MAX}).encode()
     leases: list[dict[str, Any]] = []
     while len(leases) < count:
         response = json.loads(await client.post("/v1/leases/batch", body))
@@ -105,28 +100,17 @@ async def _append_all(requests: Sequence[bytes], append: _Append, connections: i
     return seconds
 
 
-@contextmanager
-def _serving(folder: Path) -> Iterator[PidleaseServer]:
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as data,
-        PidleaseServer(Path(data), settings={"fsync": "batch"}) as server,
-    ):
-        admin = AdminClient({"bootstrap.servers": server.bootstrap})
-        admin.create_topics([NewTopic(_TOPIC, 1)])[_TOPIC].result(30)
-        yield server
-
-
 class _Way(NamedTuple):
     """A way to append.
 
     Attributes:
-        count: how many producers append in a run.
+        producers: how many append in a run.
         in_flight: requests to the Kafka listener that a connection has in flight; 0: HTTP.
         target: the most seconds for `PRODUCERS`.
     """
 
     name: str
-    count: int
+    producers: int
     connections: int
     in_flight: int
     target: float | None = None
@@ -143,9 +127,9 @@ _CLIENTS, _CLIENTS_AT_ONCE = 300, 4
 
 
 def _append_by(way: _Way, folder: Path) -> list[Figure]:
-    with _serving(folder) as server:
+    with one_topic_server(folder, "batch") as server:
         began = time.perf_counter()
-        leases = asyncio.run(_lease_all(server.http_port, way.count))
+        leases = asyncio.run(_lease_all(server.http_port, way.producers))
         leased_s = time.perf_counter() - began
         requests = list(map(_frame if way.in_flight else _body, leases))
         append: _Append = partial(_append_by_http, server.http_port)
@@ -154,12 +138,12 @@ def _append_by(way: _Way, folder: Path) -> list[Figure]:
         fsyncs, cpu_s = server.metric(_FSYNCS), server.process.cpu_s()
         seconds = asyncio.run(_append_all(requests, append, way.connections))
         fsyncs, cpu_s = server.metric(_FSYNCS) - fsyncs, server.process.cpu_s() - cpu_s
-    scale = PRODUCERS / way.count
+    scale = PRODUCERS / way.producers
     return [
         Figure(f"{PRODUCERS:,} new producers, {way.name}", seconds * scale, "s", way.target),
         Figure("  their leases, 1,000 at once", leased_s * scale, "s"),
-        Figure("  an append's processor time", cpu_s / way.count * 1e6, "us"),
-        Figure("  appends that share an fsync", way.count / max(fsyncs, 1), "appends"),
+        Figure("  an append's processor time", cpu_s / way.producers * 1e6, "us"),
+        Figure("  appends that share an fsync", way.producers / max(fsyncs, 1), "appends"),
     ]
 
 
@@ -173,14 +157,14 @@ async def _produce_all(server: PidleaseServer) -> None:
                 bootstrap_servers=server.bootstrap, leases=server.http_url, linger_ms=0
             )
             await producer.start()
-            await producer.send_and_wait(_TOPIC, _VALUE, partition=0)
+            await producer.send_and_wait(TOPIC, _VALUE, partition=0)
             await producer.stop()
 
     await asyncio.gather(*(work() for _ in range(_CLIENTS_AT_ONCE)))
 
 
 def _by_clients(folder: Path) -> list[Figure]:
-    with _serving(folder) as server:
+    with one_topic_server(folder, "batch") as server:
         cpu_s, own_cpu_s = server.process.cpu_s(), time.process_time()
         began = time.perf_counter()
         asyncio.run(_produce_all(server))
