@@ -23,7 +23,7 @@ _DATE_STEP_S: Final = 1.0
 
 
 #: Trusts no certificate. For http, where httpx would load all certificates for nothing.
-_NOBODY: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_NO_CERTIFICATES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @cache
@@ -53,7 +53,7 @@ class LeaseClient:
             timeout=timeout_s,
             transport=transport,
             trust_env=False,
-            verify=_trusted() if url.lower().startswith("https:") else _NOBODY,
+            verify=_trusted() if url.lower().startswith("https:") else _NO_CERTIFICATES,
         )
 
     @property
