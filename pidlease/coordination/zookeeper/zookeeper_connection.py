@@ -101,7 +101,7 @@ class ZooKeeperConfig:
         return slash + chroot
 
 
-class _PollingHandler(SequentialThreadingHandler):  # type: ignore[misc] - kazoo has no types
+class _PollingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # no types
     """kazoo's threads, which wait for sockets by poll().
 
     kazoo waits some four times for each request. Its own way makes an epoll object each time, and
