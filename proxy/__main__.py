@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_origin
 
 import typer
 from pydantic import SecretStr
@@ -12,22 +12,34 @@ from rich.console import Console
 
 from pidlease import __version__
 from proxy.cli.console import HELP_OPTIONS
-from proxy.cli.consume_command import consume
-from proxy.cli.copy_command import copy
-from proxy.cli.produce_command import produce
-from proxy.cli.repair_command import repair
-from proxy.cli.skip_pids_command import skip_pids
-from proxy.cli.spark import spark_cli
-from proxy.cli.status_command import status
-from proxy.cli.topics_command import topics_cli
-from proxy.cli.verify_command import verify
+from proxy.cli.lazy_commands import LazyCommands
 from proxy.configuration.settings import Settings, SettingsError, load_settings
 from proxy.log_output import configure_logs
 
 #: The exit code for a wrong option, and for a server that cannot start.
 USAGE_ERROR = 2
 
+
+class _Commands(LazyCommands):
+    """All commands; `serve` and `version` are in this module."""
+
+    modules: ClassVar = {
+        "serve": "",
+        "produce": "proxy.cli.produce_command:produce",
+        "consume": "proxy.cli.consume_command:consume",
+        "copy": "proxy.cli.copy_command:copy",
+        "repair": "proxy.cli.repair_command:repair",
+        "skip-pids": "proxy.cli.skip_pids_command:skip_pids",
+        "status": "proxy.cli.status_command:status",
+        "verify": "proxy.cli.verify_command:verify",
+        "version": "",
+        "topics": "proxy.cli.topics_command:topics_cli",
+        "spark": "proxy.cli.spark:spark_cli",
+    }
+
+
 cli = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": sorted(HELP_OPTIONS)},
@@ -143,15 +155,6 @@ _signature = _options()
 _serve.__signature__ = _signature  # type: ignore[attr-defined]
 _serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
 cli.command("serve")(_serve)
-cli.command()(produce)
-cli.command()(consume)
-cli.command()(copy)
-cli.command()(repair)
-cli.command()(skip_pids)
-cli.command()(status)
-cli.command()(verify)
-cli.add_typer(topics_cli, name="topics")
-cli.add_typer(spark_cli, name="spark")
 
 
 def _print_version(given: bool) -> None:  # noqa: FBT001 - the option

@@ -27,7 +27,6 @@ from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from proxy.backends.embedded_backend import Backend, EmbeddedBackend
-from proxy.backends.kafka_backend import KafkaBackend
 from proxy.configuration.component_configs import (
     check_exposure,
     engine_config,
@@ -195,8 +194,7 @@ class App:
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._coordinator_pool = IoPool(asyncio.get_running_loop(), _COORDINATOR_THREADS)
-        kind = KafkaBackend if self._settings.log == "kafka" else EmbeddedBackend
-        backend: Backend = kind(self._settings, self._files, self._pool)
+        backend = self._chosen_backend()(self._settings, self._files, self._pool)
         self._backend = backend
         await backend.open()
         self._engine = Engine(
@@ -215,6 +213,14 @@ class App:
         self._engine.ready = True
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
+
+    def _chosen_backend(self) -> type[Backend]:
+        if self._settings.log != "kafka":
+            return EmbeddedBackend
+        # Here, because an embedded log needs no client of Kafka.
+        from proxy.backends.kafka_backend import KafkaBackend  # noqa: PLC0415
+
+        return KafkaBackend
 
     async def _recover(self, engine: Engine) -> None:
         async def log_progress() -> None:

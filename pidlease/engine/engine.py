@@ -181,7 +181,7 @@ class Engine:
             await asyncio.sleep(0.01)
         await self.maintenance.stop()
         try:
-            if self.config.judging:
+            if self.config.judging and await self.maintenance.worth_a_snapshot():
                 await self.maintenance.snapshot()
         except (OSError, LogError) as error:
             _log.error("no snapshot at the stop; the next start replays more", error=str(error))

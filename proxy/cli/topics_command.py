@@ -38,7 +38,9 @@ from proxy.cli.kafka_topics import (
 )
 
 topics_cli = typer.Typer(
-    no_args_is_help=True, help="List, create, describe, alter and delete topics."
+    add_completion=False,
+    no_args_is_help=True,
+    help="List, create, describe, alter and delete topics.",
 )
 
 _DEFAULTS: Final = "/v1/topic-defaults"
