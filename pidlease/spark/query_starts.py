@@ -52,7 +52,7 @@ class _StartListener(StreamingQueryListener):
         execution = _execution(spark, str(event.id))
         if str(execution.sink().name()).lower() != FORMAT:
             return
-        note = StartNote(str(event.runId), _problem(execution))
+        note = StartNote(str(event.runId), problem_of(execution))
         StartNotes(_local_folder(spark)).write(str(event.id), note)
 
     @override
@@ -79,7 +79,7 @@ def _local_folder(spark: SparkSession) -> Path:
     return Path(str(folders.localDirsString()[0]))
 
 
-def _problem(execution: Any) -> str:  # noqa: ANN401 - a Java object
+def problem_of(execution: Any) -> str:  # noqa: ANN401 - a Java object
     """Return why a query cannot be exact; empty: nothing is known against it."""
     try:
         kind = str(execution.getClass().getSimpleName())

@@ -4,7 +4,8 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,13 +26,13 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 COUNT = 8_000
 
 
-def run(copying: Copying, transform: Transform | None = None, **trigger: Any) -> None:
+def run(copying: Copying, transform: Transform | None = None) -> None:
     """Copy all there is, by a query as every user of Spark writes one."""
     read = {**copying.reading, "includeHeaders": "true"}
     frame = copying.spark.readStream.format(copying.source_format).options(**read).load()
     frame = frame if transform is None else transform(frame)
     writer = frame.writeStream.format("pidlease").options(**copying.destination)
-    query = writer.trigger(**(trigger or {"availableNow": True})).start()
+    query = writer.trigger(availableNow=True).start()
     try:
         query.awaitTermination()
     finally:
@@ -73,14 +74,10 @@ def test_each_start_is_a_run(
     assert sum(each.duplicates for each in sources) > 0
 
 
-REFUSED: "dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, Any], str]]" = {
-    "a shuffle": (lambda frame: frame.repartition(4), {}, "Repartition stands between"),
-    "a random part": (lambda frame: frame.where("rand() < 0.5"), {}, "is not deterministic"),
-    "no coordinates": (lambda frame: frame.select("value"), {}, "no topic, partition, offset"),
-    "continuous": (
-        lambda frame: frame, {"continuous": "1 second"}, "runs as ContinuousExecution",
-    ),
-}  # fmt: skip
+REFUSED: "dict[str, tuple[Callable[[DataFrame], DataFrame], str]]" = {
+    "a shuffle": (lambda frame: frame.repartition(4), "Repartition stands between"),
+    "no coordinates": (lambda frame: frame.select("value"), "no topic, partition, offset"),
+}
 
 
 def test_where_it_cannot_be_exact(
@@ -89,10 +86,10 @@ def test_where_it_cannot_be_exact(
     """The first micro-batch fails, and the error names the cause; nothing is written."""
     server.start()
     fill(kafka_source, "inexact", 40)
-    for name, (transform, trigger, text) in REFUSED.items():
+    for name, (transform, text) in REFUSED.items():
         copying = Copying(spark, kafka_source, server, "inexact", tmp_path / name)
         with pytest.raises(Exception) as caught:  # noqa: PT011 - the text is looked at
-            run(copying, transform, **trigger)
+            run(copying, transform)
         assert text in text_of(caught.value), name
     options = {"minPartitions": "10"}
     copying = Copying(spark, kafka_source, server, "inexact", tmp_path / "split", {}, options)
@@ -129,6 +126,24 @@ def test_a_session_without_the_listener(
         run(copying)
     assert "the application saw the start an-earlier-start" in text_of(caught.value)
     assert server.metric("pidlease_appended_records_total") == 0
+
+
+@pytest.mark.parametrize(
+    ("execution", "trigger"),
+    [
+        ("ContinuousExecution", "ContinuousTrigger"),
+        ("AsyncProgressTrackingMicroBatchExecution", "ProcessingTimeTrigger"),
+        ("MicroBatchExecution", "RealTimeTrigger"),
+    ],
+)
+def test_offsets_that_are_not_saved_first(execution: str, trigger: str) -> None:
+    """Such a query cannot be repeated from its checkpoint."""
+    from pidlease.spark.query_starts import problem_of
+
+    java = Mock()
+    java.getClass.return_value.getSimpleName.return_value = execution
+    java.trigger.return_value.getClass.return_value.getSimpleName.return_value = trigger
+    assert f"the query runs as {execution} with {trigger}" in problem_of(java)
 
 
 def test_notes(tmp_path: Path) -> None:
