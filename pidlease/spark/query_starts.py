@@ -28,7 +28,7 @@ from pidlease.spark.spark_options import FORMAT
 _sessions: Final[weakref.WeakSet[SparkSession]] = weakref.WeakSet()
 #: Spark's class that runs micro-batches one after the other, each with its offsets saved before.
 _MICRO_BATCHES: Final = "MicroBatchExecution"
-#: Triggers whose micro-batches have their offsets in the checkpoint before their rows are written.
+#: Triggers of micro-batches that are in the checkpoint before their rows are written.
 _TRIGGERS: Final = frozenset(("ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$"))
 
 
@@ -86,8 +86,9 @@ def problem_of(execution: Any) -> str:  # noqa: ANN401 - a Java object
         trigger = str(execution.trigger().getClass().getSimpleName())
         if kind != _MICRO_BATCHES or trigger not in _TRIGGERS:
             return (
-                f"the query runs as {kind} with {trigger}: the sink needs micro-batches whose"
-                " offsets are in the checkpoint first. Use trigger processingTime or availableNow"
+                f"the query runs as {kind} with {trigger}: the sink needs micro-batches that are in"
+                " the checkpoint before they are written. Use trigger processingTime or"
+                " availableNow"
             )
         check_plan(execution.analyzedPlan())
     except SinkError as error:

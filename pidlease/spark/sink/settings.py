@@ -159,7 +159,7 @@ def _security(given: Mapping[str, str]) -> Security:
         raise OptionError(
             f"{sasl[0] if sasl else f'kafka.security.protocol {protocol}'} is not for the sink: a"
             " pidlease's Kafka port has no SASL, but PLAINTEXT, or SSL by a proxy. SASL towards the"
-            " Kafka behind it is a setting of the server, upstream_sasl"
+            " Kafka that stores its log is a setting of the server, upstream_sasl"
         )
     return read_security(given)
 

@@ -3,8 +3,8 @@
 Spark creates the sink in processes of its own, which see neither the query's plan nor which start
 of the query they work for. A listener in the application sees both, before the first micro-batch
 (`pidlease.spark.query_starts`), and leaves a note in the application's local folder. The folder's
-name is random and new for each application, and Spark tells its workers on the driver where it is.
-So a note lasts no longer than its application.
+name is random and new for each application, and Spark's workers on the driver have it in their
+environment. So a note lasts no longer than its application.
 """
 
 import json
