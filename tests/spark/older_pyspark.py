@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pyspark
+import pytest
 
 from pidlease.spark import exactly_once_table, session
 from pidlease.spark.audit import audit
-from pidlease.spark.errors import text_of
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
@@ -51,15 +51,11 @@ def main(folder: Path, bootstrap: str, leases: str, count: int) -> None:
     assert totals.records == 2 * count
     if pyspark.__version__ < "4.2":
         stream = spark.readStream.format("pidlease").options(**read)
-        try:
+        with pytest.raises(Exception, match=r"needs PySpark 4\.2"):
             stream.load().writeStream.format("noop").start().awaitTermination()
-        except Exception as error:
-            assert "needs PySpark 4.2" in text_of(error), error
-        else:
-            raise AssertionError("a stream was read")
     spark.stop()
     print(f"PySpark {pyspark.__version__}: {count} rows, twice")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4]))
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))
