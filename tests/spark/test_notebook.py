@@ -23,9 +23,11 @@ def results(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
     """What the cells print and show; not what goes to stderr."""
     found: list[dict[str, Any]] = []
     for cell in notebook.cells:
+        printed = {"stdout": ""}  # it comes in parts, as the kernel sends it
+        found.append(printed)
         for output in cell.get("outputs", ()):
             if output.output_type == "stream" and output.name == "stdout":
-                found.append({"stdout": output.text})
+                printed["stdout"] += output.text
             elif output.output_type in ("execute_result", "display_data"):
                 data = dict(output.data)
                 # The text of an SVG is the address of an object.
