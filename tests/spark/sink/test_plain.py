@@ -107,12 +107,9 @@ def test_a_session_without_the_listener(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
 ) -> None:
     """A query in it is refused: nobody has looked at its plan."""
-    from pidlease.spark.data_source import PidleaseDataSource
-
     server.start()
     fill(kafka_source, "unseen", 40)
-    bare = spark.newSession()
-    bare.dataSource.register(PidleaseDataSource)
+    bare = spark.newSession()  # it knows the format, and has listeners of its own
     copying = Copying(bare, kafka_source, server, "unseen", tmp_path / "checkpoint")
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the text is looked at
         run(copying)

@@ -77,6 +77,7 @@ def test_the_same_options_for_both_sources(
     assert len(theirs) == 400
     assert rows(spark, "pidlease", secure, subscribe="secured", **options) == theirs
     wrong = options | {"kafka.sasl.jaas.config": f'{_LOGIN} username="known" password="no";'}
+    wrong["timeoutSeconds"] = "1"  # it is tried again for so long
     with pytest.raises(Exception, match="refuses user 'known'"):
         rows(spark, "pidlease", secure, subscribe="secured", **wrong)
     server.start()
