@@ -103,16 +103,26 @@ def test_where_it_cannot_be_exact(
     assert server.metric("pidlease_appended_records_total") == 0
 
 
-def test_a_session_without_the_listener(
-    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
-) -> None:
-    """A query in it is refused: nobody has looked at its plan."""
+def test_a_start_that_no_listener_saw(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The query is refused: nobody has looked at its plan."""
+    from pidlease.spark import query_starts
+
+    looked: list[object] = []
+
+    def fail(*what: object) -> None:
+        looked.append(what)
+        raise RuntimeError("a fault of the test's")
+
     server.start()
     fill(kafka_source, "unseen", 40)
-    bare = spark.newSession()  # it knows the format, and has listeners of its own
-    copying = Copying(bare, kafka_source, server, "unseen", tmp_path / "checkpoint")
+    monkeypatch.setattr(query_starts, "_execution", fail)
+    copying = Copying(spark, kafka_source, server, "unseen", tmp_path / "checkpoint")
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the text is looked at
         run(copying)
+    assert looked
     assert "Call pidlease.spark.register(spark) once" in text_of(caught.value)
     # As if a listener had seen an earlier start of this query only.
     folders = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get()  # type: ignore[union-attr]
