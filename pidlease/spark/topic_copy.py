@@ -64,10 +64,11 @@ def copy(
         The running query. Earlier runs on the same checkpoint are fenced.
 
     Raises:
-        SparkPieceError: exactly-once is not possible, or a side cannot be reached.
+        SparkPieceError: exactly-once is not possible, or a side cannot be reached; or the session
+            is one of Spark Connect.
     """
-    _check_apart(source, destination)
     register(spark)
+    _check_apart(source, destination)
     # Spark's default also reads uncommitted and aborted records.
     committed = {_ISOLATION: "read_committed"} if source_format == _KAFKA else {}
     options = {"includeHeaders": "true", **committed, **source}

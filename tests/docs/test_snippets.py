@@ -15,9 +15,7 @@ from tests.servers.spark import java_environment, jvm_settings, spark_missing
 from tests.servers.waiting import WAIT_S
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-#: Pages that are not rewritten yet.
-_OLD_PAGES: Final = {_ROOT / "docs" / "spark.md"}
-_PAGES: Final = sorted({*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")} - _OLD_PAGES)
+_PAGES: Final = sorted({*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")})
 #: Packages with examples in their docstrings; those of one line share a server, in this order.
 _DOCSTRINGS: Final = (("client", "core"), ("copier",), ("testing",), ("spark",))
 

@@ -91,8 +91,6 @@ _ALLOWED: dict[str, set[str]] = {
     "pidlease/copier/partition_copy.py": {"who"},
     "pidlease/copier/settings.py": {"who"},
 }  # fmt: skip
-#: Pages that are not rewritten yet.
-_OLD_PAGES = {"docs/spark.md"}
 
 
 class Found(NamedTuple):
@@ -159,7 +157,7 @@ def _files(places: list[Path]) -> Iterator[Path]:
 
 def _check(places: tuple[str, ...]) -> None:
     files = _files([_ROOT / each for each in places])
-    found = [each for path in files for each in words_of(path) if each.file not in _OLD_PAGES]
+    found = [each for path in files for each in words_of(path)]
     assert not found, "\n".join(f"{e.file}:{e.line}: {e.word} ({e.instead})" for e in found)
 
 
