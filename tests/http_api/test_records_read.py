@@ -20,7 +20,8 @@ from pidlease.kafka.records.record_batch import HEADER_BYTES
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import record_pages as records_pages
 from proxy.http import request_memory as records_room
-from proxy.http.record_pages import UNPACKED_MAX, Page, page_of
+from pidlease.kafka.records.batch_records import UNPACKED_MAX
+from proxy.http.record_pages import Page, page_of
 from proxy.http.record_responses import UnreadableError
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.appending import Answer, Door, door, listening, path_of, producer, values
@@ -467,4 +468,4 @@ def test_json_is_what_the_contract_says() -> None:
     assert [each.value for each in found.records] == [*ODD, None]
     assert found.records[0].timestamp_ms == NOW_MS
     assert json.loads(found.model_dump_json()) == json.loads(content)
-    assert records_pages.UNPACKED_MAX == 16 << 20
+    assert UNPACKED_MAX == 16 << 20

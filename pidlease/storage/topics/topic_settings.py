@@ -12,6 +12,8 @@ from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy
 from pidlease.core.rules import RULES
 from pidlease.core.topic_policy import NO_PID, TopicPolicy
+from pidlease.storage.topics import stream_settings
+from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
 from pidlease.storage.topics.topic_store import Topic
 
 #: Returns the new settings for the former ones.
@@ -42,6 +44,7 @@ TOPIC_SETTINGS: Final = (
     "retention.bytes",
     "pidlease.fsync",
     *SHARED_SETTINGS,
+    *STREAM_SETTINGS,
 )
 
 #: The settings that are whole numbers.
@@ -103,6 +106,9 @@ def check_settings(overrides: Mapping[str, str]) -> None:
     """
     for name in overrides:
         _check_known(name, TOPIC_SETTINGS)
+    for name in STREAM_SETTINGS:
+        if name in overrides and not stream_settings.is_valid(name, overrides[name]):
+            raise SettingError(name, f"{name} cannot be {short(overrides[name])}")
     config_of(Topic("-", "", 1, dict(overrides)), LogConfig())
     policy_in_force(overrides, {})
 
@@ -300,6 +306,8 @@ def settings_in_force(
             in_force[name] = SettingInForce(own[name], SettingSource.TOPIC)
         elif name in shared:
             in_force[name] = SettingInForce(shared[name], SettingSource.ALL_TOPICS)
+        elif name in STREAM_SETTINGS:
+            continue  # they have no default
         elif started[name] != usual[name]:
             in_force[name] = SettingInForce(started[name], SettingSource.START)
         else:

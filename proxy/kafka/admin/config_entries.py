@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from pidlease.core.log_config import LogConfig
 from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
 from pidlease.storage.topics.topic_settings import (
     DEDUPLICATION,
     INITIAL,
@@ -172,6 +173,10 @@ def topic_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
             writable=True,
         ),
         *_policies(),
+        *(
+            Setting(name, Kind.STRING, "", "", text, writable=True)
+            for name, text in STREAM_SETTINGS.items()
+        ),
         Setting(
             "max.message.bytes", Kind.INT,
             str(config.batch_bytes_max), str(unset.batch_bytes_max),
