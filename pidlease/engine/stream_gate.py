@@ -1,7 +1,7 @@
 """Admits batches to a partition that is a stream: none after its close, and Stream-Seq in order.
 
 A close is part of the last send of the log: the first record of a send over the streams' protocol
-has the header `pidlease-stream`, whose value says whether the send closes the stream. No batch is
+has the header `pidlease-stream`; its value says whether the send closes the stream. No batch is
 admitted after it, so the last batch of the log says for ever whether the stream is closed, and a
 close is durable when its batch is. The header `pidlease-stream-seq` holds the send's Stream-Seq.
 """
@@ -96,7 +96,7 @@ class Closed(NamedTuple):
 
 
 class StreamBatch(Submitted):
-    """A batch for a stream; tells the gate its outcome first."""
+    """A batch for a stream; the gate gets its outcome first."""
 
     __slots__ = ("gate", "send")
 

@@ -426,7 +426,7 @@ async def test_answers_that_are_not_taken_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who does not read an answer holds room, until it is cut off."""
-    monkeypatch.setattr(records_room, "_IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(records_room, "IDLE_SECONDS", 1.0)
     limits = RecordLimits(memory_bytes_max=9 << 20)
     async with door(tmp_path, limits=limits) as here, listening(here.app) as port:
         for _ in range(4):

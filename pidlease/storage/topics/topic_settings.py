@@ -130,7 +130,10 @@ def _check_known(name: str, known: tuple[str, ...]) -> None:
     if name in TOPIC_SETTINGS:
         reason = "is given for all topics at the server's start (pidlease serve --help)"
         raise SettingError(name, f"{name} {reason}; while it runs: {', '.join(known)}")
-    raise SettingError(name, f"{short_name(name)} cannot be set here; known: {', '.join(known)}")
+    listed = [each for each in known if each not in STREAM_SETTINGS]
+    if len(listed) < len(known):
+        listed.append("pidlease.stream.*")
+    raise SettingError(name, f"{short_name(name)} cannot be set here; known: {', '.join(listed)}")
 
 
 def _integer(own: Mapping[str, str], name: str, default: int, smallest: int) -> int:

@@ -487,7 +487,7 @@ class StreamRoutes:
         is_passing = config.ttl_seconds is not None or bool(config.expires)
         cached = _ASKED_AGAIN if up_to_date or is_passing else _CACHED
         if query.live and not is_passing:
-            cached = _CACHED  # the cursor tells the requests apart
+            cached = _CACHED  # the cursor makes each request another one
         headers["Cache-Control"] = _NOT_CACHED if query.offset is None else cached
         if query.offset is not None:
             suffix = ":c" if closed else ""
