@@ -2,13 +2,26 @@
 // them back by a live reader meanwhile, until the file STOP exists; then it closes the stream.
 // Prints a line for each flush, and in the end what the reader got.
 import { existsSync, writeFileSync } from "node:fs"
-import {
-  DurableStream, IdempotentProducer, createFetchWithBackoff, stream,
-} from "@durable-streams/client"
+import { DurableStream, IdempotentProducer, stream } from "@durable-streams/client"
 
 const [url, live, stop, result] = process.argv.slice(2)
 const backoff = { initialDelay: 20, maxDelay: 200, multiplier: 1.3, maxRetries: Infinity }
-const patient = createFetchWithBackoff(fetch, backoff)
+
+// The producer sends a batch once, and handles 409 itself (a batch before it is still on its way).
+// What it does not handle is a server that is away; the client's own fetch with retries throws at
+// 409, so it cannot be used here.
+async function patient(...call) {
+  for (;;) {
+    try {
+      const response = await fetch(...call)
+      if (response.status < 500) return response
+      await response.body?.cancel()
+    } catch (error) {
+      if (call[1]?.signal?.aborted) throw error
+    }
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+}
 
 const handle = await DurableStream.create({
   url, contentType: "application/json", fetch: patient, backoffOptions: backoff,
@@ -17,6 +30,7 @@ const handle = await DurableStream.create({
 async function read() {
   const got = []
   let offset = "-1"
+  let ended = false
   // A reader that is cut off goes on at its offset.
   for (;;) {
     try {
@@ -26,10 +40,12 @@ async function read() {
         response.subscribeJson(async (batch) => {
           for (const item of batch.items) got.push(item.n)
           offset = batch.offset
+          ended = batch.streamClosed
         })
         response.closed.then(resolve, reject)
       })
-      if (response.streamClosed) return got
+      // Not response.streamClosed: it may be set before the last batch is delivered.
+      if (ended) return got
     } catch (error) {
       console.log(`reading again at ${offset}: ${error}`)
     }
