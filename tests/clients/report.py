@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md: made from what the tests of this package saw, and from what is served.
+"""docs/reference/compatibility.md: made from what the tests saw, and from what is served.
 
     python -m tests.clients.report
 

@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md says what the tests run, at the locked versions, and what is served."""
+"""docs/reference/compatibility.md says what the tests run, and what is served."""
 
 from __future__ import annotations
 

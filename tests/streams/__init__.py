@@ -1,1 +1,1 @@
-"""Durable Streams: the official suite, the official client with kills, and Kafka clients beside it."""
+"""Durable Streams: the official suite, the official client with kills, Kafka clients."""

@@ -33,7 +33,7 @@ from pidlease.storage.topics.stream_settings import (
     expires_ms,
     media_type,
 )
-from proxy.http.errors import refusal
+from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
 from proxy.http.record_responses import NoRoomError, UnreadableError, appended
 from proxy.http.record_routes import RecordRoutes
@@ -90,7 +90,9 @@ _NOT_CACHED: Final = "no-store"
 #: To be asked for again each time, with the ETag.
 _ASKED_AGAIN: Final = "no-cache"
 #: What ends a stream of events; the client's next request gets the error.
-_ENDS: Final = (LogError, NoRoomError, OffsetRangeError, UnknownStreamError, UnreadableError)
+_ENDS: Final = (
+    LogError, NoRoomError, NotReadyError, OffsetRangeError, UnknownStreamError, UnreadableError,
+)  # fmt: skip
 _TRUE: Final = {CLOSED: "true"}
 
 _log = structlog.get_logger(__name__)
@@ -455,7 +457,9 @@ class StreamRoutes:
                     with self._live.reader(request, stream) as reader:
                         await reader.wait(offset, self._poll_seconds)
                     stream.gate.touch()
-                values = await self._page(stream, offset, READ_BYTES_DEFAULT)
+                values = Values([], offset)
+                if not self._live.ending:
+                    values = await self._page(stream, offset, READ_BYTES_DEFAULT)
             return self._read(request, stream, query, values, held)
         except BaseException:
             held.release()
