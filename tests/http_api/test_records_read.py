@@ -15,12 +15,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Producer
 
 from pidlease.http_api.record_messages import READ_BYTES_MAX, RecordsAnswer
+from pidlease.kafka.records.batch_records import UNPACKED_MAX
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
 from pidlease.kafka.records.record_batch import HEADER_BYTES
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import record_pages as records_pages
 from proxy.http import request_memory as records_room
-from pidlease.kafka.records.batch_records import UNPACKED_MAX
 from proxy.http.record_pages import Page, page_of
 from proxy.http.record_responses import UnreadableError
 from proxy.http.record_routes import RecordLimits

@@ -54,7 +54,7 @@ def run_suite(base_url: str, folder: Path, timeout_s: float) -> SuiteResult:
         "node", "node_modules/vitest/vitest.mjs", "run", "conformance.test.js", "--no-cache",
         "--reporter=json", f"--outputFile={out}",
     )  # fmt: skip
-    environment = install.environment({"BASE_URL": base_url})
+    environment = install.environment({"STREAMS_URL": base_url})
     done = subprocess.run(
         command, cwd=installed(), env=environment, capture_output=True, text=True,
         timeout=timeout_s, check=False,

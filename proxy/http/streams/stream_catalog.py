@@ -281,11 +281,16 @@ class StreamCatalog:
 
     async def _remove_if_unused(self, name: str) -> None:
         """Delete a deleted stream that was kept for its forks, and has none any more."""
-        stream = self.topic_stream(name)
-        if stream is not None and stream.config.deleted:
+        async with self.alone(name):
+            stream = self.topic_stream(name)
+            if stream is None or not stream.config.deleted:
+                return
             self._count_forks()
-            if not self._forks[name]:
-                await self.remove(name)
+            if self._forks[name]:
+                return
+            await self.remove_alone(name)
+        if stream.config.source:
+            await self._remove_if_unused(stream.config.source)
 
     def _count_forks(self) -> None:
         engine = self.ready()

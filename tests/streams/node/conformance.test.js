@@ -1,4 +1,4 @@
-// Runs the official suite against the server at BASE_URL.
+// Runs the official suite against the server at STREAMS_URL.
 import { runConformanceTests } from "@durable-streams/server-conformance-tests"
 
-runConformanceTests({ baseUrl: process.env.BASE_URL })
+runConformanceTests({ baseUrl: process.env.STREAMS_URL })
