@@ -1,7 +1,7 @@
 """Serves appends in front of the framework, which costs several times what they do.
 
-The framework has their route as well: it describes it for OpenAPI, and serves requests whose path
-is not in the usual form, and those of web pages of other origins.
+The framework has their route as well: it describes it for OpenAPI, and serves requests with a path
+in another form, and those of web pages of other origins.
 """
 
 import re

@@ -7,6 +7,7 @@ writes it, if the facts in build/compatibility are exactly those that are expect
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.clients.client import CODECS, READER
 from tests.clients.facts import Consumed, Fact, Produced, Used, recorded
 from tests.clients.tools import OPERATIONS
 from tests.servers.kafka import kafka_version
+from tests.streams.stream_programs import RESULT_FILE, suite_version
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 
@@ -64,8 +66,19 @@ def render(facts: Iterable[Fact]) -> str:
         tools=_rows(("tool", "what it did"), tools),
         produce=ADVERTISED[0][1],
         apis=_rows(("API", "key", "versions"), apis),
+        suite=suite_version(),
+        streams=_streams(),
     )
     return text.rstrip("\n") + "\n"
+
+
+def _streams() -> str:
+    """The result of the suite of Durable Streams, as its test expects it."""
+    expected = json.loads(RESULT_FILE.read_text())
+    rows = [(f"{expected['passed']} tests", "passed", "")]
+    for result in ("failed", "skipped"):
+        rows += ((name, result, reason) for name, reason in sorted(expected[result].items()))
+    return _rows(("tests", "result", "reason"), rows)
 
 
 def _versions(key: int) -> str:
