@@ -8,6 +8,7 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.state import UNKNOWN_CRC, Batch
 from pidlease.engine.append_outcome import Done, Outcome
 from pidlease.engine.batch_identity import batch_of, identified
+from pidlease.engine.early_appends import EarlyAppends
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.pending_batches import Submitted
@@ -23,10 +24,15 @@ from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 
 
 class AppendService:
-    """Submits batches to the engine, and waits for their outcomes."""
+    """Submits batches to the engine, and waits for their outcomes.
 
-    def __init__(self, engine: Engine) -> None:
+    Parameters:
+        reorder_ms: how long an append waits for an earlier one of its producer; 0: not at all.
+    """
+
+    def __init__(self, engine: Engine, reorder_ms: int = 0) -> None:
         self.engine: Final = engine
+        self._early: Final = EarlyAppends(reorder_ms)
         #: How many appends run, by the stand-in PID of a producer name.
         self._open: dict[int, int] = {}
 
@@ -98,7 +104,11 @@ class AppendService:
             done = partial(self._close, pid, done)
         crc = crc_of_send(header, data) if repeatable else UNKNOWN_CRC
         batch = identified(identity, header, crc)
-        self._submit(partition, send, pid, header, data, batch, done)
+        submit = partial(self._submit, partition, send, pid, header, data, batch)
+        if identity.name:
+            self._early.submit((pid, partition), batch, submit, done)
+        else:
+            submit(done)
 
     def _close(self, pid: int, done: Done, outcome: Outcome) -> None:
         """Complete an append by producer name, and drop the name if no batch was admitted."""

@@ -69,7 +69,9 @@ def listener_config(settings: Settings, cluster_id: str) -> KafkaListenerConfig:
 
 def record_limits(settings: Settings) -> RecordLimits:
     """Return the bounds of the records endpoint."""
-    return RecordLimits(settings.batch_bytes_max, settings.memory_bytes_max // 4)
+    return RecordLimits(
+        settings.batch_bytes_max, settings.memory_bytes_max // 4, settings.http_reorder_ms
+    )
 
 
 def streams_config(settings: Settings) -> StreamsConfig:

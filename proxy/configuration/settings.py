@@ -122,6 +122,12 @@ class Settings(BaseSettings):
     stream_poll_seconds: Seconds = Field(
         20.0, description="how long a long poll of a stream waits for more"
     )
+    http_reorder_ms: int = Field(
+        100,
+        ge=0,
+        le=60_000,
+        description="how long an HTTP append waits for one that it overtook; 0: not at all",
+    )
     insecure: bool = Field(
         default=False,
         description="listen beyond this machine although there is no authentication yet",

@@ -60,10 +60,12 @@ class RecordLimits:
     Attributes:
         batch_bytes_max: the largest batch, and the longest body.
         memory_bytes_max: for appends in flight; and as much again for reads and their responses.
+        reorder_ms: how long an append waits for an earlier one of its producer; 0: not at all.
     """
 
     batch_bytes_max: int = 1_048_588
     memory_bytes_max: int = 64 << 20
+    reorder_ms: int = 0
 
 
 def reads_own_body(path: str) -> bool:
@@ -88,6 +90,7 @@ class RecordRoutes:
         self._engine = engine
         self._topics = topics
         self.bytes_max: Final = limits.batch_bytes_max
+        self._reorder_ms: Final = limits.reorder_ms
         self.maker: Final = BatchMaker(limits.batch_bytes_max)
         self.append_memory: Final = ByteBudget(limits.memory_bytes_max)
         self.read_memory: Final = ByteBudget(limits.memory_bytes_max)
@@ -190,7 +193,7 @@ class RecordRoutes:
         """
         current = ready_engine(self._engine)
         if self._service is None or self._service.engine is not current:
-            self._service = AppendService(current)
+            self._service = AppendService(current, self._reorder_ms)
         return self._service
 
     async def _or_create(self, topic: str, find: Callable[[], Coroutine[Any, Any, object]]) -> None:

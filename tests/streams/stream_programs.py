@@ -47,12 +47,18 @@ def suite_version() -> str:
     )
 
 
-def run_suite(base_url: str, folder: Path, timeout_s: float) -> SuiteResult:
-    """Run the whole suite against a server."""
+def run_suite(
+    base_url: str, folder: Path, timeout_s: float, test_timeout_s: int = 5
+) -> SuiteResult:
+    """Run the whole suite against a server.
+
+    Parameters:
+        test_timeout_s: of each test that does not set one.
+    """
     out = folder / "suite.json"
     command: Sequence[str] = (
         "node", "node_modules/vitest/vitest.mjs", "run", "conformance.test.js", "--no-cache",
-        "--reporter=json", f"--outputFile={out}",
+        "--reporter=json", f"--outputFile={out}", f"--testTimeout={test_timeout_s * 1000}",
     )  # fmt: skip
     environment = install.environment({"STREAMS_URL": base_url})
     done = subprocess.run(
