@@ -1,6 +1,7 @@
 """Reads the values of streams: across the streams that a fork inherits from, page by page."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -25,6 +26,9 @@ from proxy.http.streams.json_values import as_json
 
 #: What a value counts beside its bytes: a page of empty values has an end.
 _VALUE_BYTES: Final = 16
+#: How many reads are kept, and how large one may be, in bytes.
+_RECENT_MAX: Final = 32
+_RECENT_BYTES: Final = 32 << 10
 #: Reads that run at once: each needs memory beside its response, which no budget counts.
 _AT_ONCE: Final = 2
 
@@ -43,6 +47,11 @@ class Span(NamedTuple):
     partition: Partition
     base: int
     end: int
+
+
+#: The partition of a read, its first offset and the one after its last, the most bytes, and whether
+#: the values are JSON.
+_ReadKey = tuple[Partition, int, int, int, bool]
 
 
 class Values(NamedTuple):
@@ -92,10 +101,22 @@ def values_in(data: bytes, offset: int, end: int, bytes_max: int, *, is_json: bo
     return Values(values, min(offset, end))
 
 
+class _Read(NamedTuple):
+    """A recent read: its bytes, and the values in them."""
+
+    data: bytes
+    found: Values
+
+
 class StreamReads:
-    """Reads values, a bounded number of reads at a time."""
+    """Reads values, a bounded number of reads at a time.
+
+    An append wakes all readers at the end of a stream, and all want the same values: so small reads
+    are kept for a while. What they return does not change.
+    """
 
     def __init__(self) -> None:
+        self._recent: OrderedDict[_ReadKey, _Read] = OrderedDict()
         self._reading: Final = asyncio.Semaphore(_AT_ONCE)
 
     async def page(
@@ -119,7 +140,7 @@ class StreamReads:
         for span in _from(spans, offset):
             while offset < span.end and left > 0:
                 async with self._reading:
-                    found = await _read(span, offset, left, pool, is_json=is_json)
+                    found = await self._read(span, offset, left, pool, is_json=is_json)
                 if found.next_offset <= offset:
                     return Values(values, offset)
                 values += found.values
@@ -129,15 +150,32 @@ class StreamReads:
             raise spans[-1].partition.stopped_error()
         return Values(values, offset)
 
+    async def _read(
+        self, span: Span, offset: int, bytes_max: int, pool: IoPool, *, is_json: bool
+    ) -> Values:
+        partition, at, end = span.partition, offset - span.base, span.end - span.base
+        key = (partition, at, end, bytes_max, is_json)
+        recent = self._recent.get(key)
+        if recent is None:
+            data = await _bytes_at(partition, at, bytes_max)
+            convert = partial(values_in, data, at, end, bytes_max, is_json=is_json)
+            recent = _Read(data, convert() if is_small(data) else await pool.run(convert))
+            if len(data) <= _RECENT_BYTES and recent.found.next_offset > at:
+                self._recent[key] = recent
+                if len(self._recent) > _RECENT_MAX:
+                    self._recent.popitem(last=False)
+        await count_read(partition.counts, recent.data)
+        values, next_offset = recent.found
+        return Values(values, next_offset + span.base)
+
 
 def _from(spans: Sequence[Span], offset: int) -> Iterator[Span]:
     return (span for span in spans if span.end > offset)
 
 
-async def _read(span: Span, offset: int, bytes_max: int, pool: IoPool, *, is_json: bool) -> Values:
-    partition, at = span.partition, offset - span.base
+async def _bytes_at(partition: Partition, at: int, bytes_max: int) -> bytes:
     try:
-        data = await partition.log.read(at, bytes_max)
+        return await partition.log.read(at, bytes_max)
     except OffsetRangeError:
         if partition.incomplete:
             raise partition.stopped_error() from None
@@ -146,8 +184,3 @@ async def _read(span: Span, offset: int, bytes_max: int, pool: IoPool, *, is_jso
         LINES.write(_log, "error", "a log cannot be read", kind_of(error),
                     partition=str(partition.name), error=str(error))  # fmt: skip
         raise LogError(reason_for_clients(error)) from error
-    await count_read(partition.counts, data)
-    end = span.end - span.base
-    convert = partial(values_in, data, at, end, bytes_max, is_json=is_json)
-    found = convert() if is_small(data) else await pool.run(convert)
-    return Values(found.values, found.next_offset + span.base)
