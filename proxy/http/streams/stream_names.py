@@ -6,6 +6,7 @@ it could be read as such an escape; otherwise it becomes `_5F`.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from pidlease.storage.topics.topic_store import illegal_name
@@ -23,6 +24,7 @@ class StreamNameError(ValueError):
     """The path can be no stream's, or the topic's name comes from no path."""
 
 
+@lru_cache(maxsize=4096)
 def topic_for(path: str) -> str:
     """Return the name of a stream's topic.
 

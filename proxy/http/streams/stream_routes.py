@@ -37,7 +37,7 @@ from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
 from proxy.http.record_responses import NoRoomError, UnreadableError, appended
 from proxy.http.record_routes import RecordRoutes
-from proxy.http.request_batch import CONTENT_LENGTH, append_headers, by_headers
+from proxy.http.request_batch import CONTENT_LENGTH, by_headers
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 from proxy.http.streams.json_values import JsonValuesError, json_values
 from proxy.http.streams.live_reads import (
@@ -171,7 +171,7 @@ class StreamRoutes:
             with suppress(UnknownStreamError, DeletedStreamError):
                 await self.catalog.find(each)  # removes it if it has expired
         with HeldBytes(self._records.append_memory) as held:
-            body = await self._body(request, held)
+            body = await self._body(request, headers, held)
             async with self.catalog.alone(name, *([wanted.source] if wanted.source else [])):
                 existing = await self._existing(name)
                 if existing is not None:
@@ -304,9 +304,9 @@ class StreamRoutes:
 
     async def _post(self, request: Request, name: str) -> Response:
         headers = StreamHeaders(request.scope["headers"])
-        named = by_headers(append_headers(request.scope["headers"]))
+        named = by_headers(headers.found)
         with HeldBytes(self._records.append_memory) as held:
-            body = await self._body(request, held)
+            body = await self._body(request, headers, held)
             stream = await self.catalog.find(name)
             send = headers.send(has_data=bool(body))
             if not body and send.closing is Closing.NO:
@@ -370,7 +370,7 @@ class StreamRoutes:
                             PRODUCER_SEQ: str(self._highest(stream, named))}  # fmt: skip
             is_alone = send.closing is Closing.ALONE
             code = 200 if is_new and named is not None and not is_alone else 204
-            return Response(status_code=code, headers=headers)
+            return _Stored(code, headers)
         if send.refusal is Refusal.CLOSED:
             if send.closing is Closing.ALONE and named is None:
                 headers = {NEXT_OFFSET: offset_text(stream.tail), **_TRUE}
@@ -552,9 +552,23 @@ class StreamRoutes:
 
     # ------------------------------------------------------------------ helpers
 
-    async def _body(self, request: Request, held: HeldBytes) -> bytearray:
-        found = append_headers(request.scope["headers"]).get(CONTENT_LENGTH, (b"",))
-        return await read_body(request.receive, found[0], self._records.bytes_max, held)
+    async def _body(self, request: Request, headers: StreamHeaders, held: HeldBytes) -> bytearray:
+        announced = headers.found.get(CONTENT_LENGTH, (b"",))[0]
+        return await read_body(request.receive, announced, self._records.bytes_max, held)
+
+
+class _Stored(Response):
+    """The response to an append, made by hand: the framework takes as long as the append."""
+
+    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
+        self.body = b""
+        self.status_code = status
+        self.background = None
+        self.raw_headers = [
+            (name.lower().encode(), value.encode()) for name, value in headers.items()
+        ]
+        if status != 204:
+            self.raw_headers.append((CONTENT_LENGTH, b"0"))
 
 
 class _NotAppendedError(Exception):
