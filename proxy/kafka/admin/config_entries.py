@@ -133,7 +133,13 @@ def unknown(name: str, settings: Mapping[str, Setting]) -> str:
 
 
 def _can_be_set(settings: Mapping[str, Setting]) -> str:
-    names = [each.name for each in settings.values() if each.writable]
+    names = [
+        each.name
+        for each in settings.values()
+        if each.writable and each.name not in STREAM_SETTINGS
+    ]
+    if STREAM_SETTINGS.keys() <= settings.keys():
+        names.append("pidlease.stream.*")
     return f"a topic can set {', '.join(names)}"
 
 
@@ -240,6 +246,7 @@ def server_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
     of_topics = [
         each._replace(name=each.server_name or each.name, server_name="")
         for each in topic_settings(config).values()
+        if each.name not in STREAM_SETTINGS
     ]
     rows: tuple[tuple[str, Kind, str, str, str], ...] = (
         ("node.id", Kind.INT, str(NODE_ID), str(NODE_ID), "The one broker's id."),
