@@ -40,7 +40,7 @@ def skip_pids(
     Exit codes:
     0: done
     2: it could not be done
-    """  # noqa: E501 - a paragraph is one line in the help
+    """
     files, path = RealFiles(), data_dir.absolute()
     if not files.exists(path / "meta.json"):
         raise cannot_run(f"{path} is no data directory of pidlease")

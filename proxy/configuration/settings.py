@@ -33,6 +33,12 @@ class SettingsError(Exception):
     """A setting is invalid; the message names it."""
 
 
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+#: The routes that no stream may hide.
+_TAKEN_PATHS: Final = (
+    "/v1/leases/", "/v1/producers/", "/v1/status/", "/v1/topics/", "/v1/topic-defaults/",
+    "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
+)  # fmt: skip
 _ORIGIN: Final = re.compile(r"https?://[^/,\s*?#@]+")
 
 
@@ -63,6 +69,12 @@ def _is_origin_list(value: str) -> str:
     for each in filter(None, value.split(",")):
         if each != "*" and not _ORIGIN.fullmatch(each):
             raise ValueError("is SCHEME://HOST[:PORT],..., for example https://example.org; or *")
+    return value
+
+
+def _is_path(value: str) -> str:
+    if not _PATH.fullmatch(value) or f"{value}/".startswith(_TAKEN_PATHS) or value == "/v1":
+        raise ValueError("is a path, for example /v1/stream, under which there are no other routes")
     return value
 
 
@@ -103,6 +115,18 @@ class Settings(BaseSettings):
     cors_origins: Annotated[str, AfterValidator(_is_origin_list)] = Field(
         "",
         description="SCHEME://HOST,...: web pages that may use the HTTP API; *: all",
+    )
+    stream_prefix: Annotated[str, AfterValidator(_is_path)] = Field(
+        "/v1/stream", description="where the paths of Durable Streams begin"
+    )
+    stream_poll_seconds: Seconds = Field(
+        20.0, description="how long a long poll of a stream waits for more"
+    )
+    http_reorder_ms: int = Field(
+        100,
+        ge=0,
+        le=60_000,
+        description="how long an HTTP append waits for one that it overtook; 0: not at all",
     )
     insecure: bool = Field(
         default=False,

@@ -69,7 +69,7 @@ class TooManyChangesError(Exception):
     """Too many changes wait already."""
 
 
-class _Changes:
+class BoundedChanges:
     """Bounds the changes that wait: the engine makes one at a time."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def topic_router(
         topic_admin: creates and deletes topics.
     """
     router = APIRouter(prefix="/v1", tags=["topics"])
-    changes = _Changes()
+    changes = BoundedChanges()
 
     def ready() -> Engine:
         return ready_engine(engine)

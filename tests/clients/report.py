@@ -7,6 +7,7 @@ writes it, if the facts in build/compatibility are exactly those that are expect
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.clients.client import CODECS, READER
 from tests.clients.facts import Consumed, Fact, Produced, Used, recorded
 from tests.clients.tools import OPERATIONS
 from tests.servers.kafka import kafka_version
+from tests.streams.stream_programs import RESULT_FILE, suite_version
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 
@@ -53,8 +55,19 @@ def render(facts: Iterable[Fact]) -> str:
         clients=_rows(("client", "version", "producer", "its group reads records of"), clients),
         kafka=kafka_version(),
         tools=_rows(("tool", "tested with"), tools),
+        suite=suite_version(),
+        streams=_streams(),
     )
     return text.rstrip("\n") + "\n"
+
+
+def _streams() -> str:
+    """The result of the suite of Durable Streams, as its test expects it."""
+    expected = json.loads(RESULT_FILE.read_text())
+    rows = [(f"{expected['passed']} tests", "passed", "")]
+    for result in ("failed", "skipped"):
+        rows += ((name, result, reason) for name, reason in sorted(expected[result].items()))
+    return _rows(("tests", "result", "reason"), rows)
 
 
 def _as_code(operation: str) -> str:
