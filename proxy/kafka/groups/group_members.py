@@ -75,7 +75,7 @@ class Members:
     """
 
     def __init__(self, protocol_type: str | None) -> None:
-        # Ordered: a dict whose first entries were removed finds its first one slowly, and each
+        # Ordered: after removals at its front, a dict finds its first entry slowly, and each
         # leader that leaves makes the first member the leader.
         self.by_id: Final[OrderedDict[str, Member]] = OrderedDict()
         self.static: Final[dict[str, str]] = {}
