@@ -1,6 +1,7 @@
 """The command line: `pidlease serve`, and the commands of `proxy/cli`."""
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_origin
 
@@ -10,8 +11,6 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from pidlease import __version__
-from proxy.app import StartError
-from proxy.app import serve as run_server
 from proxy.cli.console import HELP_OPTIONS
 from proxy.cli.lazy_commands import LazyCommands
 from proxy.configuration.settings import Settings, SettingsError, load_settings
@@ -48,13 +47,31 @@ cli = typer.Typer(
 _errors = Console(stderr=True, soft_wrap=True)
 
 
+def run_server(settings: Settings, reload: Callable[[], Settings]) -> None:
+    """Run the server.
+
+    Raises:
+        SettingsError: it cannot start with these settings.
+    """
+    # Only now: the other commands start sooner without it.
+    from proxy.app import StartError, serve  # noqa: PLC0415
+
+    try:
+        serve(settings, reload)
+    except StartError as error:
+        raise SettingsError(str(error)) from error
+
+
 def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setting each
-    """Run the server. Each option is also PIDLEASE_..., or a line of the TOML file."""
+    """Run the server. Each option is also PIDLEASE_..., or a line of the TOML file. Exit code 0: stopped; 2: it could not start; 3: the stop took longer than stop-seconds.
+
+    It runs until SIGTERM or SIGINT. Then it refuses new requests, completes those in flight, writes a snapshot, and closes the log. At SIGHUP it reads the TOML file again.
+    """  # noqa: E501 - a paragraph is one line in the help
     try:
         settings = load_settings(config, given)
         configure_logs(settings)
         run_server(settings, lambda: load_settings(config, given))
-    except (SettingsError, StartError) as error:
+    except SettingsError as error:
         _errors.print(f"pidlease: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(USAGE_ERROR) from None
 

@@ -32,11 +32,12 @@ from proxy.configuration.component_configs import (
     engine_config,
     listener_config,
     record_limits,
+    streams_config,
 )
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.settings import Settings
 from proxy.http.direct_appends import wrap
-from proxy.http.http_listener import add_http_api
+from proxy.http.http_listener import HttpApi, add_http_api
 from proxy.http.http_protocol import http_config
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
@@ -95,7 +96,7 @@ class App:
         self._coordinator_pool: IoPool | None = None
         self._http: uvicorn.Server | None = None
         self._http_task: asyncio.Task[None] | None = None
-        self._end_reads: Callable[[], None] | None = None
+        self._http_api: HttpApi | None = None
         self._listeners: list[socket] = []
         self._last_moment: threading.Timer | None = None
 
@@ -254,10 +255,12 @@ class App:
             self._metrics.scrape,
             lambda: self._backend.waiting if self._backend is not None else "",
         )
-        self._end_reads = add_http_api(
+        self._http_api = add_http_api(
             app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
             [each for each in self._settings.cors_origins.split(",") if each],
+            streams_config(self._settings),
         )  # fmt: skip
+        self._http_api.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
         self._http = uvicorn.Server(http_config(app, _HTTP_STOP_SECONDS))
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
@@ -282,8 +285,8 @@ class App:
         await asyncio.sleep(delay)
         if self._engine is not None:
             self._engine.ready = False
-        if self._end_reads is not None:
-            self._end_reads()
+        if self._http_api is not None:
+            self._http_api.close()
         if self._listener is not None:
             await self._listener.close()
         if self._backend is not None:

@@ -360,6 +360,6 @@ class Engine:
         await self._table.change(self._following.follow(topics))
 
     @property
-    def log_settings(self) -> LogConfig:
-        """The log settings given at the server's start, for topics without own settings."""
-        return self._store.defaults
+    def log_settings(self) -> LogConfig | None:
+        """The log settings given at the server's start; None: Kafka's own settings hold."""
+        return None if self._store.made_by_others else self._store.defaults

@@ -75,8 +75,8 @@ class Members:
     """
 
     def __init__(self, protocol_type: str | None) -> None:
-        # Ordered: each leader that leaves makes the first member the leader, and a dict finds its
-        # first entry slowly after many removals.
+        # Ordered: after removals at its front, a dict finds its first entry slowly, and each
+        # leader that leaves makes the first member the leader.
         self.by_id: Final[OrderedDict[str, Member]] = OrderedDict()
         self.static: Final[dict[str, str]] = {}
         self.pending: Final[dict[str, float]] = {}
