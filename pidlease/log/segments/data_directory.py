@@ -198,6 +198,7 @@ class DataDirectory(LogStore):
         for number in range(topic.partitions):
             log = self._logs.pop((topic.name, number), None)
             folder = logs / _partition_folder(topic, number)
+            self._durable_folders.discard(folder.name)
             if log is not None:
                 log.delete()
             elif self._files.exists(folder):
@@ -216,7 +217,7 @@ class DataDirectory(LogStore):
         config = config_of(topic, self._defaults)
         log = EmbeddedPartitionLog(self._files, folder, config, self._pool, self.open_logs)
         known = name in self._durable_folders
-        # Only at the start: later, the topic may be deleted and made again.
+        # Only for its first log: later, the topic may be deleted and made again.
         self._durable_folders.discard(name)
         log.open(recovery_offset, clean=self.clean, folder_is_durable=known)
         self._logs[topic.name, partition] = log
