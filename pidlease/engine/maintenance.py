@@ -168,7 +168,7 @@ class Maintenance:
         """
         if self.newest is not None or self._counts.batches or self._leases.granted:
             return True
-        if any(partition.next_offset for partition in self._to_snapshot()):
+        if any(each.next_offset or each.producers for each in self._to_snapshot()):
             return True
         # Damaged ones: a new one takes their place.
         return bool(self._unloaded_rows() or await self._pool.run(self._snapshots.numbers))
