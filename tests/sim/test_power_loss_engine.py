@@ -115,6 +115,6 @@ def test_a_broken_file_system_is_noticed(name: str) -> None:
 def test_broken_code_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken: Break = BROKEN_CODE[name]
     broken(monkeypatch)
-    found = first_violation(lambda seed: run_seed(Setup(seed)), 100)
+    found = first_violation(lambda seed: run_seed(Setup(seed)))
     print(f"{name}: {found}")
     assert found, f"{name}: nobody noticed in {PATIENCE} runs"
