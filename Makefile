@@ -14,7 +14,10 @@ TESTS_IN_PARALLEL ?= 4
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest \
   -n $(TESTS_IN_PARALLEL) --dist loadgroup
 
-.PHONY: demo demo-kafka demo-spark test test-fast check bench mutants soak compatibility lock clean
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+MERMAID := build/mermaid/package/dist/mermaid.min.js
+
+.PHONY: demo demo-kafka demo-spark test test-fast check docs reference bench mutants soak compatibility lock clean
 
 # With KEEP=1 a server stays up in the end, until Ctrl-C.
 demo: $(VENV)/.demo
@@ -50,9 +53,21 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MKDOCS) build
+	$(BIN)/codespell
+	$(BIN)/proselint check --config .proselintrc.json README.md CONTRIBUTING.md SECURITY.md docs
+
+# The documentation as a site, in build/site. With npm, its diagrams need no other host.
+docs: $(VENV)/.dev $(if $(shell command -v npm),$(MERMAID))
+	$(MKDOCS) build
+
+# The pages of docs/reference that are made from the code.
+reference: $(VENV)/.dev
+	$(BIN)/python -m deploy.reference
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.ratio_chart
 	$(BIN)/python -m tests.benchmarks.scale
 
 mutants: $(VENV)/.dev
@@ -78,6 +93,12 @@ lock: $(VENV)/.dev
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
 	    --extra $$extra -o requirements/$$extra.txt pyproject.toml; \
 	done
+
+$(MERMAID):
+	mkdir -p build/mermaid
+	cd build/mermaid && npm pack --silent mermaid@11.12.1 && \
+	  echo "3bd65ddefe97fb2e01d976a01d4078f8d773bfc56c6a75a9abf08b564ce0f8b2  mermaid-11.12.1.tgz" | \
+	  sha256sum --check --quiet && tar xzf mermaid-11.12.1.tgz
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,8 +1,9 @@
 """The command line: `pidlease serve`, and the commands of `proxy/cli`."""
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_origin
 
 import typer
 from pydantic import SecretStr
@@ -10,25 +11,35 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from pidlease import __version__
-from proxy.app import StartError
-from proxy.app import serve as run_server
 from proxy.cli.console import HELP_OPTIONS
-from proxy.cli.consume_command import consume
-from proxy.cli.copy_command import copy
-from proxy.cli.produce_command import produce
-from proxy.cli.repair_command import repair
-from proxy.cli.skip_pids_command import skip_pids
-from proxy.cli.spark import spark_cli
-from proxy.cli.status_command import status
-from proxy.cli.topics_command import topics_cli
-from proxy.cli.verify_command import verify
+from proxy.cli.lazy_commands import LazyCommands
 from proxy.configuration.settings import Settings, SettingsError, load_settings
 from proxy.log_output import configure_logs
 
 #: The exit code for a wrong option, and for a server that cannot start.
 USAGE_ERROR = 2
 
+
+class _Commands(LazyCommands):
+    """All commands; `serve` and `version` are in this module."""
+
+    modules: ClassVar = {
+        "serve": "",
+        "produce": "proxy.cli.produce_command:produce",
+        "consume": "proxy.cli.consume_command:consume",
+        "copy": "proxy.cli.copy_command:copy",
+        "repair": "proxy.cli.repair_command:repair",
+        "skip-pids": "proxy.cli.skip_pids_command:skip_pids",
+        "status": "proxy.cli.status_command:status",
+        "verify": "proxy.cli.verify_command:verify",
+        "version": "",
+        "topics": "proxy.cli.topics_command:topics_cli",
+        "spark": "proxy.cli.spark:spark_cli",
+    }
+
+
 cli = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": sorted(HELP_OPTIONS)},
@@ -36,20 +47,38 @@ cli = typer.Typer(
 _errors = Console(stderr=True, soft_wrap=True)
 
 
+def run_server(settings: Settings, reload: Callable[[], Settings]) -> None:
+    """Run the server.
+
+    Raises:
+        SettingsError: it cannot start with these settings.
+    """
+    # Only now: the other commands start sooner without it.
+    from proxy.app import StartError, serve  # noqa: PLC0415
+
+    try:
+        serve(settings, reload)
+    except StartError as error:
+        raise SettingsError(str(error)) from error
+
+
 def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setting each
-    """Run the server. Each option is also PIDLEASE_..., or a line of the TOML file."""
+    """Run the server. Each option is also PIDLEASE_..., or a line of the TOML file. Exit code 0: stopped; 2: it could not start; 3: the stop took longer than stop-seconds.
+
+    It runs until SIGTERM or SIGINT. Then it refuses new requests, completes those in flight, writes a snapshot, and closes the log. At SIGHUP it reads the TOML file again.
+    """  # noqa: E501 - a paragraph is one line in the help
     try:
         settings = load_settings(config, given)
         configure_logs(settings)
         run_server(settings, lambda: load_settings(config, given))
-    except (SettingsError, StartError) as error:
+    except SettingsError as error:
         _errors.print(f"pidlease: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(USAGE_ERROR) from None
 
 
 #: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
 _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("Addresses", ("kafka_", "http_", "cors_", "insecure")),
+    ("Addresses", ("kafka_", "http_", "stream_", "cors_", "insecure")),
     ("Kafka as the log", ("log", "upstream")),
     ("ZooKeeper", ("zookeeper",)),
     ("Topics and their log", ("data_dir", "fsync", "flush_", "segment_", "retention_",
@@ -126,15 +155,6 @@ _signature = _options()
 _serve.__signature__ = _signature  # type: ignore[attr-defined]
 _serve.__annotations__ = {each.name: each.annotation for each in _signature.parameters.values()}
 cli.command("serve")(_serve)
-cli.command()(produce)
-cli.command()(consume)
-cli.command()(copy)
-cli.command()(repair)
-cli.command()(skip_pids)
-cli.command()(status)
-cli.command()(verify)
-cli.add_typer(topics_cli, name="topics")
-cli.add_typer(spark_cli, name="spark")
 
 
 def _print_version(given: bool) -> None:  # noqa: FBT001 - the option

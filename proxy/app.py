@@ -27,17 +27,17 @@ from pidlease.storage.file_faults import FaultPlan, FaultyFiles
 from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from proxy.backends.embedded_backend import Backend, EmbeddedBackend
-from proxy.backends.kafka_backend import KafkaBackend
 from proxy.configuration.component_configs import (
     check_exposure,
     engine_config,
     listener_config,
     record_limits,
+    streams_config,
 )
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.settings import Settings
 from proxy.http.direct_appends import wrap
-from proxy.http.http_listener import add_http_api
+from proxy.http.http_listener import HttpApi, add_http_api
 from proxy.http.http_protocol import http_config
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
@@ -96,7 +96,7 @@ class App:
         self._coordinator_pool: IoPool | None = None
         self._http: uvicorn.Server | None = None
         self._http_task: asyncio.Task[None] | None = None
-        self._end_reads: Callable[[], None] | None = None
+        self._http_api: HttpApi | None = None
         self._listeners: list[socket] = []
         self._last_moment: threading.Timer | None = None
 
@@ -195,8 +195,7 @@ class App:
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._coordinator_pool = IoPool(asyncio.get_running_loop(), _COORDINATOR_THREADS)
-        kind = KafkaBackend if self._settings.log == "kafka" else EmbeddedBackend
-        backend: Backend = kind(self._settings, self._files, self._pool)
+        backend = self._chosen_backend()(self._settings, self._files, self._pool)
         self._backend = backend
         await backend.open()
         self._engine = Engine(
@@ -215,6 +214,14 @@ class App:
         self._engine.ready = True
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
+
+    def _chosen_backend(self) -> type[Backend]:
+        if self._settings.log != "kafka":
+            return EmbeddedBackend
+        # Here, because an embedded log needs no client of Kafka.
+        from proxy.backends.kafka_backend import KafkaBackend  # noqa: PLC0415
+
+        return KafkaBackend
 
     async def _recover(self, engine: Engine) -> None:
         async def log_progress() -> None:
@@ -248,10 +255,12 @@ class App:
             self._metrics.scrape,
             lambda: self._backend.waiting if self._backend is not None else "",
         )
-        self._end_reads = add_http_api(
+        self._http_api = add_http_api(
             app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
             [each for each in self._settings.cors_origins.split(",") if each],
+            streams_config(self._settings),
         )  # fmt: skip
+        self._http_api.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
         self._http = uvicorn.Server(http_config(app, _HTTP_STOP_SECONDS))
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
@@ -276,8 +285,8 @@ class App:
         await asyncio.sleep(delay)
         if self._engine is not None:
             self._engine.ready = False
-        if self._end_reads is not None:
-            self._end_reads()
+        if self._http_api is not None:
+            self._http_api.close()
         if self._listener is not None:
             await self._listener.close()
         if self._backend is not None:

@@ -44,6 +44,7 @@ _SHARED: Final = {
 #: The other units start in this order of how their paths begin; each is one file.
 _ORDER: Final = (
     "tests/kafka_backend/test_kills",
+    "tests/docs/test_snippets",
     "tests/kafka_backend/test_forgetting",
     "tests/kafka_backend/test_produce_errors",
     "tests/kafka_backend/test_upstream_away",

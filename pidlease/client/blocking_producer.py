@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
@@ -13,12 +13,12 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 
-from pidlease.client.errors import ProducerClosedError, SessionEndedError
+from pidlease.client.errors import ProducerClosedError, ProducerError, SessionEndedError
 from pidlease.client.failure_report import UnseenFailures, results_of
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.pending_batch import Headers, Sent
 from pidlease.client.pipeline import no_partition
-from pidlease.client.producer import LeasedProducer
+from pidlease.client.producer import UNACKNOWLEDGED_MAX, LeasedProducer
 from pidlease.client.record_arguments import (
     KeyOf,
     check_record,
@@ -69,15 +69,20 @@ class _SentFuture(Future[Sent]):
 class BlockingProducer:
     """`LeasedProducer` without asyncio; any number of threads may use it.
 
-        with BlockingProducer(bootstrap_servers="127.0.0.1:9092",
-                              leases="http://127.0.0.1:8080") as producer:
-            for line in sys.stdin.buffer:
-                producer.send("lines", line)
-            producer.flush()
-
     Records of one thread keep their order. A future's callbacks run in the producer's own thread:
     there `send` does not block, and all blocking calls raise. A forked process has no such thread:
     it makes a producer of its own.
+
+    ```python
+    from pidlease.client import BlockingProducer
+
+    with BlockingProducer(
+        bootstrap_servers="127.0.0.1:9092", leases="http://127.0.0.1:8080"
+    ) as producer:
+        for line in (b"tea", b"cake"):
+            producer.send("lines", line)
+        producer.flush()  # raises if a line is not in the log
+    ```
 
     Parameters:
         options: as for `LeasedProducer`.
@@ -279,6 +284,38 @@ class BlockingProducer:
             key = key_of(value) if key_of is not None else None
             futures.append(self.send(topic, value, key=key, partition=partition))
         return results_of(futures)
+
+    def send_each(
+        self,
+        topic: str,
+        values: Iterable[object],
+        *,
+        key_of: KeyOf | None = None,
+        partition: int | None = None,
+    ) -> Iterator[Sent]:
+        """Send records, and yield the results one by one; like `LeasedProducer.send_each`.
+
+        With a progress bar, for example of rich:
+
+            for sent in rich.progress.track(producer.send_each("rows", rows), total=len(rows)):
+                ...
+        """
+        self._check_thread()
+        waiting: deque[Future[Sent]] = deque()
+        refused: Exception | None = None
+        for value in values:
+            key = key_of(value) if key_of is not None else None
+            try:
+                waiting.append(self.send(topic, value, key=key, partition=partition))
+            except (ProducerError, ValueError, TypeError) as error:
+                refused = error
+                break
+            while waiting and (len(waiting) >= UNACKNOWLEDGED_MAX or waiting[0].done()):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+        if refused is not None:
+            raise refused
 
     def flush(self) -> None:
         """Wait until all records sent so far are in the log; like `LeasedProducer.flush`."""

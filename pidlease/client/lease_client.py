@@ -1,8 +1,10 @@
 """Leases PIDs over HTTP (lease_pid)."""
 
+import ssl
 import time
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
+from functools import cache
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -20,12 +22,35 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 _DATE_STEP_S: Final = 1.0
 
 
+#: Trusts no certificate. For http, where httpx would load all certificates for nothing.
+_NO_CERTIFICATES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Load the certificates that httpx trusts, once: each time takes 10 to 60 ms."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
 #: The result of a request for one lease.
 Answer = Lease | LeaseRefusedError | LeaseUnavailableError
 
 
 class LeaseClient:
     """Requests leases over HTTP.
+
+    ```python
+    import asyncio
+
+    from pidlease.client import LeaseClient
+
+    async def main() -> None:
+        async with LeaseClient("http://127.0.0.1:8080") as client:
+            lease = await client.lease_named("orders", 0, "import-9")
+            print(lease.pid, lease.generation, lease.sequence_number)
+
+    asyncio.run(main())
+    ```
 
     Parameters:
         url: the server's HTTP port, `http://HOST:PORT`.
@@ -37,7 +62,11 @@ class LeaseClient:
         self, url: str, *, timeout_s: float = 30, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._http: Final = httpx.AsyncClient(
-            base_url=url, timeout=timeout_s, transport=transport, trust_env=False
+            base_url=url,
+            timeout=timeout_s,
+            transport=transport,
+            trust_env=False,
+            verify=_trusted() if url.lower().startswith("https:") else _NO_CERTIFICATES,
         )
 
     @property
@@ -124,7 +153,9 @@ class LeaseClient:
             response = await self._http.post("/v1/leases" + path, json=body)
             return _answers(response, len(wanted), asked)
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"{type(error).__name__}: {error}{_hint(error)}"
+            # A reset connection has no text.
+            text = str(error) or "the connection was closed"
+            why = f"{type(error).__name__}: {text}{_hint(error)}"
             raise LeaseUnavailableError(f"no lease from {self.url}: {why}") from None
 
 
@@ -139,7 +170,7 @@ def _hint(error: Exception) -> str:
     """Return what may be wrong with the URL."""
     if isinstance(error, httpx.ConnectError) and any(each in str(error) for each in _NO_TLS):
         return "; is it http://, and not https://?"
-    if isinstance(error, httpx.RemoteProtocolError):
+    if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         return "; is it the port of the Kafka listener, or https://?"
     if isinstance(error, httpx.HTTPError):
         return ""

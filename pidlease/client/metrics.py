@@ -20,6 +20,16 @@ from pidlease.observability.metric_catalogue import (
 class ProducerMetrics:
     """Counters since the producer was made.
 
+    ```python
+    from pidlease.client import BlockingProducer
+
+    with BlockingProducer(
+        bootstrap_servers="127.0.0.1:9092", leases="http://127.0.0.1:8080"
+    ) as producer:
+        producer.send_and_wait("orders", b"tea")
+        print(producer.metrics.records, producer.metrics.duplicates)
+    ```
+
     Attributes:
         records: acknowledged, duplicates included.
         batches: acknowledged.
@@ -55,6 +65,20 @@ class ProducerMetrics:
 
 class ProducerCollector(Collector):
     """Exports a producer's counters to Prometheus.
+
+    ```python
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from pidlease.client import BlockingProducer, ProducerCollector
+
+    registry = CollectorRegistry()
+    with BlockingProducer(
+        bootstrap_servers="127.0.0.1:9092", leases="http://127.0.0.1:8080"
+    ) as producer:
+        registry.register(ProducerCollector(lambda: producer.metrics))
+        producer.send_and_wait("orders", b"tea")
+        print(generate_latest(registry).decode())
+    ```
 
     Parameters:
         read: returns the counters: `lambda: producer.metrics`.

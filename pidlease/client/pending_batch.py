@@ -50,6 +50,16 @@ _ANY_SIZE: Final = 2**31 - 1
 class Sent(NamedTuple):
     """A record that is in the log.
 
+    ```python
+    from pidlease.client import BlockingProducer
+
+    with BlockingProducer(
+        bootstrap_servers="127.0.0.1:9092", leases="http://127.0.0.1:8080"
+    ) as producer:
+        sent = producer.send_and_wait("orders", b"tea")
+        print(f"{sent.topic}/{sent.partition} at {sent.offset}, duplicate: {sent.duplicate}")
+    ```
+
     Attributes:
         offset: its offset; -1: a duplicate, and the server has forgotten its offset.
         pid: the PID it was sent under.

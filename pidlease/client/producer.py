@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from pidlease.client.errors import ProducerError
 from pidlease.client.failure_report import results_of
 from pidlease.client.metrics import ProducerMetrics
 from pidlease.client.pending_batch import Headers, Sent
@@ -13,19 +15,33 @@ from pidlease.client.pipeline import Pipeline
 from pidlease.client.record_arguments import KeyOf, check_record, record_bytes_max, serialized
 from pidlease.client.settings import ProducerOptions, RecordOptions, settings_of
 
+#: The most unacknowledged records of `send_each`.
+UNACKNOWLEDGED_MAX: Final = 10_000
+
 _log = logging.getLogger(__name__)
 
 
 class LeasedProducer:
     """Sends records exactly once, under a PID that it leases.
 
-        async with LeasedProducer(bootstrap_servers="127.0.0.1:9092",
-                                  leases="http://127.0.0.1:8080") as producer:
-            sent = await producer.send_and_wait("orders", b"...")
-
     One event loop uses it, the one that it was started in. Records of one partition are stored in
     the order of `send`. A batch without a response is sent again, with the same sequence numbers,
     over as many connections as it takes; before the lease ends another PID takes over.
+
+    ```python
+    import asyncio
+
+    from pidlease.client import LeasedProducer
+
+    async def main() -> None:
+        async with LeasedProducer(
+            bootstrap_servers="127.0.0.1:9092", leases="http://127.0.0.1:8080"
+        ) as producer:
+            sent = await producer.send_and_wait("orders", b"tea", key=b"table 4")
+            print(sent.partition, sent.offset, sent.sequence)
+
+    asyncio.run(main())
+    ```
 
     Parameters:
         options: those of `ProducerSettings`; `bootstrap_servers` and `leases` are required.
@@ -181,7 +197,7 @@ class LeasedProducer:
     ) -> list[Sent]:
         """Send records and wait until all are in the log.
 
-        For results one by one, and for more records than results fit into memory, use `send`.
+        For results one by one, and for more records than results fit into memory, use `send_each`.
 
         Parameters:
             values: of the records, in their order.
@@ -202,6 +218,52 @@ class LeasedProducer:
         if futures:
             await asyncio.wait(futures)
         return results_of(futures)
+
+    async def send_each(
+        self,
+        topic: str,
+        values: Iterable[object],
+        *,
+        key_of: KeyOf | None = None,
+        partition: int | None = None,
+    ) -> AsyncIterator[Sent]:
+        """Send records, and yield the results one by one while later records are sent.
+
+            async for sent in producer.send_each("lines", file):
+                bar.update(sent.offset)
+
+        At most `UNACKNOWLEDGED_MAX` results are kept: a value is taken when there is room for its
+        result. If the loop ends early, the records already taken are stored all the same; `flush`
+        waits for them.
+
+        Parameters:
+            values: of the records, in their order.
+            key_of: returns the key of a value; None: no keys.
+            partition: of all records; None: as of `send`.
+
+        Yields:
+            The records' places in the log, in the order of the values.
+
+        Raises:
+            ProducerError: the next record has failed. Later ones that were taken have their own
+                outcomes; `flush` reports failures among them.
+            ValueError, TypeError: the next record is invalid; no later one was taken.
+        """
+        waiting: deque[asyncio.Future[Sent]] = deque()
+        refused: Exception | None = None
+        for value in values:
+            key = key_of(value) if key_of is not None else None
+            try:
+                waiting.append(await self.send(topic, value, key=key, partition=partition))
+            except (ProducerError, ValueError, TypeError) as error:
+                refused = error
+                break
+            while waiting and (len(waiting) >= UNACKNOWLEDGED_MAX or waiting[0].done()):
+                yield await waiting.popleft()
+        while waiting:
+            yield await waiting.popleft()
+        if refused is not None:
+            raise refused
 
     async def flush(self) -> None:
         """Wait until all records sent so far are in the log, or have failed.

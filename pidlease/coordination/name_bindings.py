@@ -3,14 +3,21 @@
 A named producer remembers nothing but its name. The binding is durable before a lease by name is
 granted. It is changed by conditional writes only: of two servers that raise the generation at once,
 one fails and reads it again.
+
+Bindings are read and changed many at once, because each read and each write of a coordinator takes
+about as long for a hundred names as for one. Each change has its own condition and its own outcome.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 #: The longest name, in bytes of UTF-8.
 NAME_BYTES_MAX: Final = 256
 #: Above every generation that a batch can have.
 RELEASED: Final = 2**63
+#: The most names that are read or changed at once. Their bindings fit into one request to
+#: ZooKeeper, which has at most 1 MiB.
+NAMES_AT_ONCE_MAX: Final = 100
 
 
 class Binding(NamedTuple):
@@ -30,6 +37,32 @@ class Binding(NamedTuple):
     granted_ms: int = -1
 
 
+class StoredBinding(NamedTuple):
+    """A binding as it was read.
+
+    Attributes:
+        binding: the binding; None: the name is free.
+        version: the number of the write that it is from; -1: none, or the coordinator has no
+            versions.
+    """
+
+    binding: Binding | None
+    version: int = -1
+
+
+class BindingChange(NamedTuple):
+    """A change of a binding, on condition that it is still as it was read.
+
+    Attributes:
+        expected: the binding as it was read.
+        new: the new binding; None: unbind the name.
+    """
+
+    name: str
+    expected: StoredBinding
+    new: Binding | None
+
+
 class NamesError(Exception):
     """Bindings cannot be read or changed now; a change may have been made or not. Try again."""
 
@@ -41,19 +74,47 @@ class BindingConflictError(Exception):
 class NameBindings(Protocol):
     """The bindings of all names. All methods block and run in threads."""
 
-    def get(self, name: str) -> Binding | None:
-        """Return what a name is bound to.
-
-        Raises:
-            NamesError: the binding cannot be read.
-        """
-
     def all(self) -> dict[str, Binding]:
         """Return what all names are bound to.
 
         Raises:
             NamesError: the bindings cannot be read.
         """
+
+    def get_many(self, names: Sequence[str]) -> Sequence[StoredBinding | NamesError]:
+        """Return what names are bound to, in their order; an error where one cannot be read.
+
+        Parameters:
+            names: at most `NAMES_AT_ONCE_MAX`.
+
+        Raises:
+            NamesError: none of them can be read.
+        """
+
+    def change_many(
+        self, changes: Sequence[BindingChange]
+    ) -> Sequence[BindingConflictError | NamesError | None]:
+        """Change or remove bindings, durably before this returns.
+
+        Parameters:
+            changes: at most `NAMES_AT_ONCE_MAX`.
+
+        Returns:
+            The outcome of each change, in their order. None: it was made. BindingConflictError:
+            the binding is not the expected one, and was not changed; other changes are made all the
+            same. NamesError: it may have been changed, or not.
+
+        Raises:
+            NamesError: each binding may have been changed, or not.
+        """
+
+    def get(self, name: str) -> Binding | None:
+        """Return what a name is bound to.
+
+        Raises:
+            NamesError: the binding cannot be read.
+        """
+        return self._stored(name).binding
 
     def change(self, name: str, expected: Binding | None, new: Binding | None) -> None:
         """Change or remove a binding, durably before this returns.
@@ -66,6 +127,18 @@ class NameBindings(Protocol):
             BindingConflictError: the binding is not the expected one; nothing was changed.
             NamesError: the binding may have been changed, or not.
         """
+        stored = self._stored(name)
+        if stored.binding != expected:
+            raise BindingConflictError(f"{name!r} is bound to {stored.binding}, not to {expected}")
+        (error,) = self.change_many([BindingChange(name, stored, new)])
+        if error is not None:
+            raise error
+
+    def _stored(self, name: str) -> StoredBinding:
+        (found,) = self.get_many([name])
+        if isinstance(found, NamesError):
+            raise found
+        return found
 
 
 def check_name(name: str) -> None:

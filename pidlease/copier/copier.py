@@ -54,9 +54,21 @@ _SOON_S: Final = 60.0
 class Copier:
     """A copier; several of one group share the work.
 
-    copier = Copier(CopySettings(source=..., destination=..., leases=..., group="mirror",
-                                 topics=["orders"]))
-    await copier.run()
+    ```python
+    import asyncio
+
+    from pidlease.copier import Copier, CopySettings
+
+    settings = CopySettings(
+        source="kafka1:9092",
+        destination="127.0.0.1:9092",
+        leases="http://127.0.0.1:8080",
+        group="mirror",
+        topics=["payments"],
+        once=True,
+    )
+    asyncio.run(Copier(settings).run())
+    ```
 
     Parameters:
         settings: the copy's.

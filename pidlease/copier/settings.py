@@ -27,6 +27,19 @@ _SECURITY: Final = frozenset((
 class CopySettings:
     """A copy's settings.
 
+    ```python
+    from pidlease.copier import CopySettings
+
+    CopySettings(
+        source="kafka1:9092",
+        destination="127.0.0.1:9092",
+        leases="http://127.0.0.1:8080",
+        group="mirror",
+        topics_regex="orders-.*",
+        rename="{topic}.copy",
+    )
+    ```
+
     Attributes:
         source: HOST:PORT, or several of them, of the cluster that is copied.
         destination: HOST:PORT, or several, of the Kafka port of a pidlease.

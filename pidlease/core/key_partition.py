@@ -8,7 +8,14 @@ _M: Final = 0x5BD1E995
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """Return a key's partition, as Kafka's clients choose it."""
+    """Return a key's partition, as Kafka's clients choose it.
+
+    ```python
+    from pidlease.client import partition_for_key
+
+    assert partition_for_key(b"table 4", 3) == partition_for_key(b"table 4", 3)
+    ```
+    """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 

@@ -11,6 +11,20 @@ NO_PID: Final = -1
 class LeaseWanted:
     """A request for a lease on one partition.
 
+    ```python
+    import asyncio
+
+    from pidlease.client import LeaseClient, LeaseWanted
+
+    async def main() -> None:
+        wanted = [LeaseWanted("orders", 0), LeaseWanted("orders", 0, name="import-9")]
+        async with LeaseClient("http://127.0.0.1:8080") as client:
+            for each in await client.lease_pids(wanted):
+                print(each)  # a Lease, or the error of this one
+
+    asyncio.run(main())
+    ```
+
     Attributes:
         pid: -1: a new PID, or the name's current one; otherwise a leased PID.
         name: the producer's name; None: no name, or the PID identifies the producer.
@@ -47,6 +61,19 @@ class LeaseWanted:
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A granted lease on one partition.
+
+    ```python
+    import asyncio
+
+    from pidlease.client import LeaseClient
+
+    async def main() -> None:
+        async with LeaseClient("http://127.0.0.1:8080") as client:
+            lease = await client.lease_named("orders", 0, "import-9")
+            print(lease.pid, lease.generation, lease.sequence_number)
+
+    asyncio.run(main())
+    ```
 
     Attributes:
         sequence_number: the first sequence number of the next batch.

@@ -5,12 +5,14 @@ from functools import partial
 from typing import Final
 
 from pidlease.core.pid import Policy, policy_of
-from pidlease.core.state import UNKNOWN_CRC
+from pidlease.core.state import UNKNOWN_CRC, Batch
 from pidlease.engine.append_outcome import Done, Outcome
 from pidlease.engine.batch_identity import batch_of, identified
+from pidlease.engine.early_appends import EarlyAppends
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.pending_batches import Submitted
+from pidlease.engine.stream_gate import StreamBatch, StreamSend
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import (
     BatchHeader,
@@ -22,10 +24,15 @@ from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
 
 
 class AppendService:
-    """Submits batches to the engine, and waits for their outcomes."""
+    """Submits batches to the engine, and waits for their outcomes.
 
-    def __init__(self, engine: Engine) -> None:
+    Parameters:
+        reorder_ms: how long an append waits for an earlier one of its producer; 0: not at all.
+    """
+
+    def __init__(self, engine: Engine, reorder_ms: int = 0) -> None:
         self.engine: Final = engine
+        self._early: Final = EarlyAppends(reorder_ms)
         #: How many appends run, by the stand-in PID of a producer name.
         self._open: dict[int, int] = {}
 
@@ -36,6 +43,7 @@ class AppendService:
         identity: Identity | None,
         *,
         repeatable: bool = True,
+        send: StreamSend | None = None,
     ) -> Outcome:
         """Append a batch. The append continues when the caller stops waiting.
 
@@ -44,6 +52,7 @@ class AppendService:
             identity: the producer's identity; None: a plain append.
             repeatable: whether the same request always makes the same bytes. If not, a duplicate
                 is not compared with its original.
+            send: what it is beside its records, if the partition is a stream.
 
         Raises:
             CorruptBatchError: `data` is not an intact batch.
@@ -63,13 +72,30 @@ class AppendService:
                 completed.set_result(outcome)
 
         if identity is None:
-            partition.produce(Submitted(-1, header, data, batch_of(header), done))
+            self._submit(partition, send, -1, header, data, batch_of(header), done)
         else:
-            self._produce(partition, header, data, identity, done, repeatable=repeatable)
+            self._produce(partition, header, data, identity, done, repeatable=repeatable, send=send)
         return await completed
 
-    def _produce(self, partition: Partition, header: BatchHeader, data: bytearray,
-                 identity: Identity, done: Done, *, repeatable: bool) -> None:  # fmt: skip
+    @staticmethod
+    def _submit(  # noqa: PLR0913, PLR0917 - of a batch
+        partition: Partition,
+        send: StreamSend | None,
+        pid: int,
+        header: BatchHeader,
+        data: bytearray,
+        batch: Batch,
+        done: Done,
+    ) -> None:
+        if send is None or partition.gate is None:
+            partition.produce(Submitted(pid, header, data, batch, done))
+        else:
+            gate = partition.gate
+            partition.produce(StreamBatch(pid, header, data, batch, done, gate, send))
+
+    def _produce(self, partition: Partition, header: BatchHeader, data: bytearray,  # noqa: PLR0913
+                 identity: Identity, done: Done, *, repeatable: bool,
+                 send: StreamSend | None) -> None:  # fmt: skip
         header = under_writer(header, data)
         pid = identity.pid
         if identity.name:
@@ -77,7 +103,12 @@ class AppendService:
             self._open[pid] = self._open.get(pid, 0) + 1
             done = partial(self._close, pid, done)
         crc = crc_of_send(header, data) if repeatable else UNKNOWN_CRC
-        partition.produce(Submitted(pid, header, data, identified(identity, header, crc), done))
+        batch = identified(identity, header, crc)
+        submit = partial(self._submit, partition, send, pid, header, data, batch)
+        if identity.name:
+            self._early.submit((pid, partition), batch, submit, done)
+        else:
+            submit(done)
 
     def _close(self, pid: int, done: Done, outcome: Outcome) -> None:
         """Complete an append by producer name, and drop the name if no batch was admitted."""

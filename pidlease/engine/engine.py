@@ -181,7 +181,7 @@ class Engine:
             await asyncio.sleep(0.01)
         await self.maintenance.stop()
         try:
-            if self.config.judging:
+            if self.config.judging and await self.maintenance.worth_a_snapshot():
                 await self.maintenance.snapshot()
         except (OSError, LogError) as error:
             _log.error("no snapshot at the stop; the next start replays more", error=str(error))
@@ -360,6 +360,6 @@ class Engine:
         await self._table.change(self._following.follow(topics))
 
     @property
-    def log_settings(self) -> LogConfig:
-        """The log settings given at the server's start, for topics without own settings."""
-        return self._store.defaults
+    def log_settings(self) -> LogConfig | None:
+        """The log settings given at the server's start; None: Kafka's own settings hold."""
+        return None if self._store.made_by_others else self._store.defaults

@@ -161,6 +161,18 @@ class Maintenance:
                       seconds=round(self.snapshot_seconds, 3))  # fmt: skip
             return manifest
 
+    async def worth_a_snapshot(self) -> bool:
+        """Whether a snapshot would keep anything: neither a log nor a snapshot has anything yet.
+
+        The first snapshot imports pyarrow, which takes time and memory.
+        """
+        if self.newest is not None or self._counts.batches or self._leases.granted:
+            return True
+        if any(each.next_offset or each.producers for each in self._to_snapshot()):
+            return True
+        # Damaged ones: a new one takes their place.
+        return bool(self._unloaded_rows() or await self._pool.run(self._snapshots.numbers))
+
     async def _snapshot_loop(self) -> None:
         last, failures = time.monotonic(), 0
         while await self._pause(_SNAPSHOT_POLL_SECONDS):
@@ -172,6 +184,8 @@ class Maintenance:
             changed = changed or self._alike < self._snapshots.keep
             late = time.monotonic() - last >= self._config.snapshot_seconds
             if batches < self._config.snapshot_batches and not (late and changed):
+                continue
+            if not await self.worth_a_snapshot():
                 continue
             try:
                 await self.snapshot()

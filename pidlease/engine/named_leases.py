@@ -20,12 +20,16 @@ from typing import Final
 
 import structlog
 
+from pidlease.coordination.grouped_call import GroupedCall
 from pidlease.coordination.name_bindings import (
+    NAMES_AT_ONCE_MAX,
     RELEASED,
     Binding,
+    BindingChange,
     BindingConflictError,
     NameBindings,
     NamesError,
+    StoredBinding,
 )
 from pidlease.core.judge import Age
 from pidlease.core.lease import LeaseWanted
@@ -86,6 +90,9 @@ class NamedLeases:
         self._bindings = bindings
         self._pool = pool
         self._leases = leases
+        # The grants of many names share the coordinator's reads, and its writes.
+        self._get: Final = GroupedCall(self._get_many, NAMES_AT_ONCE_MAX)
+        self._change: Final = GroupedCall(self._change_many, NAMES_AT_ONCE_MAX)
         self._random = random.SystemRandom()
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._waiting = 0
@@ -168,11 +175,12 @@ class NamedLeases:
         """
         async with self._alone(name):
             for _ in range(_ATTEMPTS_MAX):
-                binding = await self.binding(name)
+                stored = await self._get(name)
+                binding = _unreleased(stored)
                 if binding is None:
                     raise UnknownNameError(f"no producer has the name {name!r}")
                 released = binding._replace(generation=RELEASED)
-                if await self._change(name, binding, released):
+                if await self._changed(BindingChange(name, stored, released)):
                     self._note(name, released)
                     return
             raise NameBusyError(f"the name {name!r} is being granted to others; try again")
@@ -183,15 +191,15 @@ class NamedLeases:
         Raises:
             NamesError: the binding cannot be read.
         """
-        binding = await self._pool.run(lambda: self._bindings.get(name))
-        return None if binding is None or binding.generation == RELEASED else binding
+        return _unreleased(await self._get(name))
 
     async def _raise(
         self, name: str, wanted: LeaseWanted, partitions: Sequence[Partition], lease: LeaseFresh
     ) -> Binding:
         held = (wanted.pid, wanted.generation) if wanted.pid >= 0 else None
         for _ in range(_ATTEMPTS_MAX):
-            bound = await self._pool.run(lambda: self._bindings.get(name))
+            stored = await self._get(name)
+            bound = stored.binding
             if held is not None and (bound is None or held != bound[:2]):
                 if bound is not None and _was_granted(held, bound):
                     return bound
@@ -203,7 +211,7 @@ class NamedLeases:
                 new = last._replace(generation=last.generation + 1)
             else:
                 new = await self._fresh(name, bound, wanted, lease)
-            if await self._change(name, bound, new):
+            if await self._changed(BindingChange(name, stored, new)):
                 self._spare.pop(name, None)
                 return new
         raise NameBusyError(f"the name {name!r} is being granted to others; try again")
@@ -261,13 +269,21 @@ class NamedLeases:
         self._leases.hold(binding.pid, binding.granted_ms)
         return True
 
-    async def _change(self, name: str, expected: Binding | None, new: Binding) -> bool:
+    async def _changed(self, change: BindingChange) -> bool:
         """Change a binding; False: it is not the expected one."""
         try:
-            await self._pool.run(lambda: self._bindings.change(name, expected, new))
+            await self._change(change)
         except BindingConflictError:
             return False
         return True
+
+    async def _get_many(self, names: Sequence[str]) -> Sequence[StoredBinding | NamesError]:
+        return await self._pool.run(lambda: self._bindings.get_many(names))
+
+    async def _change_many(
+        self, changes: Sequence[BindingChange]
+    ) -> Sequence[BindingConflictError | NamesError | None]:
+        return await self._pool.run(lambda: self._bindings.change_many(changes))
 
     # ------------------------------------------------------------------ fences
 
@@ -312,6 +328,11 @@ class NamedLeases:
                 del self._locks[name]
             else:
                 self._locks[name] = (lock, waiting - 1)
+
+
+def _unreleased(stored: StoredBinding) -> Binding | None:
+    binding = stored.binding
+    return None if binding is None or binding.generation == RELEASED else binding
 
 
 def _was_granted(held: tuple[int, int], bound: Binding) -> bool:

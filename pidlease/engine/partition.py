@@ -35,6 +35,7 @@ from pidlease.engine.pending_batches import (
     original,
 )
 from pidlease.engine.producer_table import ProducerTable
+from pidlease.engine.stream_gate import StreamGate
 from pidlease.engine.topic_counts import Counts, TopicCounts
 from pidlease.kafka.records.writer_batch import Writer, is_marker_of
 from pidlease.log.ports import ForwardingLog, PartitionLog
@@ -45,6 +46,7 @@ from pidlease.storage.errors import (
     NotOwnerError,
     OffsetRangeError,
 )
+from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
@@ -99,6 +101,8 @@ class Partition:
         self.policy = TopicPolicy()
         #: Whether its topic was deleted, or is no longer seen; then no listener finds it.
         self.gone = False
+        #: Admits batches if the topic is a stream; None: it is none.
+        self.gate: StreamGate | None = None
         self._leases = around.leases
         self._fences = around.leases.fences
         self._formers = around.leases.formers
@@ -150,9 +154,12 @@ class Partition:
         if not self._takes_all and (reason := self._policy.refusal(pid)):
             self._reject(pending, policy_of(pid), Outcome(Status.FORBIDDEN, reason=reason))
             return
+        gate = self.gate
+        if gate is not None and gate.holds(pending):
+            return
         if pid <= 0 or not self.judging:
             pending.pid = 0
-            self._appends.push(pending)
+            self._push(pending)
             return
         rules = rules_of(pid)
         if rules is None:
@@ -177,6 +184,8 @@ class Partition:
             if verdict.kind in _HEARSAY and self._puts_off(rules, verdict.kind, pending, read):
                 return
             self._refuse(rules, pending, verdict)
+        elif gate is not None and self._is_kept_out(gate, pending):
+            pass  # it has its outcome, or waits
         elif state is None and not self._leases.adopt(pid, self):
             self._no_slot(rules, pending)
         else:
@@ -187,6 +196,29 @@ class Partition:
             if failed is not None:
                 failed.forget(pid)
             self._appends.push(pending)
+
+    def _push(self, pending: Pending) -> None:
+        """Append a batch that is not validated."""
+        if self.gate is None or not self._is_kept_out(self.gate, pending):
+            self._appends.push(pending)
+
+    def _is_kept_out(self, gate: StreamGate, pending: Pending) -> bool:
+        """Return whether a stream does not admit a batch, or not yet."""
+        if gate.holds(pending):  # a catch-up has found batches of other servers meanwhile
+            return True
+        refusal = gate.admits(pending)
+        if refusal is None:
+            return False
+        outcome = Outcome(Status.FORBIDDEN, reason=refusal.value)
+        self._reject(pending, policy_of(pending.pid), outcome)
+        return True
+
+    def set_stream(self, *, is_stream: bool, pool: IoPool) -> None:
+        """Admit batches as a stream does, or as any other topic."""
+        if not is_stream:
+            self.gate = None
+        elif self.gate is None:
+            self.gate = StreamGate(self.log, pool, self.produce, self._give_up)
 
     def _puts_off(self, rules: Rules, kind: Kind, pending: Pending, read: AlreadyRead) -> bool:
         """Delay a refusal until everything is read that could contradict it.
@@ -304,7 +336,7 @@ class Partition:
         pid = pending.pid
         if not self._policy.deduplication:
             pending.pid = 0
-            self._appends.push(pending)
+            self._appends.push(pending)  # the gate has admitted it
             return
         if not self.names.name(pid):
             # Later batches on the wire must not overtake it. (Batches of a policy that counts from
@@ -551,6 +583,8 @@ class Partition:
             async for batches in log.batches_from(start, end):
                 self.table.replay(batches, now_ms)
                 found = found or any(is_marker_of(each.header, marker) for each in batches)
+                if self.gate is not None:
+                    self.gate.doubt()
         finally:  # also for the batches that were read before an error
             self._leases.restore(self.table.states.keys() - before, self)
             self._catch_up_pushed()
@@ -621,6 +655,21 @@ class Partition:
     def known_end(self) -> int:
         """The offset after the last record known to have been acknowledged; only for display."""
         return self.log.promised_end if self.incomplete else self.readable_end
+
+    async def log_range(self) -> tuple[int, int | None]:
+        """Return the first offset in the log, and the end: the offset after the last record.
+
+        A log with other writers is asked for both. The end is None if acknowledged records cannot
+        be read: it is unknown.
+
+        Raises:
+            LogError: the log cannot be asked, or Kafka has lost records.
+        """
+        if isinstance(self.log, ForwardingLog):
+            end: int | None = await self.log.look()
+        else:
+            end = None if self.incomplete else self.readable_end
+        return self.log.start_offset, end
 
     def check_not_stopped(self) -> None:
         """Check that the partition accepts appends.

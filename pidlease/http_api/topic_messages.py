@@ -4,10 +4,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
-from pidlease.http_api.lease_messages import Message, Topic
+from pidlease.http_api.lease_messages import Message, Partition, Topic
 
 #: The most topics in one response.
 TOPICS_MAX: Final = 200
+#: The most partitions in one response: in front of Kafka, its brokers are asked for each.
+PARTITIONS_MAX: Final = 200
 #: The most settings in one request; there are fewer.
 SETTINGS_MAX: Final = 100
 
@@ -68,4 +70,33 @@ class TopicsAnswer(Message):
     """Topics, in the order of their names."""
 
     topics: list[TopicAnswer]
+    more: bool = Field(description="whether there are more after the last one")
+
+
+class PartitionRow(Message):
+    """The offsets of a partition."""
+
+    partition: Partition
+    log_start: int | None = Field(description="the first offset in the log; null: unknown")
+    log_end: int | None = Field(description="the offset after the last record; null: unknown")
+    reason: str = Field(
+        description="why the partition is stopped, or its offsets are unknown; empty: neither"
+    )
+
+
+class PartitionsAnswer(Message):
+    """Partitions of a topic, in the order of their numbers."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "partitions": [{"partition": 0, "log_start": 0, "log_end": 17, "reason": ""}],
+                    "more": False,
+                }
+            ]
+        }
+    )
+
+    partitions: list[PartitionRow]
     more: bool = Field(description="whether there are more after the last one")

@@ -156,8 +156,9 @@ def _bound(files: Files, root: Path) -> dict[int, str]:
     if not files.exists(path):
         return {}
     lines, _ = split_torn(read_file(files, path))
-    changes = filter(None, map(parse_line, lines))
-    bound = {name: binding.pid for name, binding in changes if binding is not None}
+    bound: dict[str, int] = {}
+    for changes in filter(None, map(parse_line, lines)):
+        bound |= {name: binding.pid for name, binding in changes.items() if binding is not None}
     return {pid: name for name, pid in bound.items()}
 
 

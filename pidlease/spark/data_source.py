@@ -3,6 +3,7 @@
 Spark sends this class by name to its workers, so the package must be installed there.
 """
 
+from pyspark import __version__
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -13,6 +14,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from pidlease.spark.errors import OptionError
+from pidlease.spark.pyspark_versions import READ_LIMITS, VERSION
 from pidlease.spark.spark_options import FORMAT
 
 
@@ -41,6 +44,11 @@ class PidleaseDataSource(DataSource):
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if VERSION < READ_LIMITS:
+            raise OptionError(
+                f"readStream.format('{FORMAT}') needs PySpark 4.2, and this is {__version__}: read"
+                " by format('kafka'), or install PySpark 4.2"
+            )
         from pidlease.spark.source.stream_reader import LogStreamReader  # noqa: PLC0415
 
         return LogStreamReader(self.options, schema)

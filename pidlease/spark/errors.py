@@ -24,15 +24,50 @@ FENCED: Final = "SinkFencedError"
 
 
 class SparkPieceError(Exception):
-    """A part of the pipeline cannot continue."""
+    """A part of the pipeline cannot continue.
+
+    ```python
+    from pidlease.spark import SparkPieceError, copy, session
+
+    cluster = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+    try:
+        copy(session("copy"), {**cluster, "subscribe": "orders"}, cluster)
+    except SparkPieceError as error:
+        print(error)  # source and destination are the same cluster
+    ```
+    """
 
 
 class SinkError(SparkPieceError):
-    """The sink cannot continue. Nothing is lost: a restart resumes where the query stopped."""
+    """The sink cannot continue. Nothing is lost: a restart resumes where the query stopped.
+
+    ```python
+    from pidlease.spark import SinkError, exactly_once, session
+
+    table = session("orders").range(3)
+    try:
+        exactly_once(table, {})
+    except SinkError as error:
+        print(error)  # the query is not a stream
+    ```
+    """
 
 
 class SinkFencedError(SinkError):
-    """Another run of the same query has taken over."""
+    """Another run of the same query has taken over.
+
+    ```python
+    from pidlease.spark import SinkError, SinkFencedError, exactly_once, session
+
+    table = session("orders").range(3)
+    try:
+        exactly_once(table, {})
+    except SinkFencedError:
+        print("another run has taken over: let it work")
+    except SinkError as error:
+        print(error)  # the query is not a stream
+    ```
+    """
 
 
 class NoLeaseError(SinkError):

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pidlease.spark.data_source import PidleaseDataSource
+from pidlease.spark.errors import SparkPieceError
+from pidlease.spark.query_starts import watch_starts
 
 #: Defaults that suit the data source; `config` may override each.
 _DEFAULTS: Final = {
@@ -24,6 +26,13 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
 }
+#: Spark Connect's own classes of sessions and queries are in this package.
+_CONNECT: Final = "pyspark.sql.connect."
+_NO_CONNECT: Final = (
+    "Spark Connect is not supported: the plan of a query and the checkpoint are looked at on the"
+    " driver, which a Connect client cannot reach. Use a classic session: a master instead of"
+    " SPARK_REMOTE or sc://, or run the application by spark-submit"
+)
 
 
 def session(
@@ -35,12 +44,26 @@ def session(
 ) -> SparkSession:
     """Return a session in which `format("pidlease")` is registered.
 
+    ```python
+    from pidlease.spark import session
+
+    spark = session("orders")
+    orders = spark.read.format("pidlease").load(
+        subscribe="orders", **{"kafka.bootstrap.servers": "kafka1:9092"}
+    )
+    orders.printSchema()
+    ```
+
     Parameters:
         name: of the application.
         master: None: that of spark-submit, or this machine.
         jars: to load.
         config: Spark's own settings, which override the defaults.
+
+    Raises:
+        SparkPieceError: a session of Spark Connect is asked for.
     """
+    _check_not_connect(master or os.environ.get("MASTER"), config or {})
     # Otherwise workers run another python3, without the packages of this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = master or os.environ.get("MASTER") or None
@@ -65,5 +88,45 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("pidlease")` in a session."""
+    """Register `format("pidlease")` in a session.
+
+    A listener is added to the session: it looks at each streaming query with the sink at its start.
+
+    ```python
+    from pyspark.sql import SparkSession
+
+    from pidlease.spark import register
+
+    spark = SparkSession.builder.getOrCreate()
+    register(spark)
+    ```
+
+    Raises:
+        SparkPieceError: the session is one of Spark Connect.
+    """
+    check_classic(spark)
     spark.dataSource.register(PidleaseDataSource)
+    watch_starts(spark)
+
+
+def check_classic(spark: SparkSession | DataFrame) -> None:
+    """Check that a session, or a query, is not one of Spark Connect.
+
+    Raises:
+        SparkPieceError: it is.
+    """
+    if any(each.__module__.startswith(_CONNECT) for each in type(spark).__mro__):
+        raise SparkPieceError(_NO_CONNECT)
+
+
+def _check_not_connect(master: str | None, config: Mapping[str, str]) -> None:
+    """Check that no session of Spark Connect is asked for.
+
+    Raises:
+        SparkPieceError: one is.
+    """
+    remote = config.get("spark.remote") or os.environ.get("SPARK_REMOTE")
+    mode = config.get("spark.api.mode", "") or os.environ.get("SPARK_API_MODE", "")
+    url = (master or "").startswith("sc://")
+    if remote or url or mode.lower() == "connect" or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        raise SparkPieceError(_NO_CONNECT)

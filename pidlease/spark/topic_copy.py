@@ -33,6 +33,23 @@ def copy(
 ) -> StreamingQuery:
     """Start a copy.
 
+    ```python
+    from pidlease.spark import copy, session
+
+    query = copy(
+        session("copy"),
+        {"kafka.bootstrap.servers": "kafka1:9092", "subscribe": "payments"},
+        {
+            "kafka.bootstrap.servers": "127.0.0.1:9092",
+            "leases": "http://127.0.0.1:8080",
+            "checkpointLocation": "/var/lib/copies/payments",
+        },
+        source_format="pidlease",
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+    ```
+
     Parameters:
         source: options of the source, named as those of Spark's Kafka source:
             `kafka.bootstrap.servers`, `subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...
@@ -47,10 +64,11 @@ def copy(
         The running query. Earlier runs on the same checkpoint are fenced.
 
     Raises:
-        SparkPieceError: exactly-once is not possible, or a side cannot be reached.
+        SparkPieceError: exactly-once is not possible, or a side cannot be reached; or the session
+            is one of Spark Connect.
     """
-    _check_apart(source, destination)
     register(spark)
+    _check_apart(source, destination)
     # Spark's default also reads uncommitted and aborted records.
     committed = {_ISOLATION: "read_committed"} if source_format == _KAFKA else {}
     options = {"includeHeaders": "true", **committed, **source}

@@ -4,10 +4,9 @@ Packed states of one size have one layout, so joined they are a table that numpy
 one step. Each step takes few rows all the same: while it holds the interpreter, producers wait.
 """
 
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,13 @@ from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.core.rules import EPOCH, KAFKA, Rules, rules_of
 from pidlease.core.state import BATCHES_KEPT, UNKNOWN_CRC
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.storage.snapshot_rows import (
+    LeaseRow,
+    LeaseRows,
+    PartitionOffset,
+    PartitionRows,
+    SnapshotError,
+)
 
 #: Rows made at once: the event loop waits a few hundred microseconds for them.
 ROWS_AT_ONCE: Final = 2_000
@@ -73,78 +79,6 @@ _KINDS: Final = {
     for layout in (NARROW, WIDE)
     for count in range(1, BATCHES_KEPT + 1)
 }
-
-
-class SnapshotError(Exception):
-    """A snapshot cannot be used: it is damaged, incomplete, or of a newer format."""
-
-
-class LeaseRow(NamedTuple):
-    """A lease, as the lease table and a snapshot keep it. Times in ms since 1970.
-
-    Attributes:
-        granted_ms: when the lease was granted; -1: unknown (only the log or an old client has the
-            PID), so its state may have expired.
-        first_ms: when the PID's first message came; -1: none yet.
-    """
-
-    pid: int
-    granted_ms: int
-    first_ms: int
-
-
-class LeaseRows:
-    """Many leases as columns: a million objects would keep the garbage collector busy."""
-
-    def __init__(self, rows: Iterable[LeaseRow] = ()) -> None:
-        self.columns: Final = tuple(array("q") for _ in LeaseRow._fields)
-        for row in rows:
-            self.append(*row)
-
-    def append(self, pid: int, granted_ms: int, first_ms: int) -> None:
-        """Add a row."""
-        pids, granted, first = self.columns
-        pids.append(pid)
-        granted.append(granted_ms)
-        first.append(first_ms)
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    def __iter__(self) -> Iterator[LeaseRow]:
-        return map(LeaseRow, *self.columns)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LeaseRows) and self.columns == other.columns
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class PartitionRows(NamedTuple):
-    """One partition's part of a snapshot.
-
-    Attributes:
-        partition: its name.
-        topic_id: the topic's id; a later topic of the same name has another.
-        next_offset: its entry in the offset vector: the first offset that is not applied.
-        hole_ms: when earlier history was found missing, in ms since 1970; -1: the history is
-            complete. A PID from an older block may have had state here, even if the PID is young.
-        producers: PID -> packed state.
-    """
-
-    partition: TopicPartition
-    topic_id: str
-    next_offset: int
-    hole_ms: int
-    producers: Mapping[int, Packed]
-
-
-class PartitionOffset(NamedTuple):
-    """A partition's entry in the offset vector of a snapshot; the fields of `PartitionRows`."""
-
-    topic_id: str
-    next_offset: int
-    hole_ms: int
 
 
 def _column(values: np.ndarray, kind: pa.DataType) -> pa.Array:

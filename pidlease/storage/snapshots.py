@@ -6,44 +6,33 @@ exists completely or not at all. Each read checks it.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import structlog
 from crc32c import crc32c
 
-from pidlease.core.buffer import Buffer
 from pidlease.core.packed import Packed
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.files import (
     Files,
-    OpenFile,
     aside_path,
     make_durable_folder,
     read_file,
     remove_tree,
     sweep_asides,
 )
-from pidlease.storage.snapshot_tables import (
-    GROUP_ROWS,
-    LEASES_SCHEMA,
-    PRODUCERS_SCHEMA,
+from pidlease.storage.snapshot_rows import (
     LeaseRow,
     LeaseRows,
     PartitionOffset,
     PartitionRows,
     SnapshotError,
-    lease_batches,
-    producer_batches,
-    read_leases,
-    read_producers,
 )
 
 __all__ = [
@@ -62,9 +51,6 @@ __all__ = [
 FORMAT_VERSION: Final = 2
 #: How the CRCs of the writer's batches were computed; 2: by `writer_batch.crc_of_send`.
 _CRC_RULE: Final = 2
-#: Bytes written between two fsyncs.
-_FSYNC_BYTES: Final = 4 << 20
-
 _PREFIX: Final = "snapshot-"
 _MANIFEST: Final = "manifest.json"
 _PRODUCERS: Final = "producers.parquet"
@@ -173,16 +159,21 @@ class SnapshotStore:
         created_ms: int,
         content: tuple[Iterable[PartitionRows], Iterable[LeaseRow]],
     ) -> Manifest:
+        # Here, because it imports pyarrow: 50 MB that a server without a snapshot does not need.
+        from pidlease.storage import snapshot_files, snapshot_tables  # noqa: PLC0415
+
         partitions, leases = content
         offsets: dict[TopicPartition, PartitionOffset] = {}
         sums: dict[str, tuple[int, int]] = {}
         rows: dict[str, int] = {}
-        rows[_PRODUCERS], sums[_PRODUCERS] = self._write_table(
-            aside / _PRODUCERS, PRODUCERS_SCHEMA, producer_batches(partitions, offsets, self.names)
+        producers = snapshot_tables.producer_batches(partitions, offsets, self.names)
+        rows[_PRODUCERS], sums[_PRODUCERS] = snapshot_files.write_table(
+            self._files, aside / _PRODUCERS, snapshot_tables.PRODUCERS_SCHEMA, producers
         )
-        rows[_LEASES], sums[_LEASES] = self._write_table(
-            aside / _LEASES, LEASES_SCHEMA, lease_batches(leases)
-        )
+        rows[_LEASES], sums[_LEASES] = snapshot_files.write_table(
+            self._files, aside / _LEASES, snapshot_tables.LEASES_SCHEMA,
+            snapshot_tables.lease_batches(leases),
+        )  # fmt: skip
         manifest = Manifest(number, created_ms, offsets, rows, sums)
         self._write_file(aside / _MANIFEST, _encode_manifest(manifest))
         self._files.fsync_folder(aside)
@@ -224,31 +215,40 @@ class SnapshotStore:
         Raises:
             SnapshotError: it cannot be used.
         """
+        # Here, because it imports pyarrow: 50 MB that a server without a snapshot does not need.
+        from pidlease.storage import snapshot_files, snapshot_tables  # noqa: PLC0415
+
         manifest = self.manifest(number)
         folder = self._folder / _name(number)
-        producers = self._read_table(folder / _PRODUCERS, PRODUCERS_SCHEMA, manifest)
-        leases = self._read_table(folder / _LEASES, LEASES_SCHEMA, manifest)
-        comparable = manifest.crc_rule == _CRC_RULE
-        states = read_producers(
-            producers, manifest.offset_vector, self.names, crcs_are_comparable=comparable
-        )
-        return Snapshot(manifest, states, read_leases(leases))
+        tables = [
+            snapshot_files.decode_table(
+                self._content(folder / name, manifest), folder / name, schema, manifest.rows[name]
+            )
+            for name, schema in (
+                (_PRODUCERS, snapshot_tables.PRODUCERS_SCHEMA),
+                (_LEASES, snapshot_tables.LEASES_SCHEMA),
+            )
+        ]
+        producers, leases = tables
+        states = snapshot_tables.read_producers(
+            producers, manifest.offset_vector, self.names,
+            crcs_are_comparable=manifest.crc_rule == _CRC_RULE,
+        )  # fmt: skip
+        return Snapshot(manifest, states, snapshot_tables.read_leases(leases))
 
-    def _write_table(
-        self, path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-    ) -> tuple[int, tuple[int, int]]:
-        file = self._files.open(path, create=True)
+    def _content(self, path: Path, manifest: Manifest) -> bytes:
+        """Read a file, and verify its checksum.
+
+        Raises:
+            SnapshotError: it cannot be read, or is damaged.
+        """
         try:
-            sink = _Sink(file)
-            rows = 0
-            with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema) as writer:
-                for group in _row_groups(batches):
-                    writer.write_table(group)
-                    rows += group.num_rows
-            file.fsync()
-        finally:
-            file.close()
-        return rows, (sink.position, sink.checksum)
+            content = read_file(self._files, path)
+        except OSError as error:
+            raise SnapshotError(f"{path}: {error}") from error
+        if (len(content), crc32c(content)) != manifest.checksums.get(path.name):
+            raise SnapshotError(f"{path} is damaged: length or checksum is not the manifest's")
+        return content
 
     def _write_file(self, path: Path, content: bytes) -> None:
         file = self._files.open(path, create=True)
@@ -257,83 +257,6 @@ class SnapshotStore:
             file.fsync()
         finally:
             file.close()
-
-    def _read_table(self, path: Path, schema: pa.Schema, manifest: Manifest) -> pa.Table:
-        try:
-            content = read_file(self._files, path)
-        except OSError as error:
-            raise SnapshotError(f"{path}: {error}") from error
-        if (len(content), crc32c(content)) != manifest.checksums.get(path.name):
-            raise SnapshotError(f"{path} is damaged: length or checksum is not the manifest's")
-        try:
-            table = pq.ParquetFile(pa.BufferReader(content)).read()
-        except (pa.ArrowException, OSError) as error:
-            raise SnapshotError(f"{path}: {error}") from error
-        if schema is PRODUCERS_SCHEMA and "producer_id" not in table.schema.names:
-            table = _from_format_1(table)
-        if not table.schema.equals(schema):
-            raise SnapshotError(f"{path}: its columns are not those of a snapshot")
-        if table.num_rows != manifest.rows[path.name]:
-            raise SnapshotError(f"{path}: {table.num_rows} rows are not the manifest's")
-        return table
-
-
-def _from_format_1(table: pa.Table) -> pa.Table:
-    """Add the column of producer ids, which format 1 did not have."""
-    no_ids = pa.array([""] * table.num_rows, pa.string())
-    index = PRODUCERS_SCHEMA.get_field_index("producer_id")
-    return table.add_column(index, "producer_id", no_ids)
-
-
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(map(len, waiting)) >= GROUP_ROWS:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
-class _Sink:
-    """A file as pyarrow writes to it; computes the content's length and CRC-32C."""
-
-    def __init__(self, file: OpenFile) -> None:
-        self._file = file
-        self.position = 0
-        self.checksum = 0
-        self._fsynced = 0
-        self.closed = False
-
-    def write(self, data: Buffer) -> int:
-        view = memoryview(data).cast("B")
-        self._file.write_at([view], self.position)
-        self.checksum = crc32c(view, self.checksum)
-        self.position += len(view)
-        if self.position - self._fsynced >= _FSYNC_BYTES:
-            # A hundred megabytes fsynced at the end would delay the logs' own fsyncs.
-            self._file.fsync()
-            self._fsynced = self.position
-        return len(view)
-
-    def tell(self) -> int:
-        return self.position
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        """Do nothing: `write` does not buffer."""
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _name(number: int) -> str:

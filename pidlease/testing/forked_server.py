@@ -12,8 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
@@ -38,7 +40,8 @@ class Forked:
         self._process: Final = _CONTEXT.Process(target=_run, args=given, daemon=True)
         # The exit code is read once from a pipe, and several threads may call `poll`.
         self._looking: Final = threading.Lock()
-        self._process.start()
+        with _without_main_module():
+            self._process.start()
 
     @property
     def pid(self) -> int:
@@ -74,6 +77,17 @@ class Forked:
     def kill(self) -> None:
         """Send SIGKILL if it still runs."""
         self.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Hide the caller's `__main__`: a script that starts a server would be run again by it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _run(arguments: list[str], env: dict[str, str], cwd: str, log: str) -> None:

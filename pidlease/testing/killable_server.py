@@ -16,12 +16,22 @@ _STOP_TIMEOUT_S: Final = 30.0
 class PidleaseServer:
     """`pidlease serve` with the embedded log, on loopback ports that stay the same over restarts.
 
-        with PidleaseServer(tmp_path, settings={"default_partitions": "1"}) as server:
-            producer = LeasedProducer(
-                bootstrap_servers=server.bootstrap_servers, leases=server.leases
-            )
+    ```python
+    from pathlib import Path
+
+    from pidlease.client import BlockingProducer
+    from pidlease.testing import PidleaseServer
+
+    with PidleaseServer(Path("server"), settings={"default_partitions": "1"}) as server:
+        with BlockingProducer(
+            bootstrap_servers=server.bootstrap_servers, leases=server.leases
+        ) as producer:
+            producer.send_and_wait("orders", b"tea")
             server.kill()
+            cake = producer.send("orders", b"cake")
             server.restart()
+            assert cake.result(timeout=60).offset == 1
+    ```
 
     Attributes:
         directory: the folder of the server's log file, and of its data.

@@ -19,7 +19,19 @@ PIDLEASE: Final = (sys.executable, "-m", "proxy")
 
 
 class ServerError(RuntimeError):
-    """A server did not start, did not answer in time, or ended unexpectedly."""
+    """A server did not start, did not answer in time, or ended unexpectedly.
+
+    ```python
+    from pathlib import Path
+
+    from pidlease.testing import PidleaseServer, ServerError
+
+    try:
+        PidleaseServer(Path("server"), settings={"fsync": "sometimes"}).start()
+    except ServerError as error:
+        print(error)  # the end of the server's log says that fsync is wrong
+    ```
+    """
 
 
 @dataclass

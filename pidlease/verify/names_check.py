@@ -43,13 +43,14 @@ def check_names(context: CheckContext, path: Path) -> None:
 def _read(line: bytes) -> str | None:
     """Return what is wrong with a line; empty: nothing; None: it is damaged."""
     try:
-        change = parse_line(line)
-        if change is None:
+        changes = parse_line(line)
+        if changes is None:
             return None
-        name, binding = change
-        check_name(name)
+        for name in changes:
+            check_name(name)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"is no binding: {error}"
-    if binding is not None and policy_of(binding.pid) not in _BOUND:
-        return f"binds {name!r} to PID {binding.pid}, which no name can have"
+    for name, binding in changes.items():
+        if binding is not None and policy_of(binding.pid) not in _BOUND:
+            return f"binds {name!r} to PID {binding.pid}, which no name can have"
     return ""

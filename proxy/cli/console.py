@@ -4,6 +4,7 @@ import json
 from typing import Any, Final
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -13,6 +14,8 @@ CANNOT_RUN: Final = 2
 
 HELP_OPTIONS: Final = frozenset(("-h", "--help"))
 
+#: The narrowest column of folded cells.
+_FOLDED_WIDTH: Final = 16
 #: Wide enough for a file's name if stdout is no screen.
 _PIPE_WIDTH: Final = 160
 
@@ -60,6 +63,20 @@ def plain_table(title: str, *columns: str) -> Table:
         # On a narrow terminal the names are folded, and no number is cut in two.
         table.add_column(column, justify=justify, overflow="fold", no_wrap=number > 0)  # type: ignore[arg-type]
     return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table on stdout. If its numbers do not fit into the terminal, lines are longer."""
+    console = stdout()
+    borders = 3 * len(table.columns) + 1
+    needed = sum(
+        max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        if column.no_wrap
+        else _FOLDED_WIDTH
+        for column in table.columns
+    )
+    console.width = max(console.width, borders + needed)
+    console.print(table)
 
 
 def pairs_table(title: str) -> Table:

@@ -83,7 +83,16 @@ def consume(  # noqa: PLR0913 - an option each
     ] = False,
     servers: ServersOption = SERVERS,
 ) -> None:
-    """Print the records of a topic, each as a line; without options, those that come from now on. Exit code 1: there is no such topic or offset; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Print the records of a topic, each as a line; without options, those that come from now on.
+
+    Records keep their order within a partition, not across partitions. Records of open and aborted transactions are not printed, nor is the record header `pidlease`. Nothing is committed to a consumer group.
+
+    At SIGINT and SIGTERM, and if the reader of its output closes the pipe, the command ends with 0.
+
+    Exit codes:
+    1: there is no such topic or offset
+    2: the server was not reached
+    """  # noqa: E501 - a paragraph is one line in the help
     if reason := illegal_name(topic):
         raise cannot_run(reason)
     if from_beginning and offset is not None:

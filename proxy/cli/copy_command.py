@@ -14,7 +14,7 @@ from pidlease.copier import Copier, CopierFencedError, CopyError, CopySettings
 from pidlease.copier.comparison import Comparison, compare_all
 from pidlease.copier.copy_metrics import CopyCollector
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
-from proxy.cli.console import WRONG, cannot_run, plain_table, stderr, stdout
+from proxy.cli.console import WRONG, cannot_run, plain_table, print_table, stderr, stdout
 from proxy.cli.copy_progress import show_progress
 from proxy.cli.stop_signals import stopped_by_signals
 
@@ -88,7 +88,14 @@ def copy(  # noqa: PLR0913 - an option each
         ),
     ] = None,
 ) -> None:
-    """Copy topics, each record exactly once, over any crash. Exit code 0: done, or stopped; 1: --verify found a difference; 2: it cannot continue; 3: another copier has taken over."""  # noqa: E501 - one line in the help
+    """Copy topics, each record exactly once, over any crash.
+
+    Exit codes:
+    0: done, or stopped
+    1: --verify found a difference
+    2: it cannot continue
+    3: another copier has taken over
+    """
     try:
         settings = CopySettings(
             source=source.split(","),
@@ -172,7 +179,7 @@ def _show(found: list[Comparison]) -> None:
     for each in found:
         table.add_row(each.topic, str(each.partition),
                       *(f"{getattr(each, name):,}" for name in _COLUMNS))  # fmt: skip
-    stdout().print(table)
+    print_table(table)
     for each in found:
         for finding in each.findings:
             stdout().print(f"{each.topic}-{each.partition}: {finding}", markup=False)

@@ -88,7 +88,18 @@ def produce(  # noqa: PLR0913 - an option each
         str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address, for leases.")
     ] = URL,
 ) -> None:
-    """Append the lines of stdin to a topic, each exactly once. Exit code 0: every line is in the log; 1: not every line is; 2: the server was not reached, or lines would be lost or doubled; 3: another producer has the name."""  # noqa: E501 - one line in the help
+    """Append the lines of stdin to a topic, each exactly once.
+
+    With --name, a line's number is its sequence number: a line that is in the log is not stored again. The plan keeps what must stay the same in each run: the options, the number of partitions, and the size of an input file. With other values nothing is sent. Nothing is sent either if the server knows the name and the plan is gone, or if the name's lease has ended (24 hours by default).
+
+    An input that comes by a pipe must have the same lines in each run. This cannot be checked.
+
+    Exit codes:
+    0: every line is in the log
+    1: not every line is
+    2: the server was not reached, or lines would be lost or doubled
+    3: another producer has the name
+    """  # noqa: E501 - a paragraph is one line in the help
     form = _format(as_json, key_separator, header, partition)
     if reason := illegal_name(topic):
         raise cannot_run(reason)
@@ -223,6 +234,13 @@ class _Run:
             count = self._plan.partitions
             key = record.key
             partition = number % count if key is None else partition_for_key(key, count)
+        if self._plan is not None and partition is not None:
+            last = self._plan.last
+            if partition < len(last) and number <= last[partition]:
+                # By the same comparison, the server would find that it is a duplicate.
+                self._plan.stored(partition)
+                self.duplicates += 1
+                return
         self._unacknowledged.append(
             self._producer.send(
                 self._topic,

@@ -45,7 +45,17 @@ def repair(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Show damaged partitions and what a cut would lose; cut the given ones. Exit code 0: no damage is left; 1: damage was found; 2: it could not be done."""  # noqa: E501 - one line in the help
+    """Show damaged partitions and what a cut would lose; cut the given ones.
+
+    Without --cut, nothing changes. Each --cut names one partition; there is no confirmation. The bytes that are cut off are kept in the folder `repair` of the directory, with the report as `report.json`. A torn tail is no damage: it was never acknowledged, and the next start cuts it off.
+
+    --json prints one object: `data_dir`, `clean_stop`, `partitions` (the number that was checked), and `damaged`. For each damaged partition this has `topic`, `partition`, `file`, `position` (byte), `offset` (of the cut), `reason`, `can_be_cut`, `why_not`, `acknowledged_to`, `offsets_lost`, `intact_after`, `producers`, `groups_beyond`, `snapshots_beyond` and `kept` (the folder with the bytes that were cut off).
+
+    Exit codes:
+    0: no damage is left
+    1: damage was found
+    2: it could not be done
+    """  # noqa: E501 - a paragraph is one line in the help
     path = data_dir.absolute()
     wanted = [_partition(each) for each in cut or ()]
     kept: dict[str, str] = {}

@@ -26,6 +26,7 @@ class ResumePlan:
 
     Attributes:
         partitions: the number of partitions to write to, from the first run.
+        last: the number of the last line that earlier runs have stored in each partition; -1: none.
 
     Raises:
         PlanError: an option has changed, or the file is no plan.
@@ -49,6 +50,7 @@ class ResumePlan:
         self._fixed: Final = fixed
         self.partitions: Final[int] = found["partitions"]
         self._stored: Final = set(found["stored"])
+        self.last: Final[list[int]] = []
 
     def begin(self, producer: BlockingProducer, topic: str) -> None:
         """Lease the partitions, and store the plan durably.
@@ -71,6 +73,7 @@ class ResumePlan:
                     " lease has ended, or the topic is a new one; to produce all lines once more,"
                     f" remove {self._path} and take another name"
                 )
+            self.last.append(last)
         self._save()
 
     def stored(self, partition: int) -> None:

@@ -33,7 +33,14 @@ def skip_pids(
         ),
     ] = _COUNT,
 ) -> None:  # fmt: skip
-    """After a restore: skip PIDs that may have been leased since the backup. Exit code 0: done; 2: it could not be done."""  # noqa: E501 - one line in the help
+    """After a restore: skip PIDs that may have been leased since the backup.
+
+    Run it before the server starts. If PIDs come from ZooKeeper, no PIDs need to be skipped.
+
+    Exit codes:
+    0: done
+    2: it could not be done
+    """
     files, path = RealFiles(), data_dir.absolute()
     if not files.exists(path / "meta.json"):
         raise cannot_run(f"{path} is no data directory of pidlease")

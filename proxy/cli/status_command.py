@@ -9,7 +9,15 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, print_json, stdout
+from proxy.cli.console import (
+    WRONG,
+    cannot_run,
+    pairs_table,
+    plain_table,
+    print_json,
+    print_table,
+    stdout,
+)
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 
 
@@ -82,7 +90,15 @@ def status(
         bool, typer.Option("--json", help="Print the server's response as JSON.")
     ] = False,
 ) -> None:
-    """Show a running server. Exit code 0: ready; 1: not ready, or partitions stopped; 2: not reached."""  # noqa: E501 - one line in the help
+    """Show a running server.
+
+    At most 1,000 partitions are listed; the totals count all. Proxies of the environment (http_proxy) are not used.
+
+    Exit codes:
+    0: ready
+    1: not ready, or partitions stopped
+    2: not reached
+    """  # noqa: E501 - a paragraph is one line in the help
     try:
         code, answer = _ask(url)
         found = _Status.model_validate(answer) if code == HTTPStatus.OK else None
@@ -153,7 +169,7 @@ def _show_partitions(console: Console, found: _Status) -> None:
         before, after = (each.partition, each.start_offset), (each.producers, each.in_flight)
         cells = [*(f"{each:,}" for each in before), end, *(f"{each:,}" for each in after)]
         table.add_row(Text(each.topic), *cells, style="red" if each.stopped else None)
-    console.print(table)
+    print_table(table)
     more = found.partition_count - len(found.partitions)
     if more > 0:
         console.print(f"and {more:,} more")

@@ -9,13 +9,20 @@ from pydantic import BaseModel, ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from pidlease.http_api.topic_messages import SettingsAnswer, TopicAnswer, TopicsAnswer
+from pidlease.http_api.topic_messages import (
+    PartitionRow,
+    PartitionsAnswer,
+    SettingsAnswer,
+    TopicAnswer,
+    TopicsAnswer,
+)
 from pidlease.storage.topics.topic_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.cli.console import (
     cannot_run,
     plain_table,
     print_json,
+    print_table,
     refused,
     stdout,
     warn_deprecated,
@@ -31,7 +38,9 @@ from proxy.cli.kafka_topics import (
 )
 
 topics_cli = typer.Typer(
-    no_args_is_help=True, help="List, create, describe, alter and delete topics."
+    add_completion=False,
+    no_args_is_help=True,
+    help="List, create, describe, alter and delete topics.",
 )
 
 _DEFAULTS: Final = "/v1/topic-defaults"
@@ -52,7 +61,11 @@ _Shown = TopicAnswer | SettingsAnswer
 
 @topics_cli.command("list")
 def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
-    """List the topics with their policies. Exit code 2: the server was not reached."""
+    """List the topics with their policies.
+
+    Exit codes:
+    2: the server was not reached
+    """
     found: list[TopicAnswer] = []
     more = True
     while more:
@@ -64,17 +77,20 @@ def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
         print_json([each.model_dump() for each in found])
         return
     table = _texts_table("topics", "topic", "partitions", *(heading for _, heading in _LISTED))
-    table.columns[1].justify = "right"
+    table.columns[1].justify, table.columns[1].no_wrap = "right", True
     for topic in found:
         values = (Text(topic.settings[name].value) for name, _ in _LISTED)
         table.add_row(Text(topic.name), f"{topic.partitions:,}", *values)
-    stdout().print(table)
+    print_table(table)
 
 
 @topics_cli.command()
 def create(
     topic: _Topic,
-    settings: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=VALUE]...", help="Settings of the topic."),
+    ] = None,
     *,
     partitions: Annotated[
         int, typer.Option(min=BY_DEFAULT, help="How many; -1: the server's default.")
@@ -84,7 +100,14 @@ def create(
     ] = BY_DEFAULT,
     servers: ServersOption = SERVERS,
 ) -> None:
-    """Create a topic, with settings of its own. Exit code 1: refused; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Create a topic, with settings of its own.
+
+    With Kafka as the log, Kafka gets the settings, and refuses those that begin with `pidlease.`: set these by `topics alter`.
+
+    Exit codes:
+    1: refused
+    2: the server was not reached
+    """  # noqa: E501 - a paragraph is one line in the help
     create_topic(
         servers, _checked(topic), partitions, replication_factor, _assignments(settings or [])
     )
@@ -99,15 +122,34 @@ def describe(
     url: _Url = URL,
     as_json: _Json = False,
 ) -> None:
-    """Show a topic's partitions and settings, and where they were set. Exit code 1: there is no such topic; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Show a topic's settings, where they were set, and the offsets of its partitions.
+
+    Exit codes:
+    1: there is no such topic
+    2: the server was not reached
+    """
     if for_all == (topic is not None):
         raise cannot_run("name a topic, or say --all")
-    _print(_get(url, topic), as_json=as_json)
+    found = _get(url, topic)
+    rows = None if topic is None else _partitions(url, topic)
+    if as_json:
+        more = {} if rows is None else {"offsets": [each.model_dump() for each in rows]}
+        print_json(found.model_dump() | more)
+        return
+    _print(found, as_json=False)
+    if rows is not None:
+        _print_partitions(rows)
 
 
 @topics_cli.command()
 def alter(  # noqa: PLR0913 - an option each
-    words: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC] [NAME=VALUE]...")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC] [NAME=VALUE]...",
+            help="The topic's name, without --all; then its settings to change.",
+        ),
+    ] = None,
     *,
     unset: Annotated[
         list[str] | None,
@@ -121,7 +163,14 @@ def alter(  # noqa: PLR0913 - an option each
     servers: ServersOption = SERVERS,
     as_json: _Json = False,
 ) -> None:
-    """Change settings of a topic, or of all, at once and durably; or add partitions. Exit code 1: refused, nothing has changed; 2: the server was not reached."""  # noqa: E501 - one line in the help
+    """Change settings of a topic, or of all, at once and durably; or add partitions.
+
+    All named settings change, or none. Partitions are added by a separate call, and are never removed. With Kafka as the log, only settings that begin with `pidlease.` can be changed here.
+
+    Exit codes:
+    1: refused, nothing has changed
+    2: the server was not reached
+    """  # noqa: E501 - a paragraph is one line in the help
     topic, given = _split(words or [], for_all=for_all)
     change: dict[str, str | None] = {**_assignments(given)}
     for name in unset or ():
@@ -144,7 +193,14 @@ def alter(  # noqa: PLR0913 - an option each
 
 @topics_cli.command()
 def delete(topic: _Topic, *, servers: ServersOption = SERVERS) -> None:
-    """Delete a topic with all its records. Exit code 1: refused; 2: the server was not reached."""
+    """Delete a topic with all its records.
+
+    There is no confirmation.
+
+    Exit codes:
+    1: refused
+    2: the server was not reached
+    """
     delete_topic(servers, _checked(topic))
     stdout().print(f"deleted {topic}", markup=False)
 
@@ -224,6 +280,18 @@ def _get(url: str, topic: str | None) -> _Shown:
     return _ask(TopicAnswer, url, _path(topic))
 
 
+def _partitions(url: str, topic: str) -> list[PartitionRow]:
+    """Return the partitions of a topic, with their offsets."""
+    found: list[PartitionRow] = []
+    more = True
+    while more:
+        after = found[-1].partition if found else -1
+        answer = _ask(PartitionsAnswer, url, f"{_path(topic)}/partitions?after={after}")
+        found += answer.partitions
+        more = answer.more and bool(answer.partitions)
+    return found
+
+
 def _change(url: str, topic: str | None, change: dict[str, str | None]) -> _Shown:
     """Change settings; return the new ones."""
     if topic is None:
@@ -285,7 +353,19 @@ def _print(found: _Shown, *, as_json: bool) -> None:
     for name, row in found.settings.items():
         style = "bold" if row.source == "topic" else ""
         table.add_row(Text(name), Text(row.value, style), _SET_BY[row.source])
-    stdout().print(table)
+    print_table(table)
+
+
+def _print_partitions(rows: list[PartitionRow]) -> None:
+    table = plain_table("", "partition", "log start", "log end")
+    table.columns[0].justify = "right"
+    for each in rows:
+        offsets = ("unknown" if at is None else f"{at:,}" for at in (each.log_start, each.log_end))
+        table.add_row(f"{each.partition:,}", *offsets, style="red" if each.reason else None)
+    print_table(table)
+    for each in rows:
+        if each.reason:
+            stdout().print(Text(f"partition {each.partition}: {each.reason}", style="red"))
 
 
 def _texts_table(title: str, *columns: str) -> Table:

@@ -9,6 +9,7 @@ from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.storage.errors import DataFolderError
 from proxy.configuration.settings import Settings, split_address
+from proxy.http.http_listener import StreamsConfig
 from proxy.http.record_routes import RecordLimits
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
@@ -68,7 +69,14 @@ def listener_config(settings: Settings, cluster_id: str) -> KafkaListenerConfig:
 
 def record_limits(settings: Settings) -> RecordLimits:
     """Return the bounds of the records endpoint."""
-    return RecordLimits(settings.batch_bytes_max, settings.memory_bytes_max // 4)
+    return RecordLimits(
+        settings.batch_bytes_max, settings.memory_bytes_max // 4, settings.http_reorder_ms
+    )
+
+
+def streams_config(settings: Settings) -> StreamsConfig:
+    """Return how streams are served."""
+    return StreamsConfig(settings.stream_prefix, settings.stream_poll_seconds)
 
 
 def group_limits(settings: Settings) -> GroupLimits:

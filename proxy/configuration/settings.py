@@ -33,6 +33,12 @@ class SettingsError(Exception):
     """A setting is invalid; the message names it."""
 
 
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+#: The routes that no stream may hide.
+_TAKEN_PATHS: Final = (
+    "/v1/leases/", "/v1/producers/", "/v1/status/", "/v1/topics/", "/v1/topic-defaults/",
+    "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
+)  # fmt: skip
 _ORIGIN: Final = re.compile(r"https?://[^/,\s*?#@]+")
 
 
@@ -63,6 +69,12 @@ def _is_origin_list(value: str) -> str:
     for each in filter(None, value.split(",")):
         if each != "*" and not _ORIGIN.fullmatch(each):
             raise ValueError("is SCHEME://HOST[:PORT],..., for example https://example.org; or *")
+    return value
+
+
+def _is_path(value: str) -> str:
+    if not _PATH.fullmatch(value) or f"{value}/".startswith(_TAKEN_PATHS) or value == "/v1":
+        raise ValueError("is a path, for example /v1/stream, under which there are no other routes")
     return value
 
 
@@ -104,6 +116,18 @@ class Settings(BaseSettings):
         "",
         description="SCHEME://HOST,...: web pages that may use the HTTP API; *: all",
     )
+    stream_prefix: Annotated[str, AfterValidator(_is_path)] = Field(
+        "/v1/stream", description="where the paths of Durable Streams begin"
+    )
+    stream_poll_seconds: Seconds = Field(
+        20.0, description="how long a long poll of a stream waits for more"
+    )
+    http_reorder_ms: int = Field(
+        100,
+        ge=0,
+        le=60_000,
+        description="how long an HTTP append waits for one that it overtook; 0: not at all",
+    )
     insecure: bool = Field(
         default=False,
         description="listen beyond this machine although there is no authentication yet",
@@ -141,7 +165,7 @@ class Settings(BaseSettings):
     flush_seconds: Seconds = Field(1.0, description="how often fsync=interval fsyncs")
     segment_bytes: int = Field(1 << 30, ge=1024, lt=2**31, description="size of a segment")
     retention_ms: int = Field(
-        7 * 24 * 3600 * 1000, ge=-1, description="how long records are kept; -1: for ever"
+        7 * 24 * 3600 * 1000, ge=-1, description="how long records are kept; -1: without limit"
     )
     retention_bytes: int = Field(-1, ge=-1, description="largest partition; -1: no limit")
     retention_check_seconds: Seconds = Field(300.0, description="how often to apply retention")
@@ -266,16 +290,20 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
         except (OSError, ValueError) as error:
             raise SettingsError(f"{config}: {error}") from error
     explicit = {name: value for name, value in given.items() if value is not None}
-    fields = {name.replace("-", "_"): value for name, value in values.items()}
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        field = name.replace("-", "_")
+        if field in fields:
+            raise SettingsError(f"{config}: {field} is given twice, with - and with _")
+        fields[field] = value
     for name in sorted(fields.keys() - Settings.model_fields.keys()):
         near = _nearest(name, list(Settings.model_fields))
         raise SettingsError(f"{config}: unknown setting {name}{near}")
     _check_variables()
-    # The file only gives defaults: an environment variable takes precedence.
+    # The file only gives defaults: an environment variable, in any case, takes precedence.
+    variables = {name.upper() for name in os.environ}
     fields = {
-        name: value
-        for name, value in fields.items()
-        if f"PIDLEASE_{name.upper()}" not in os.environ
+        name: value for name, value in fields.items() if f"PIDLEASE_{name.upper()}" not in variables
     }
     try:
         return Settings(**{**fields, **explicit})

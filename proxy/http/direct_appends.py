@@ -1,7 +1,7 @@
 """Serves appends in front of the framework, which costs several times what they do.
 
-The framework has their route as well: it describes it for OpenAPI, and serves requests whose path
-is not in the usual form, and those of web pages of other origins.
+The framework has their route as well: it describes it for OpenAPI, and serves requests with a path
+in another form, and those of web pages of other origins.
 """
 
 import re
@@ -26,6 +26,26 @@ def wrap(app: FastAPI, outer: Callable[[ASGIApp], ASGIApp]) -> None:
     """Put something around an application, its middleware and its error handling included."""
     build = app.build_middleware_stack
     app.build_middleware_stack = lambda: outer(build())  # type: ignore[method-assign]
+
+
+async def serve_directly(
+    work: Awaitable[Response], request: Request, handlers: Handlers, send: Send
+) -> None:
+    """Send the response that some work returns, or the one to its exception.
+
+    Parameters:
+        handlers: the responses to exceptions.
+    """
+    scope, receive = request.scope, request.receive
+    try:
+        response = await work
+    except Exception as error:
+        kind = next(each for each in type(error).__mro__ if each in handlers)
+        response = await handlers[kind](request, error)
+        if kind is Exception:  # a bug: the caller logs it
+            await response(scope, receive, send)
+            raise
+    await response(scope, receive, send)
 
 
 class DirectAppends:
@@ -53,12 +73,5 @@ class DirectAppends:
             return
         scope["route"] = self._route
         request = Request(scope, receive)
-        try:
-            response = await self._append(request, found[1], int(found[2]))
-        except Exception as error:
-            kind = next(each for each in type(error).__mro__ if each in self._handlers)
-            response = await self._handlers[kind](request, error)
-            if kind is Exception:  # a bug: the caller logs it
-                await response(scope, receive, send)
-                raise
-        await response(scope, receive, send)
+        work = self._append(request, found[1], int(found[2]))
+        await serve_directly(work, request, self._handlers, send)

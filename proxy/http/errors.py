@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from pidlease.coordination.name_bindings import NamesError
 from pidlease.engine.engine import Engine
@@ -68,6 +69,7 @@ _BY_STATUS: Final = {
     404: Problem.NOT_FOUND,
     405: Problem.METHOD_NOT_ALLOWED,
 }
+_METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 #: The errors that `problem_of` knows.
 REFUSALS: Final = tuple(_KINDS)
 
@@ -139,6 +141,18 @@ def refusal(
     return JSONResponse(content, problem.status, found, media_type=MEDIA_TYPE)
 
 
+def _allowed(request: Request) -> list[str]:
+    """Return the methods that a path supports: each may have a route of its own."""
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    ]
+
+
 def add_handlers(app: FastAPI) -> None:
     """Give all errors one form of response."""
 
@@ -153,10 +167,15 @@ def add_handlers(app: FastAPI) -> None:
         return refusal(Problem.INVALID_REQUEST, f"{field}: {first['msg']}", field)
 
     @app.exception_handler(HTTPException)
-    async def other(_: Request, error: HTTPException) -> JSONResponse:
+    async def other(request: Request, error: HTTPException) -> JSONResponse:
         problem = _BY_STATUS[error.status_code]
-        field = "body" if problem is Problem.INVALID_JSON else None
-        return refusal(problem, error.detail, field, headers=error.headers)
+        if problem is Problem.METHOD_NOT_ALLOWED:
+            allowed = ", ".join(_allowed(request))
+            detail = f"{request.method} is not supported here; supported: {allowed}"
+            return refusal(problem, detail, headers={"Allow": allowed})
+        if problem is Problem.NOT_FOUND:
+            return refusal(problem, "there is no such path; /docs lists all")
+        return refusal(problem, error.detail, "body", headers=error.headers)
 
     @app.exception_handler(NotReadyError)
     async def not_ready(_: Request, error: NotReadyError) -> JSONResponse:

@@ -1,8 +1,9 @@
 """Adds all routes to the application of the HTTP port."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -18,13 +19,43 @@ from proxy.http.openapi import add_openapi
 from proxy.http.producer_routes import producer_router
 from proxy.http.record_responses import add_record_handlers
 from proxy.http.record_routes import RecordLimits, RecordRoutes, reads_own_body
+from proxy.http.streams.direct_streams import DirectStreams
+from proxy.http.streams.stream_requests import REQUEST_HEADERS, RESPONSE_HEADERS
+from proxy.http.streams.stream_routes import StreamRoutes, add_stream_handlers
 from proxy.http.topic_routes import add_topic_handlers, topic_router
 
 #: The longest body of a request: a batch of a thousand leases takes a third of it.
 _BODY_BYTES_MAX: Final = 1 << 20
 #: What web pages of other origins may use.
-_METHODS: Final = ("GET", "POST", "PATCH", "DELETE")
-_HEADERS: Final = ("Content-Type", "Content-Encoding", PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_HEADERS: Final = (
+    "Content-Type", "Content-Encoding", PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ, *REQUEST_HEADERS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsConfig:
+    """How streams are served.
+
+    Attributes:
+        prefix: of their paths, without a slash at its end.
+        poll_seconds: how long a long poll waits.
+    """
+
+    prefix: str = "/v1/stream"
+    poll_seconds: float = 20.0
+
+
+class HttpApi(NamedTuple):
+    """What the server controls.
+
+    Attributes:
+        start: starts the removal of expired streams; call it in the event loop.
+        close: ends reads that wait.
+    """
+
+    start: Callable[[], None]
+    close: Callable[[], None]
 
 
 def add_http_api(
@@ -33,34 +64,45 @@ def add_http_api(
     topics: Callable[[], TopicAdmin | None],
     limits: RecordLimits | None = None,
     origins: Sequence[str] = (),
-) -> Callable[[], None]:
-    """Serve leases, producers' states, topics with their settings, and records.
+    streams: StreamsConfig | None = None,
+) -> HttpApi:
+    """Serve leases, producers' states, topics with their settings, records, and streams.
 
     Parameters:
         engine: returns the engine; None while there is none yet.
         topics: creates and deletes topics; None while there is no engine yet.
         origins: of the web pages that may send requests (CORS); `*`: any.
 
-    Returns:
-        A function that ends reads which wait for records.
+        streams: how streams are served.
     """
     records = RecordRoutes(engine, topics, limits or RecordLimits())
+    config = streams or StreamsConfig()
+    stream_routes = StreamRoutes(engine, topics, records, config.prefix, config.poll_seconds)
     add_handlers(app)
     add_topic_handlers(app)
     add_record_handlers(app)
+    add_stream_handlers(app)
     add_openapi(app)
     app.include_router(lease_router(engine))
     app.include_router(producer_router(engine))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
-    app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX, aside=reads_own_body)
+    app.include_router(stream_routes.router)
+    aside = lambda path: reads_own_body(path) or stream_routes.is_stream(path)  # noqa: E731
+    app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX, aside=aside)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=_METHODS,
-            allow_headers=_HEADERS, expose_headers=("Retry-After",),
+            allow_headers=_HEADERS, expose_headers=("Retry-After", *RESPONSE_HEADERS),
         )  # fmt: skip
     wrap(app, partial(
         DirectAppends, append=records.append, route=records.append_route,
         handlers=app.exception_handlers,
     ))  # fmt: skip
-    return records.close
+    wrap(app, partial(DirectStreams, routes=stream_routes, handlers=app.exception_handlers))
+
+    def close() -> None:
+        records.close()
+        stream_routes.close()
+
+    return HttpApi(stream_routes.catalog.start, close)

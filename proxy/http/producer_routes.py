@@ -47,11 +47,22 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
     @router.get("", operation_id="list_producers", responses=_LIST_REFUSALS)
     async def producers(
-        pid: Annotated[int | None, Query(ge=1, le=_INT64_MAX)] = None,
-        name: Annotated[str | None, Query(min_length=1, max_length=256)] = None,
-        topic: Annotated[str | None, Query(min_length=1, max_length=249)] = None,
-        partition: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
-        limit: Annotated[int, Query(ge=1, le=_LIMIT)] = _LIMIT,
+        pid: Annotated[
+            int | None, Query(ge=1, le=_INT64_MAX, description="only this producer id")
+        ] = None,
+        name: Annotated[
+            str | None,
+            Query(min_length=1, max_length=256, description="only this name, or Producer-Id"),
+        ] = None,
+        topic: Annotated[
+            str | None, Query(min_length=1, max_length=249, description="only this topic")
+        ] = None,
+        partition: Annotated[
+            int | None, Query(ge=0, le=2**31 - 1, description="only the partitions of this number")
+        ] = None,
+        limit: Annotated[
+            int, Query(ge=1, le=_LIMIT, description="the most producers to list")
+        ] = _LIMIT,
     ) -> ProducersAnswer:
         """List producers with state, of all partitions or of the given ones.
 
@@ -73,7 +84,11 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
         )
 
     @router.delete("", status_code=204, operation_id="release_name", responses=_RELEASE_REFUSALS)
-    async def release(name: Annotated[str, Query(min_length=1, max_length=256)]) -> None:
+    async def release(
+        name: Annotated[
+            str, Query(min_length=1, max_length=256, description="the name to release")
+        ],
+    ) -> None:
         """Release a name: its producer is fenced, and the next producer begins anew."""
         await ready_engine(engine).naming.release(name)
 

@@ -6,57 +6,35 @@ decompressed up to a limit; the error about a larger one names the offset after 
 
 import asyncio
 import json
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import structlog
-from aiokafka.record.default_records import DefaultRecordBatch
 from starlette.requests import Request
 
-from pidlease.core.buffer import Buffer
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
 from pidlease.engine.topic_counts import count_read
 from pidlease.http_api.record_messages import RECORD_OVERHEAD_BYTES, ReadQuery, content_in_json
-from pidlease.kafka.records import first_record
-from pidlease.kafka.records.identity_header import HEADER_KEY, IdentityError
-from pidlease.kafka.records.record_batch import (
-    ATTRIBUTES_AT,
-    CODEC_BITS,
-    HEADER_BYTES,
-    LENGTH_AT,
-    LENGTH_PREFIX_BYTES,
-    BatchHeader,
-    CorruptBatchError,
-    check_intact,
-    read_header,
+from pidlease.kafka.records.batch_records import (
+    UndecodableError,
+    batches_in,
+    is_small,
+    records_in,
 )
+from pidlease.kafka.records.identity_header import HEADER_KEY
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from proxy.http.record_responses import UnreadableError
 
-#: The largest size that a batch may decompress to, in bytes.
-UNPACKED_MAX: Final = 16 << 20
-#: The size to try first.
-_FIRST_TRY: Final = 256 << 10
-
-#: Follows the batches: the parser, in C, reads one number beyond the end of a broken batch.
-_PADDING: Final = bytes(32)
-
 #: Reads that run at once: each needs memory beside its response, which no budget counts.
 _AT_ONCE: Final = 2
-#: The most to convert on the event loop: it takes a millisecond.
-_INLINE_BYTES: Final = 32 << 10
-_INLINE_RECORDS: Final = 100
 
 _log = structlog.get_logger(__name__)
 _OURS: Final = HEADER_KEY.decode()
-_ATTRIBUTES: Final = struct.Struct(">h")
-_LENGTH: Final = struct.Struct(">i")
 
 _encode: Final[Callable[[object], str]] = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":")
@@ -88,9 +66,9 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
     """
     records: list[str] = []
     left = bytes_max
-    for header, batch in _batches(data):
+    for header, batch in batches_in(data):
         try:
-            for record in _records(header, batch):
+            for record in records_in(header, batch):
                 at = record.offset
                 if at < offset:
                     continue
@@ -100,7 +78,7 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
                 records.append(text)
                 offset = at + 1
                 left -= size
-        except _BatchError as error:
+        except UndecodableError as error:
             if records:
                 break  # the next read, from here on, gets the error
             raise UnreadableError(offset, header.last_offset + 1, str(error)) from None
@@ -112,64 +90,6 @@ def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
 
 def _page(records: list[str], next_offset: int) -> Page:
     return Page(",".join(records).encode(), next_offset)
-
-
-class _BatchError(Exception):
-    """A batch, or the rest of it, cannot be read."""
-
-
-def _batches(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
-    padded = memoryview(data + _PADDING)
-    at = 0
-    while at + HEADER_BYTES <= len(data):
-        header = read_header(data, at)
-        if at + header.size > len(data):
-            return
-        yield header, padded[at : at + header.size]
-        at += header.size
-
-
-def _records(header: BatchHeader, batch: memoryview) -> Iterator[Any]:
-    """Yield all records of a batch.
-
-    Raises:
-        _BatchError: the batch is damaged.
-    """
-    if header.is_control:
-        return
-    try:
-        check_intact(header, batch)
-        yield from DefaultRecordBatch(_unpacked(header, batch) if header.is_compressed else batch)
-    except _BatchError:
-        raise
-    except (CorruptBatchError, IdentityError) as error:
-        raise _BatchError(str(error)) from None
-    except Exception as error:  # noqa: BLE001 - the producer wrote anything
-        raise _BatchError(f"there are no {header.records} records ({error!r})") from None
-
-
-def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
-    """Return a decompressed batch; its CRC is not updated."""
-    records = _whole(header.codec, batch[HEADER_BYTES:])
-    plain = bytearray(batch[:HEADER_BYTES])
-    plain += records
-    plain += _PADDING
-    _ATTRIBUTES.pack_into(plain, ATTRIBUTES_AT, header.attributes & ~CODEC_BITS)
-    size = HEADER_BYTES + len(records)
-    _LENGTH.pack_into(plain, LENGTH_AT, size - LENGTH_PREFIX_BYTES)
-    return memoryview(plain)[:size]
-
-
-def _whole(codec: str, records: memoryview) -> Buffer:
-    size = _FIRST_TRY
-    while True:
-        # Ask for one byte more than allowed: then the records are too large.
-        found = first_record.unpack(codec, records, min(size, UNPACKED_MAX) + 1, UNPACKED_MAX)
-        if len(found) <= min(size, UNPACKED_MAX):
-            return found
-        if size >= UNPACKED_MAX:
-            raise _BatchError(f"they unpack to more than {UNPACKED_MAX} bytes, or are damaged")
-        size *= 8
 
 
 def _in_json(offset: int, record: Any) -> tuple[str, int]:  # noqa: ANN401 - aiokafka's, in C
@@ -243,7 +163,7 @@ class Reads:
             _check_there(partition)
             await count_read(partition.counts, data)
             convert = partial(page_of, data, offset, query.max_bytes)
-            return convert() if _is_small(data) else await pool.run(convert)
+            return convert() if is_small(data) else await pool.run(convert)
 
     async def _wait(
         self, request: Request, partition: Partition, offset: int, seconds: float
@@ -280,16 +200,3 @@ async def _disconnected(request: Request, event: asyncio.Event) -> None:
             pass  # the rest of a body that a read does not need
     finally:
         event.set()
-
-
-def _is_small(data: bytes) -> bool:
-    if len(data) > _INLINE_BYTES:
-        return False
-    at = records = 0
-    while at + HEADER_BYTES <= len(data):
-        header = read_header(data, at)
-        records += header.records
-        if header.is_compressed or records > _INLINE_RECORDS:
-            return False
-        at += header.size
-    return True

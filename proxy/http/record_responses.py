@@ -134,6 +134,7 @@ class UnreadableError(Exception):
 #: All responses but 200, for the OpenAPI description.
 APPEND_REFUSALS: Final = refusals(
     *JSON_BODY,
+    Problem.INVALID_TOPIC,
     Problem.INVALID_PRODUCER,
     Problem.INVALID_BATCH,
     Problem.INCOMPLETE_BODY,

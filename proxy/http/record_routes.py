@@ -17,7 +17,7 @@ from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_lookup import find_partition, find_topic, topic_of
-from pidlease.engine.topic_admin import TopicAdmin
+from pidlease.engine.topic_admin import InvalidTopicError, TopicAdmin
 from pidlease.engine.topics.topic_table import UnknownTopicError
 from pidlease.http_api.record_messages import (
     IN_DIGITS,
@@ -32,7 +32,7 @@ from pidlease.http_api.record_messages import (
     RecordsAnswer,
 )
 from pidlease.kafka.records.identity_header import Identity
-from pidlease.storage.topics.topic_store import Topic
+from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, KeyFieldError, appended
@@ -49,8 +49,8 @@ _PATH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
 _BY_KEY_PATH: Final = "/v1/topics/{topic}/records"
 _THIS: Final = re.compile("/v1/topics/[^/]*/(partitions/[^/]*/)?records/?")
 _NUMBER: Final = {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX}
-_Topic = Annotated[str, Path(min_length=1, max_length=249)]
-_Number = Annotated[int, Path(ge=0, le=2**31 - 1), IN_DIGITS]
+_Topic = Annotated[str, Path(min_length=1, max_length=249, description="the topic's name")]
+_Number = Annotated[int, Path(ge=0, le=2**31 - 1, description="the partition's number"), IN_DIGITS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,12 @@ class RecordLimits:
     Attributes:
         batch_bytes_max: the largest batch, and the longest body.
         memory_bytes_max: for appends in flight; and as much again for reads and their responses.
+        reorder_ms: how long an append waits for an earlier one of its producer; 0: not at all.
     """
 
     batch_bytes_max: int = 1_048_588
     memory_bytes_max: int = 64 << 20
+    reorder_ms: int = 0
 
 
 def reads_own_body(path: str) -> bool:
@@ -87,10 +89,11 @@ class RecordRoutes:
     ) -> None:
         self._engine = engine
         self._topics = topics
-        self._bytes_max: Final = limits.batch_bytes_max
-        self._maker: Final = BatchMaker(limits.batch_bytes_max)
-        self._append_memory: Final = ByteBudget(limits.memory_bytes_max)
-        self._read_memory: Final = ByteBudget(limits.memory_bytes_max)
+        self.bytes_max: Final = limits.batch_bytes_max
+        self._reorder_ms: Final = limits.reorder_ms
+        self.maker: Final = BatchMaker(limits.batch_bytes_max)
+        self.append_memory: Final = ByteBudget(limits.memory_bytes_max)
+        self.read_memory: Final = ByteBudget(limits.memory_bytes_max)
         self._reads: Final = Reads()
         self._service: AppendService | None = None
         self.router: Final = APIRouter(tags=["records"])
@@ -121,7 +124,7 @@ class RecordRoutes:
         With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
         repeated request is not stored again.
         """
-        if self._ready().engine.partition(topic, partition) is None:
+        if self.service().engine.partition(topic, partition) is None:
             await self._or_create(topic, partial(self._partition, topic, partition))
         outcome, identity, _ = await self._append(request, topic, partition)
         return appended(outcome, identity)
@@ -144,20 +147,20 @@ class RecordRoutes:
         """
         headers = append_headers(request.scope["headers"])
         named = by_headers(headers)
-        build = self._maker.build_of(headers)
-        with HeldBytes(self._append_memory) as held:
+        build = self.maker.build_of(headers)
+        with HeldBytes(self.append_memory) as held:
             announced = headers.get(CONTENT_LENGTH, (b"",))[0]
-            body = await read_body(request.receive, announced, self._bytes_max, held)
-            batch = await self._maker.make(build, body, named, self._ready().engine.pool)
+            body = await read_body(request.receive, announced, self.bytes_max, held)
+            batch = await self.maker.make(build, body, named, self.service().engine.pool)
             held.more(len(batch.data))
             del body
             # The server may be stopping, or the topic deleted since.
-            service = self._ready()
+            service = self.service()
             if partition is None:
                 partition = _partition_of(batch, topic_of(service.engine, topic).partitions)
             found = service.engine.partition(topic, partition)
             if found is None:
-                found, service = await self._partition(topic, partition), self._ready()
+                found, service = await self._partition(topic, partition), self.service()
             outcome = await service.append(
                 found, batch.data, batch.identity, repeatable=batch.repeatable
             )
@@ -172,9 +175,9 @@ class RecordRoutes:
     ) -> Response:
         """Read records from an offset on; the reader keeps its own position."""
         found = await self._partition(topic, partition)
-        held = HeldBytes(self._read_memory)
+        held = HeldBytes(self.read_memory)
         try:
-            page = await self._reads.page(request, found, query, self._ready().engine.pool)
+            page = await self._reads.page(request, found, query, self.service().engine.pool)
             content = _content(found, page)
             held.more(len(content))
             return HeldResponse(content, held)
@@ -182,17 +185,28 @@ class RecordRoutes:
             held.release()
             raise
 
-    def _ready(self) -> AppendService:
+    def service(self) -> AppendService:
+        """Return what appends to the engine.
+
+        Raises:
+            NotReadyError: the engine is recovering or stopping.
+        """
         current = ready_engine(self._engine)
         if self._service is None or self._service.engine is not current:
-            self._service = AppendService(current)
+            self._service = AppendService(current, self._reorder_ms)
         return self._service
 
     async def _or_create(self, topic: str, find: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Find a topic or partition; create the topic first if it is missing and may be created."""
+        """Find a topic or partition; create the topic first if it is missing and may be created.
+
+        Raises:
+            InvalidTopicError: no topic may have this name.
+        """
         try:
             await find()
         except UnknownTopicError:
+            if reason := illegal_name(topic):
+                raise InvalidTopicError(reason, "topic") from None
             topics = ready_topics(self._topics)
             if not topics.auto_create:
                 raise
@@ -200,10 +214,10 @@ class RecordRoutes:
             await find()
 
     async def _topic(self, topic: str) -> Topic:
-        return await find_topic(self._ready().engine, topic)
+        return await find_topic(self.service().engine, topic)
 
     async def _partition(self, topic: str, number: int) -> Partition:
-        return await find_partition(self._ready().engine, topic, number)
+        return await find_partition(self.service().engine, topic, number)
 
 
 def _partition_of(batch: RequestBatch, partitions: int) -> int:

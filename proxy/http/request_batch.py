@@ -252,6 +252,39 @@ class BatchMaker:
         async with self._large:
             return await pool.run(partial(convert, body, named))
 
+    async def of_values(
+        self,
+        values: Callable[[], Sequence[bytes]],
+        size: int,
+        headers: Sequence[tuple[str, bytes | None]],
+        identity: Identity | None,
+        pool: IoPool,
+    ) -> bytearray:
+        """Make a batch of values without keys.
+
+        Parameters:
+            values: returns them, one at least; may raise.
+            size: of the values, in bytes.
+            headers: of the first record.
+            identity: the producer.
+            pool: threads for large bodies.
+
+        Raises:
+            BodyTooLongError: the batch would be too large.
+        """
+
+        def make() -> bytearray:
+            found = values()
+            if len(found) > RECORDS_MAX:
+                raise BodyTooLongError(f"a body has {RECORDS_MAX} values at most")
+            records = ((None, None, value, [*headers] * (not n)) for n, value in enumerate(found))
+            return self._build(records, identity)
+
+        if size <= _JSON_INLINE_BYTES:
+            return make()
+        async with self._large:
+            return await pool.run(make)
+
     def _of_gzip(
         self, convert: Convert, body: bytes | bytearray, named: Identity | None
     ) -> RequestBatch:

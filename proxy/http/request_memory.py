@@ -1,6 +1,7 @@
 """Bounds the memory of requests in flight; reads their bodies, and sends their responses."""
 
 import asyncio
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,7 +16,7 @@ from proxy.http.record_responses import BodyTooLongError, BodyTooSlowError, NoRo
 #: The memory of a request beside its body: headers, task, futures.
 _REQUEST_BYTES: Final = 8 << 10
 #: How long the next part of a body may take to arrive, or of a response to be sent.
-_IDLE_SECONDS: Final = 30.0
+IDLE_SECONDS: Final = 30.0
 #: Responses are sent in parts of this size: no more of one waits in the connection.
 _PART_BYTES: Final = 64 << 10
 
@@ -46,6 +47,11 @@ class HeldBytes:
         if not self._budget.reserve(size, own=self.size):
             raise NoRoomError("requests in flight hold all memory; try again")
         self.size += size
+
+    def less(self, size: int) -> None:
+        """Release some bytes."""
+        self._budget.release(size)
+        self.size -= size
 
     def release(self) -> None:
         """Release all bytes."""
@@ -86,10 +92,10 @@ async def read_body(receive: Receive, announced: bytes, limit: int, held: HeldBy
     more = True
     while more:
         try:
-            async with asyncio.timeout(_IDLE_SECONDS):
+            async with asyncio.timeout(IDLE_SECONDS):
                 message = await receive()
         except TimeoutError:
-            raise BodyTooSlowError(f"nothing came for {_IDLE_SECONDS:g} s") from None
+            raise BodyTooSlowError(f"nothing came for {IDLE_SECONDS:g} s") from None
         if message["type"] != "http.request":
             raise ClientDisconnect
         part = message.get("body", b"")
@@ -102,10 +108,16 @@ async def read_body(receive: Receive, announced: bytes, limit: int, held: HeldBy
 
 
 class HeldResponse(Response):
-    """A JSON response with memory that is released when it is sent."""
+    """A response with memory that is released when it is sent."""
 
-    def __init__(self, content: bytes, held: HeldBytes) -> None:
-        super().__init__(content, media_type="application/json")
+    def __init__(
+        self,
+        content: bytes,
+        held: HeldBytes,
+        headers: Mapping[str, str] | None = None,
+        media_type: str = "application/json",
+    ) -> None:
+        super().__init__(content, headers=headers, media_type=media_type)
         self._held: Final = held
 
     @override
@@ -114,12 +126,12 @@ class HeldResponse(Response):
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             content = memoryview(self.body)
-            for at in range(0, len(content), _PART_BYTES):
+            for at in range(0, max(len(content), 1), _PART_BYTES):
                 part = bytes(content[at : at + _PART_BYTES])
                 more = at + _PART_BYTES < len(content)
                 message = {"type": "http.response.body", "body": part, "more_body": more}
                 # Disconnect a client that does not read: others need the memory.
-                async with asyncio.timeout(_IDLE_SECONDS):
+                async with asyncio.timeout(IDLE_SECONDS):
                     await send(message)
         finally:
             self._held.release()

@@ -3,6 +3,7 @@
 The settings of all topics are not below /v1/topics: their path could be the name of a topic.
 """
 
+import asyncio
 import heapq
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, Final
@@ -16,8 +17,11 @@ from pidlease.engine.partition_lookup import find_topic, topic_of
 from pidlease.engine.topic_admin import InvalidTopicError, TopicAdmin
 from pidlease.http_api.problems import Problem
 from pidlease.http_api.topic_messages import (
+    PARTITIONS_MAX,
     TOPICS_MAX,
     NewTopic,
+    PartitionRow,
+    PartitionsAnswer,
     SettingRow,
     SettingsAnswer,
     SettingsChange,
@@ -25,7 +29,7 @@ from pidlease.http_api.topic_messages import (
     TopicsAnswer,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.errors import reason_for_clients
+from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.topics.topic_settings import (
     SettingError,
     change_of_own,
@@ -36,6 +40,8 @@ from pidlease.storage.topics.topic_store import Topic
 from proxy.http.errors import ready_engine, ready_topics, refusal
 from proxy.http.openapi import JSON_BODY, refusals
 
+#: The longest wait for a partition's offsets; clients wait for a response of all.
+_RANGE_SECONDS: Final = 3.0
 #: Changes that may wait for others.
 _WAITING_MAX: Final = 100
 #: The problems of a request for one topic, and of a change.
@@ -52,7 +58,7 @@ _TOPIC_CHANGE: Final = (
 
 _log = structlog.get_logger(__name__)
 
-_Name = Annotated[str, Path(min_length=1, max_length=249)]
+_Name = Annotated[str, Path(min_length=1, max_length=249, description="the topic's name")]
 
 
 class NotStoredError(Exception):
@@ -63,7 +69,7 @@ class TooManyChangesError(Exception):
     """Too many changes wait already."""
 
 
-class _Changes:
+class BoundedChanges:
     """Bounds the changes that wait: the engine makes one at a time."""
 
     def __init__(self) -> None:
@@ -100,15 +106,19 @@ def topic_router(
         topic_admin: creates and deletes topics.
     """
     router = APIRouter(prefix="/v1", tags=["topics"])
-    changes = _Changes()
+    changes = BoundedChanges()
 
     def ready() -> Engine:
         return ready_engine(engine)
 
     @router.get("/topics", operation_id="list_topics", responses=refusals(Problem.INVALID_REQUEST))
     async def topics(
-        after: Annotated[str, Query(max_length=249)] = "",
-        limit: Annotated[int, Query(ge=1, le=TOPICS_MAX)] = TOPICS_MAX,
+        after: Annotated[
+            str, Query(max_length=249, description="the last topic of the previous response")
+        ] = "",
+        limit: Annotated[
+            int, Query(ge=1, le=TOPICS_MAX, description="the most topics to list")
+        ] = TOPICS_MAX,
     ) -> TopicsAnswer:
         """List topics in the order of their names, after a given one."""
         current = ready()
@@ -122,6 +132,25 @@ def topic_router(
         """Return a topic with its settings in force."""
         current = ready()
         return _answer(current, await find_topic(current, topic))
+
+    @router.get(
+        "/topics/{topic}/partitions", operation_id="list_partitions",
+        responses=refusals(*_ONE_TOPIC),
+    )  # fmt: skip
+    async def partitions(
+        topic: _Name,
+        after: Annotated[int, Query(ge=-1, le=2**31 - 1)] = -1,
+        limit: Annotated[int, Query(ge=1, le=PARTITIONS_MAX)] = PARTITIONS_MAX,
+    ) -> PartitionsAnswer:
+        """List the partitions of a topic with their offsets, after a given one.
+
+        In front of Kafka, its brokers are asked for the offsets.
+        """
+        current = ready()
+        count = (await find_topic(current, topic)).partitions
+        numbers = range(after + 1, min(after + 1 + limit, count))
+        rows = await asyncio.gather(*(_partition_row(current, topic, each) for each in numbers))
+        return PartitionsAnswer(partitions=rows, more=after + 1 + limit < count)
 
     @router.post(
         "/topics", status_code=201, operation_id="create_topic",
@@ -201,6 +230,26 @@ _SHOWN: Final = 100
 def _sayable(text: str) -> str:
     """Replace lone surrogates: JSON's escapes can express them, UTF-8 cannot."""
     return text.encode(errors="replace").decode()
+
+
+async def _partition_row(engine: Engine, topic: str, number: int) -> PartitionRow:
+    partition = engine.partition(topic, number)
+    if partition is None:
+        return PartitionRow(
+            partition=number, log_start=None, log_end=None, reason="it cannot be read yet"
+        )
+    start: int | None = None
+    end: int | None = None
+    reason = ""
+    try:
+        async with asyncio.timeout(_RANGE_SECONDS):
+            start, end = await partition.log_range()
+    except (TimeoutError, LogError):
+        # The log of this server has the reason, with addresses.
+        reason = "Kafka cannot be asked now"
+    return PartitionRow(
+        partition=number, log_start=start, log_end=end, reason=partition.log.stopped or reason
+    )
 
 
 def _answer(engine: Engine, topic: Topic) -> TopicAnswer:

@@ -1,7 +1,8 @@
 """The types of handlers that keep the order of a connection's requests.
 
 Kafka's broker handles one request of a connection at a time. A handler here has the same effect: it
-makes the request's change before it returns, and only the response may come later.
+makes the request's change before it returns, and only the response may come later. The exception is
+a LeaveGroup of many members: its changes take a while. Only a tool sends one, and waits.
 """
 
 from collections.abc import Callable, Coroutine

@@ -38,11 +38,14 @@ def ops_app(
     """
     app = FastAPI(title="pidlease", version=__version__, docs_url=None, redoc_url=None)
 
+    # Load balancers may probe by HEAD.
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["operations"], operation_id="get_health")
     async def healthz() -> dict[str, str]:
         """Respond if the process lives."""
         return {"status": "alive"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", tags=["operations"], operation_id="get_readiness", responses=_NOT_READY)
     async def readyz(response: Response) -> dict[str, Any]:
         """Respond whether to send requests here: 200, or 503 with the reason.

@@ -1,10 +1,14 @@
 """lease_pid over HTTP: what is asked, what is understood, when a lease ends."""
 
+import asyncio
 import json
+import ssl
 import time
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
+import certifi
 import httpx
 import pytest
 
@@ -15,8 +19,11 @@ from pidlease.client import (
     LeaseUnavailableError,
     LeaseWanted,
 )
+from pidlease.client.lease_client import _trusted
 from pidlease.http_api.lease_messages import LeaseRequest
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.client.fake_leases import FakeLeases
+from tests.servers.authority import Authority
 
 GRANTED = {
     "topic": "t", "partition": 3, "error": "", "status": 200, "pid": 7, "generation": 5,
@@ -132,3 +139,55 @@ async def test_against_a_server() -> None:
         assert second.pid != first.pid
         assert (await leases.lease_pid("t", 5, first.pid)).pid == first.pid
         assert (await leases.lease_named("t", 0, "n")).name == "n"
+
+
+def test_certificates_are_loaded_for_https_only_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a bug: each producer loaded all of them, and blocked the event loop for 10 to 60 ms."""
+    loads: list[object] = []
+    load = ssl.SSLContext.load_verify_locations
+
+    def counted(self: ssl.SSLContext, *given: Any, **named: Any) -> None:
+        loads.append(self)
+        load(self, *given, **named)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
+    _trusted.cache_clear()
+    for url in ("http://x", "http://y", "HTTP://z"):
+        LeaseClient(url)
+    assert loads == []
+    for url in ("https://x", "https://y", "HTTPS://z"):
+        LeaseClient(url)
+    assert loads == [_trusted()]
+
+
+async def test_a_certificate_that_is_not_trusted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    mine = authority.issue("server", "DNS:localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(mine.certificate, mine.key)
+    body = json.dumps({**GRANTED, "expire_ms": -1}).encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, LOOPBACK, 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        for _ in range(2):
+            async with LeaseClient(f"https://localhost:{port}") as leases:
+                with pytest.raises(LeaseUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+                    await leases.lease_pid("t", 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(certifi, "where", lambda: str(authority.root.certificate))
+            _trusted.cache_clear()
+            async with LeaseClient(f"https://localhost:{port}") as leases:
+                assert (await leases.lease_pid("t", 3)).pid == 7
+            async with LeaseClient(f"https://{LOOPBACK}:{port}") as leases:
+                with pytest.raises(LeaseUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+                    await leases.lease_pid("t", 3)  # the certificate is for another host
+        _trusted.cache_clear()

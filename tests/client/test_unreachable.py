@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +21,10 @@ from tests.client.harness import World, until, world
 _SLACK_S = 5.0
 
 
+#: Instead of a response, the connection is reset.
+_RESET = b"reset"
+
+
 @asynccontextmanager
 async def server(response: bytes | None) -> AsyncIterator[str]:
     """HOST:PORT of one that sends this to each request and closes; None: it never responds."""
@@ -28,7 +34,13 @@ async def server(response: bytes | None) -> AsyncIterator[str]:
             await reader.read(-1)
         else:
             await reader.read(1)
-            writer.write(response)
+            if response != _RESET:
+                writer.write(response)
+            else:
+                linger = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, linger
+                )
         writer.close()
 
     listening = await asyncio.start_server(accept, LOOPBACK, 0)
@@ -72,6 +84,7 @@ async def world_producer(there: World, **options: Any) -> AsyncIterator[LeasedPr
     ("response", "scheme", "named"),
     [
         (b"", "http", "is it the port of the Kafka listener"),
+        (_RESET, "http", "ReadError: the connection was closed; is it the port of the Kafka"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "https", "is it http://"),
         (b"HTTP/1.1 200 OK\r\n\r\n<html>", "http", "is it the HTTP port of pidlease"),
     ],

@@ -124,13 +124,13 @@ def _build_go(target: Path) -> None:
     folders = sorted(f"./{path.parent.relative_to(_GO)}" for path in _GO.rglob("main.go"))
     # Without cgo no C compiler is needed.
     env = {"CGO_ENABLED": "0"}
-    _run(["go", "build", "-mod=readonly", "-o", f"{target}/", *folders], _GO, env)
+    run(["go", "build", "-mod=readonly", "-o", f"{target}/", *folders], _GO, env)
 
 
 def _build_node(target: Path) -> None:
     for name in ("package.json", "package-lock.json", ".npmrc"):
         shutil.copy(_NODE / name, target)
-    _run(["npm", "ci"], target)
+    run(["npm", "ci"], target)
 
 
 def built(name: str, sources: Sequence[Path], build: Callable[[Path], None]) -> Path:
@@ -152,11 +152,17 @@ def built(name: str, sources: Sequence[Path], build: Callable[[Path], None]) -> 
     return folder
 
 
-def _run(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> None:
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program, with more variables."""
+    return {**os.environ, **more}
+
+
+def run(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> None:
+    """Run a command that installs or builds something."""
     done = subprocess.run(
         command,
         cwd=cwd,
-        env={**os.environ, **(env or {})},
+        env=environment(env or {}),
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,

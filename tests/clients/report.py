@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md: made from what the tests of this package saw, and from what is served.
+"""docs/reference/compatibility.md: made from what the tests of this package saw.
 
     python -m tests.clients.report
 
@@ -7,18 +7,17 @@ writes it, if the facts in build/compatibility are exactly those that are expect
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from kio.schema.index import api_key_map
-
-from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
 from tests.clients.client import CODECS, READER
 from tests.clients.facts import Consumed, Fact, Produced, Used, recorded
 from tests.clients.tools import OPERATIONS
 from tests.servers.kafka import kafka_version
+from tests.streams.stream_programs import RESULT_FILE, suite_version
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 
@@ -33,11 +32,6 @@ def expected() -> Iterator[Fact]:
     for tool, operations in OPERATIONS.items():
         for operation in operations:
             yield Used(tool, operation)
-
-
-def api_name(key: int) -> str:
-    """The name of an API as Kafka writes it."""
-    return "".join(word.capitalize() for word in api_key_map[key].split("_"))
 
 
 def render(facts: Iterable[Fact]) -> str:
@@ -57,20 +51,23 @@ def render(facts: Iterable[Fact]) -> str:
         (name, ", ".join(_as_code(each) for each in operations))
         for name, operations in sorted(used.items())
     ]
-    apis = [(api_name(key), key, _versions(key)) for key in sorted(ADVERTISED)]
     text = _TEMPLATE.read_text().format(
-        clients=_rows(("client", "version", "producer", "its group reads those of"), clients),
+        clients=_rows(("client", "version", "producer", "its group reads records of"), clients),
         kafka=kafka_version(),
-        tools=_rows(("tool", "what it did"), tools),
-        produce=ADVERTISED[0][1],
-        apis=_rows(("API", "key", "versions"), apis),
+        tools=_rows(("tool", "tested with"), tools),
+        suite=suite_version(),
+        streams=_streams(),
     )
     return text.rstrip("\n") + "\n"
 
 
-def _versions(key: int) -> str:
-    lowest, highest = SERVED_VERSIONS[key]
-    return f"{lowest}-{highest}" if lowest < highest else str(lowest)
+def _streams() -> str:
+    """The result of the suite of Durable Streams, as its test expects it."""
+    expected = json.loads(RESULT_FILE.read_text())
+    rows = [(f"{expected['passed']} tests", "passed", "")]
+    for result in ("failed", "skipped"):
+        rows += ((name, result, reason) for name, reason in sorted(expected[result].items()))
+    return _rows(("tests", "result", "reason"), rows)
 
 
 def _as_code(operation: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md says what the tests run, at the locked versions, and what is served."""
+"""docs/reference/compatibility.md says what the tests run, at the locked versions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.clients import facts, report
 from tests.clients.client import CODECS, READER
 from tests.clients.facts import Produced, recorded
@@ -21,13 +20,6 @@ def test_the_document_is_what_would_be_made_now() -> None:
 def test_each_client_writes_and_reads() -> None:
     assert set(READER) == set(READER.values())
     assert all(writer is not reader for writer, reader in READER.items())
-
-
-def test_each_api_is_in_it() -> None:
-    text = report.DOCUMENT.read_text()
-    for key, (lowest, highest) in SERVED_VERSIONS.items():
-        versions = f"{lowest}-{highest}" if lowest < highest else f"{lowest}"
-        assert f"| {report.api_name(key)} | {key} | {versions} |" in text
 
 
 def test_what_was_not_seen_is_not_written(

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from deploy.reference.kafka_api_page import api_name
 from proxy.kafka.served_versions import ADVERTISED
-from tests.clients.report import api_name
 from tests.clients.tools import Tools, table
 from tests.crash.seeds import SOAK
 from tests.servers.kafka import KafkaServer

@@ -78,13 +78,11 @@ topic fsync_folder */topics 2
 traffic make_folder */logs/load-? 2
 start fsync_folder */logs 1
 topic make_folder */logs/NEW-0 1
-topic fsync_folder */logs/NEW-0 2
 topic open */logs/NEW-0/*.index 1
-topic truncate */logs/NEW-0/*.index 1
 topic open */logs/NEW-0/*.timeindex 1
-topic truncate */logs/NEW-0/*.timeindex 1
 topic open */logs/NEW-0/*.log 1
 topic truncate */logs/NEW-0/*.log 1
+topic fsync_folder */logs/NEW-0 1
 defaults open */topics/.aside* 1
 defaults truncate */topics/.aside* 1
 defaults write */topics/.aside* 1 ~
@@ -99,18 +97,17 @@ lease fsync */sequence/blocks 2
 traffic write */load-?/*.log 1+ !~
 start truncate */load-?/*.log 1
 traffic fsync */load-?/*.log each+ !
-start fsync */load-?/*.log 2
+start fsync */load-?/*.log 1
 traffic open */durable 1
 traffic write */durable 2+ ~
 traffic write */load-?/*.index 1+ ~
+start truncate */load-?/*.index 1
 traffic write */load-?/*.timeindex 1+ ~
+start truncate */load-?/*.timeindex 1
 traffic fsync */load-?/*.index 1 !
 traffic fsync */load-?/*.timeindex 1
 traffic open */load-?/*.index each
-traffic truncate */load-?/*.index each
-start truncate */load-?/*.timeindex 2
 traffic open */load-?/*.timeindex each
-traffic truncate */load-?/*.timeindex each
 traffic open */load-?/*.log 1
 traffic truncate */load-?/*.log 1
 traffic fsync_folder */logs/load-? each

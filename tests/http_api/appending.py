@@ -114,7 +114,7 @@ async def door(
     async with serving(folder, wanted) as server:
         app = FastAPI()
         server.engine.ready = True
-        close = add_http_api(app, lambda: server.engine, lambda: server.topics, limits)
+        close = add_http_api(app, lambda: server.engine, lambda: server.topics, limits).close
         if "t" not in server.engine.topics:
             await server.engine.create_topic(Topic.new("t", 2, dict(overrides or {})))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)

@@ -54,6 +54,13 @@ async def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield Damaged(after, client)
 
 
+async def test_the_offsets_of_its_topic(damaged: Damaged) -> None:
+    status, answer = await damaged.http.get("/v1/topics/t/partitions")
+    (row,) = answer["partitions"]
+    assert (status, row["log_start"], row["log_end"]) == (200, 0, None)
+    assert "damaged" in row["reason"]
+
+
 async def test_the_end(damaged: Damaged) -> None:
     assert (await damaged.listed(-1))[0] == STORAGE
     assert await damaged.listed(-2) == (0, 0)

@@ -1,13 +1,18 @@
 """Named leases: a name brings the same PID back, and fences who had it before."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pidlease.coordination.file.file_names import FileNames
-from pidlease.coordination.name_bindings import Binding
+from pidlease.coordination.name_bindings import (
+    BindingChange,
+    BindingConflictError,
+    NamesError,
+)
 from pidlease.core.pid import Policy, policy_of
 from pidlease.engine.append_outcome import FENCED_FOR_EVER
 from pidlease.engine.engine import EngineConfig
@@ -18,6 +23,8 @@ from tests.http_api.serving import Http, http
 from tests.kafka_listener.batches import identified
 from tests.kafka_listener.client import Answer
 from tests.kafka_listener.harness import Wanted
+
+Outcomes = list[BindingConflictError | NamesError | None]
 
 SHORT = Wanted(engine=EngineConfig(lease_ms=60_000))
 
@@ -253,17 +260,19 @@ async def test_another_server_grants_the_same_name_at_once(
     async with http(tmp_path) as door:
         await ready(door)
         first = await door.lease(name="a")
-        change, others = FileNames.change, list[Binding]()
+        change, others = FileNames.change_many, list[Sequence[BindingChange]]()
 
-        def beaten(self: FileNames, name: str, expected: Binding, new: Binding) -> None:
+        def beaten(self: FileNames, changes: Sequence[BindingChange]) -> Outcomes:
             if not others:
-                others.append(new)
-                change(self, name, expected, new)
-            change(self, name, expected, new)
+                others.append(changes)
+                assert change(self, changes) == [None]
+            return change(self, changes)
 
-        monkeypatch.setattr(FileNames, "change", beaten)
+        monkeypatch.setattr(FileNames, "change_many", beaten)
         again = await door.lease(name="a")
-        assert [each.generation for each in others] == [first["generation"] + 1]
+        ((other,),) = others
+        assert other.new is not None
+        assert other.new.generation == first["generation"] + 1
         assert again["generation"] == first["generation"] + 2
 
 

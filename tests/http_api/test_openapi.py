@@ -50,7 +50,8 @@ def test_errors_are_problem_documents_and_422_is_only_of_reads() -> None:
         for status, response in operation["responses"].items():
             if status >= "400" and operation["tags"] != ["operations"]:
                 assert list(response["content"]) == [MEDIA_TYPE], (name, status)
-        assert ("422" in operation["responses"]) == (operation["operationId"] == "read_records")
+        reads = operation["operationId"] in ("get_stream", "read_records")
+        assert ("422" in operation["responses"]) == reads
 
 
 def test_examples_are_valid() -> None:
@@ -83,6 +84,10 @@ async def test_the_pages_of_operators(tmp_path: Path) -> None:
             ):
                 for path in ("/healthz", "/readyz", "/metrics", "/v1/status", "/v1/topics"):
                     check.check("GET", path, await client.get(path))
+                for path in ("/healthz", "/readyz"):
+                    headers = await client.head(path)
+                    assert headers.status_code == (await client.get(path)).status_code
+                    assert not headers.content
 
 
 async def test_docs_need_nothing_from_elsewhere() -> None:

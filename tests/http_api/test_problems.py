@@ -1,6 +1,5 @@
 """Errors over HTTP: one shape, stable codes, and the fields of the previous version."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,6 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import JSON, RAW, door, listening, path_of, producer, values
-
-_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "produce" / "http.md"
-_ROW = re.compile(r"^\| `(\w+)` \| (\d{3}) \|", re.MULTILINE)
-
-
-def test_the_documented_codes_are_those_of_the_code() -> None:
-    found = [(code, int(status)) for code, status in _ROW.findall(_DOCUMENT.read_text("utf-8"))]
-    assert found == [(each.code, each.status) for each in Problem]
-
 
 _LEASE = "/v1/leases"
 _NAME = "/v1/producers?name=x"
@@ -57,8 +47,14 @@ async def test_errors_are_problem_documents(tmp_path: Path) -> None:
         for problem, field, method, path, more in _REQUESTS:
             response = await client.request(method, path, **more)
             _check(response, problem, field)
-        response = await client.put(_LEASE)
-        assert response.headers["allow"] == "POST"
+        for path, allowed in (
+            (_LEASE, "POST"), (path_of(), "GET, POST"), ("/v1/producers", "DELETE, GET"),
+            ("/v1/topics/t", "DELETE, GET"), ("/v1/topic-defaults", "GET, PATCH"),
+        ):  # fmt: skip
+            response = await client.put(path)
+            assert response.headers["allow"] == allowed, path
+            detail = f"PUT is not supported here; supported: {allowed}"
+            assert (response.status_code, response.json()["detail"]) == (405, detail)
 
 
 async def test_the_previous_versions_fields_are_there(tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ async def test_one_is_let_in_whatever_its_size(tmp_path: Path) -> None:
 
 
 async def test_a_body_that_stops_coming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_room, "_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(records_room, "IDLE_SECONDS", 0.05)
     async with door(tmp_path) as here:
 
         async def body() -> Any:

@@ -15,12 +15,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Producer
 
 from pidlease.http_api.record_messages import READ_BYTES_MAX, RecordsAnswer
+from pidlease.kafka.records.batch_records import UNPACKED_MAX
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
 from pidlease.kafka.records.record_batch import HEADER_BYTES
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import record_pages as records_pages
 from proxy.http import request_memory as records_room
-from proxy.http.record_pages import UNPACKED_MAX, Page, page_of
+from proxy.http.record_pages import Page, page_of
 from proxy.http.record_responses import UnreadableError
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.appending import Answer, Door, door, listening, path_of, producer, values
@@ -425,7 +426,7 @@ async def test_answers_that_are_not_taken_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who does not read an answer holds room, until it is cut off."""
-    monkeypatch.setattr(records_room, "_IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(records_room, "IDLE_SECONDS", 1.0)
     limits = RecordLimits(memory_bytes_max=9 << 20)
     async with door(tmp_path, limits=limits) as here, listening(here.app) as port:
         for _ in range(4):
@@ -467,4 +468,4 @@ def test_json_is_what_the_contract_says() -> None:
     assert [each.value for each in found.records] == [*ODD, None]
     assert found.records[0].timestamp_ms == NOW_MS
     assert json.loads(found.model_dump_json()) == json.loads(content)
-    assert records_pages.UNPACKED_MAX == 16 << 20
+    assert UNPACKED_MAX == 16 << 20

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from pidlease.core.topic_policy import TopicPolicy
-from pidlease.http_api.topic_messages import SETTINGS_MAX, TOPICS_MAX
+from pidlease.http_api.topic_messages import PARTITIONS_MAX, SETTINGS_MAX, TOPICS_MAX
 from pidlease.storage.topics.topic_store import Topic
 from proxy.http import topic_routes as topics
 from tests.http_api.serving import Http, http
@@ -109,6 +109,33 @@ async def test_topics_are_listed_in_order_a_part_at_a_time(tmp_path: Path) -> No
         for query, field in wrong:
             status, answer = await door.get("/v1/topics", **query)
             assert (status, answer["field"]) == (400, field)
+
+
+async def test_partitions_are_listed_with_their_offsets_a_part_at_a_time(tmp_path: Path) -> None:
+    count = PARTITIONS_MAX + 2
+    async with http(tmp_path) as door:
+        await make(door, "t", partitions=count)
+        for records in (1, 3):
+            body = {"records": [{"value": "x"}] * records}
+            assert (await door.post("/v1/topics/t/partitions/1/records", body))[0] == 200
+        partition = door.server.engine.partition("t", 1)
+        assert partition is not None
+        await partition.delete_records(3)
+
+        path = "/v1/topics/t/partitions"
+        status, first = await door.get(path)
+        assert (status, len(first["partitions"]), first["more"]) == (200, PARTITIONS_MAX, True)
+        row = {"partition": 1, "log_start": 3, "log_end": 4, "reason": ""}
+        assert first["partitions"][1] == row
+        status, rest = await door.get(path, after=PARTITIONS_MAX - 1)
+        numbers = [each["partition"] for each in rest["partitions"]]
+        assert (numbers, rest["more"]) == ([PARTITIONS_MAX, PARTITIONS_MAX + 1], False)
+        assert await door.get(path, after=0, limit=1) == (200, {"partitions": [row], "more": True})
+        assert await door.get(path, after=count) == (200, {"partitions": [], "more": False})
+        for wrong in ({"after": -2}, {"after": "x"}, {"limit": 0}, {"limit": PARTITIONS_MAX + 1}):
+            status, answer = await door.get(path, **wrong)
+            assert (status, answer["field"]) == (400, next(iter(wrong)))
+        assert (await door.get("/v1/topics/none/partitions"))[0] == 404
 
 
 @pytest.mark.parametrize(

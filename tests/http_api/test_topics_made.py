@@ -113,7 +113,11 @@ async def test_an_append_creates_its_topic(tmp_path: Path) -> None:
         assert await append(door, "b", 2) == 404, "the topic is there, the partition is not"
         assert (await door.get(path_of("c")))[0] == 404, "a read creates nothing"
         assert (await door.post("/v1/leases", {"topic": "c", "partition": 0}))[0] == 404
-        assert await append(door, "a%20b") == 404
+        body = {"records": [{"value": "x"}]}
+        for path in (path_of("a%20b"), "/v1/topics/a%20b/records"):
+            status, answer = await door.post(path, body)
+            assert (status, answer["code"], answer["field"]) == (400, "invalid_topic", "topic")
+            assert "ASCII letters" in answer["detail"]
         assert sorted(door.server.engine.topics) == ["a", "b"]
         found = [await append(door, "d", named=producer("p", 0, 0)) for _ in range(2)]
         assert found == [200, 200]

@@ -151,13 +151,14 @@ def test_without_a_data_directory_it_is_the_users_own(
     [
         (b'colour = "red"', "unknown setting colour"),
         (b"snapshot-secods = 3", "unknown setting snapshot_secods; did you mean snapshot_seconds?"),
-        (b"[kafka]\nlisten = 1", "kafka"),
+        (b"[kafka]\nlisten = 1", "unknown setting kafka"),
+        (b"io-threads = 1\nio_threads = 2", "io_threads is given twice"),
         (b"fsync = ", "config.toml"),
         (b'fsync = "sometimes"', "fsync"),
         (b"lease_seconds = [1]", "lease_seconds"),
         (b"\xff\xfe\x00", "config.toml"),
     ],
-    ids=["unknown", "typing error", "table", "syntax", "value", "type", "binary"],
+    ids=["unknown", "typing error", "table", "twice", "syntax", "value", "type", "binary"],
 )
 @pytest.mark.usefixtures("never_started")
 def test_a_config_file_that_makes_no_sense(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -175,6 +176,8 @@ def test_the_flag_goes_before_the_environment_and_that_before_the_file(tmp_path:
     options = ("--config", str(config))
     assert "of-the-flag" in _serve(*options, "--fsync", "of-the-flag", env=env)[1]
     assert "of-the-environment" in _serve(*options, env=env)[1]
+    env = {"pidlease_fsync": "of-lower-case"}
+    assert "of-lower-case" in _serve(*options, env=env)[1]
     assert "of-the-file" in _serve(*options)[1]
 
 

@@ -4,14 +4,12 @@ import os
 import re
 import subprocess
 import sys
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from pidlease import __version__
-from proxy.cli.console import plain_table
+from proxy.cli.console import plain_table, print_table
 from proxy.configuration.settings import Settings
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -80,12 +78,21 @@ def test_completion() -> None:
     assert done.stdout.split() == ["topics"]
 
 
-def test_no_number_is_cut_on_a_narrow_terminal() -> None:
-    console = Console(file=StringIO(), width=80)
+@pytest.mark.parametrize("first", [9_876, 9_876_543_210, 2**63 - 10])
+def test_no_number_is_cut_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes stdout for a terminal
+    name = "a-topic-with-a-name-that-is-long-" * 3
     table = plain_table("partitions", "topic", "begin", "end", "producers", "in flight", "stopped")
-    numbers = [f"{9_876_543_210 + each:,}" for each in range(3)]
-    table.add_row("a-topic-with-a-name-that-is-long-" * 3, *numbers, "1", "2")
-    console.print(table)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    numbers = [f"{first + each:,}" for each in range(3)]
+    table.add_row(name, *numbers, "1", "2")
+    print_table(table)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
     for number in numbers:
         assert number in shown
+    lines = shown.splitlines()
+    cells = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
+    assert "".join(cells) == name
+    assert max(map(len, lines)) == 80 or first > 9_876, "no longer than the terminal if it fits"

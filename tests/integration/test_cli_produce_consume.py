@@ -141,6 +141,7 @@ def test_a_crash_in_the_middle_loses_and_doubles_nothing(
     # More partitions now: each key stays in its own.
     assert run(server, "topics", "alter", "crash", "--partitions", "5").exit_code == 0
     for _ in range(2):
+        judged = server.metric("pidlease_batches_judged_total", topic="crash")
         with (
             lines.open() as stdin,
             process(server, *words, stdin=stdin, stderr=subprocess.PIPE) as again,
@@ -148,6 +149,8 @@ def test_a_crash_in_the_middle_loses_and_doubles_nothing(
             assert again.stderr is not None
             assert b"were in the log before" in again.stderr.read()
         assert again.returncode == 0
+    unsent = server.metric("pidlease_batches_judged_total", topic="crash") == judged > 0
+    assert unsent, "stored lines are not sent once more"
     found = Counter(consumed(server, "crash"))
     assert found == Counter(str(number) for number in range(30_000))
 

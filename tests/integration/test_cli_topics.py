@@ -65,6 +65,8 @@ def test_on_the_embedded_log(tmp_path: Path) -> None:
         assert found["partitions"] == 1
         for name, value in (("pidlease.initial", "zero"), ("retention.ms", "86400000")):
             assert found["settings"][name] == {"value": value, "source": "topic"}
+        (row,) = found["offsets"]
+        assert row == {"partition": 0, "log_start": 0, "log_end": 0, "reason": ""}
         for words, reason in (
             (["create", "x", "colour=red"], "colour is not known"),
             (["create", "x", "--replication-factor", "3"], "there is one broker"),

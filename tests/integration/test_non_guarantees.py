@@ -1,4 +1,4 @@
-"""What docs/understand/guarantees.md says is not guaranteed, shown: so that nobody believes more."""
+"""What docs/understand/guarantees.md says is not guaranteed, shown so that no one believes more."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,11 @@
-"""A backup is put back: what it has is served, and nothing of what came after is taken as known."""
+"""A restored backup serves its records, and nothing that came after it counts as known."""
 
-import shutil
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -9,40 +13,57 @@ from tests.crash.readback import consume
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
-from tests.unit.cli.datadir import run
 
-_LEASED_BEHIND_THE_BACKUP = 250
-_TOPIC = "restored"
+_PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "operate" / "back-up.md"
+_LEASED_AFTER_THE_BACKUP: Final = 250
+_TOPIC: Final = "restored"
+
+
+def _section(title: str) -> list[str]:
+    """The commands of one section of the page."""
+    _, _, text = _PAGE.read_text(encoding="utf-8").partition(f"\n## {title}\n")
+    (block,) = re.findall(r"^```bash\n(.*?)^```", text.partition("\n## ")[0], re.M | re.S)
+    return str(block).splitlines()
+
+
+def _run_section(title: str, server: PidleaseServer, backups: Path) -> None:
+    """Run the commands of a section, with this server as the page's service."""
+    for command in _section(title):
+        if command == "systemctl stop pidlease":
+            assert server.stop() == 0
+        elif command == "systemctl start pidlease":
+            server.start()
+        else:
+            here = command.replace("/var/lib/pidlease", str(server.data_dir))
+            here = here.replace("/backup/", f"{backups}/")
+            words = shlex.split(here)
+            if words[0] == "pidlease":
+                words[:1] = [sys.executable, "-m", "pidlease"]
+            done = subprocess.run(words, check=False, capture_output=True, text=True)
+            assert done.returncode == 0, (command, done)
 
 
 async def test_a_backup_is_put_back(tmp_path: Path) -> None:
-    """As docs/operate/operations.md says."""
-    with PidleaseServer(tmp_path) as server:
-        data = server.data_dir
+    """By the commands of docs/operate/back-up.md."""
+    backups = tmp_path / "backup"
+    backups.mkdir()
+    with PidleaseServer(tmp_path / "server") as server:
         async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:
             await client.create(_TOPIC)
             known = await client.lease()
             await _produce(client, known, range(3), ErrorCode.none)
-        assert server.stop() == 0
-        shutil.copytree(data, tmp_path / "backup")
+        _run_section("Back up", server, backups)
 
-        server.start()
         async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:
             await _produce(client, known, range(3, 5), ErrorCode.none)
-            lost = [await client.lease() for _ in range(_LEASED_BEHIND_THE_BACKUP)]
+            lost = [await client.lease() for _ in range(_LEASED_AFTER_THE_BACKUP)]
             await _produce(client, lost[0], range(2), ErrorCode.none)
-        assert server.stop() == 0
 
-        shutil.rmtree(data)
-        shutil.copytree(tmp_path / "backup", data)
-        skipped = run("skip-pids", "--data-dir", str(data), "--count", "1000")
-        assert skipped.exit_code == 0, skipped.output
-        assert run("verify", "--data-dir", str(data)).exit_code == 0
-        server.start()
+        _run_section("Restore", server, backups)
         async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:
-            fresh = {await client.lease() for _ in range(_LEASED_BEHIND_THE_BACKUP)}
+            fresh = {await client.lease() for _ in range(_LEASED_AFTER_THE_BACKUP)}
             assert not fresh & {known, *lost}
-            # Those that went on behind the backup are told so, and change nothing.
+            # Producers that wrote after the backup get an error, and change nothing.
             gap = ErrorCode.out_of_order_sequence_number
             await _produce(client, known, range(5, 6), gap)
             for pid in (lost[0], lost[-1]):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +102,17 @@ def test_the_client_alone(client_only: Environment, server: PidleaseServer) -> N
     assert [each.value for each in consume(server.bootstrap, "t", 1)] == [b"from the wheel"]
 
 
+def test_its_metadata(client_only: Environment) -> None:
+    text = client_only.run("-c", "import importlib.metadata as m; print(m.metadata('pidlease'))")
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    for label, url in project["urls"].items():
+        assert f"Project-URL: {label}, {url}\n" in text
+    for classifier in project["classifiers"]:
+        assert f"Classifier: {classifier}\n" in text
+    assert "License-Expression: Apache-2.0\n" in text
+    assert "Description-Content-Type: text/markdown\n" in text
+
+
 def test_it_says_what_to_install(client_only: Environment) -> None:
     client_only.install("pytest")
     for command in (["-m", "proxy", "serve"], ["-c", "import pidlease.testing"]):
@@ -120,7 +132,8 @@ def test_the_server(client_only: Environment, wheel: str) -> None:
 
 def test_what_is_beside_the_code(client_only: Environment) -> None:
     share = client_only.folder / "share" / "pidlease"
-    assert (share / "prometheus" / "alerts.yml").stat().st_size > 0
+    alerts = _ROOT / "deploy" / "prometheus" / "alerts.yml"
+    assert (share / "prometheus" / "alerts.yml").read_bytes() == alerts.read_bytes()
     dashboards = _ROOT / "deploy" / "grafana" / "dashboards"
     for each in dashboards.iterdir():
         assert (share / "grafana" / "dashboards" / each.name).read_bytes() == each.read_bytes()

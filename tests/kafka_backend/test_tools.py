@@ -20,10 +20,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from deploy.reference.kafka_api_page import api_name
 from proxy.kafka.served_versions import advertised, forwarded_versions
 from tests.clients.client import CODECS, JAVA, Consuming, Producing
 from tests.clients.judge import Acked, Read, check_exactly_once
-from tests.clients.report import api_name
 from tests.clients.tools import run_tool, table
 from tests.crash.readback import consume
 from tests.kafka_backend.watching import WatchingRelay, addresses

@@ -62,6 +62,8 @@ def test_what_is_kafka_s_own_is_refused(server: PidleaseServer) -> None:
     status, answer = patch(server, f"/v1/topics/{topic}/settings", {"retention.ms": "5"})
     assert status == 400
     assert "retention.ms is a setting of Kafka's" in str(answer)
+    found = shown(server, topic)
+    assert found.keys() == {"pidlease.deduplication", "pidlease.policies", "pidlease.initial"}
 
 
 def test_another_topic_of_the_name_takes_all_again(server: PidleaseServer) -> None:

@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.http_api.appending import JSON, path_of
@@ -39,6 +40,27 @@ def test_kafka_creates_and_deletes_it(kafka: KafkaServer, server: PidleaseServer
     assert ask(server, "GET", f"/v1/topics/{name}")[0] == 404
     until(lambda: name not in partitions(kafka), "Kafka to delete the topic")
     assert ask(server, "DELETE", f"/v1/topics/{name}")[0] == 404
+
+
+def test_offsets_are_kafkas(kafka: KafkaServer, server: PidleaseServer) -> None:
+    """Also of records that others append and delete in Kafka, past this server."""
+    name = f"offsets-{uuid.uuid4().hex[:8]}"
+    assert create(server, name=name)[0] == 201
+    assert post(server, name, b"0", "p", 0)[0] == 200
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    for number in range(9):
+        producer.produce(name, b"%d" % number)
+    assert producer.flush(30) == 0
+    status, answer = ask(server, "GET", f"/v1/topics/{name}/partitions")
+    (row,) = answer["partitions"]
+    assert (status, row["log_start"], row["reason"]) == (200, 0, "")
+    end = row["log_end"]
+    assert end >= 10, "markers of the writer count"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for future in admin.delete_records([TopicPartition(name, 0, 4)]).values():
+        future.result(30)
+    (row,) = ask(server, "GET", f"/v1/topics/{name}/partitions")[1]["partitions"]
+    assert row == {"partition": 0, "log_start": 4, "log_end": end, "reason": ""}
 
 
 def test_what_kafka_refuses(server: PidleaseServer) -> None:

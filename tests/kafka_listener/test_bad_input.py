@@ -142,7 +142,7 @@ _NO_REQUESTS: Final[dict[str, tuple[bytes, str]]] = {
     "client id too long": (struct.pack(">i", 14) + _head(METADATA, 1, 99), "client id"),
     "produce without a body": (struct.pack(">i", 14) + _head(PRODUCE, 3), "too early"),
     "metadata without a body": (struct.pack(">i", 14) + _head(METADATA, 1), "Metadata"),
-    "fetch without a body": (struct.pack(">i", 14) + _head(FETCH, 4), "Fetch"),
+    "fetch without a body": (struct.pack(">i", 14) + _head(FETCH, 4), "too early"),
     "produce with more": (
         struct.pack(">i", 27) + _head(PRODUCE, 3) + b"\xff\xff\xff\xff" + bytes(8) + b"!",
         "bytes",

@@ -4,18 +4,20 @@ import asyncio
 import errno
 import struct
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pidlease.kafka.codec.primitives import compact_length, write_string
-from proxy.kafka.groups.group_steps import GroupLimits
+from proxy.kafka.groups.group_steps import GroupLimits, Join
 from tests.kafka_listener.group_requests import (
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,
     HEARTBEAT,
     JOIN_GROUP,
+    LEAVE_GROUP,
     OFFSET_COMMIT,
     OFFSET_FETCH,
     SYNC_GROUP,
@@ -208,3 +210,48 @@ async def test_an_answer_behind_one_that_waits_holds_no_request(server: Server) 
     assert (await second.joined()).error_code == 0
     for _ in range(20):
         assert (await second.client.receive()).error_code == 25
+
+
+@pytest.mark.parametrize("version", [3, 5])
+async def test_many_members_leave_in_pieces(tmp_path: Path, version: int) -> None:
+    """Other tasks run in between, and each member gets its code."""
+    limits = GroupLimits(members_max=10_000, memory_bytes_max=1 << 30)
+    async with serving(tmp_path, Wanted(groups=limits)) as server:
+        coordinator = server.groups.coordinator
+        join = Join("", None, "c", "h", "consumer", (("range", b""),), 60_000, 60_000, False)
+        for _ in range(3000):
+            coordinator.join("g", join)
+        members = coordinator.active["g"].members
+        identities: list[dict[str, Any]] = [
+            {"member_id": each, "group_instance_id": None} for each in members.by_id
+        ]
+        for each in identities[::10]:
+            each |= {"member_id": f"not {each['member_id']}", "group_instance_id": "i"}
+        sizes: list[int] = []
+
+        async def look() -> None:
+            while True:
+                sizes.append(len(members))
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look())
+        async with await server.connect() as client:
+            body = await client.call(LEAVE_GROUP, version, group_id="g", members=identities)
+        looking.cancel()
+    assert body.error_code == 0
+    found = [(each.member_id, each.group_instance_id) for each in body.members]
+    assert found == [tuple(each.values()) for each in identities]
+    assert [each.error_code for each in body.members] == ([25] + [0] * 9) * 300
+    assert max(before - after for before, after in pairwise(sizes)) <= 200
+    assert sizes[-1] == 300
+
+
+async def test_a_long_request_to_leave_an_invalid_group(server: Server) -> None:
+    identities = [{"member_id": f"m{number}", "group_instance_id": None} for number in range(1000)]
+    async with await server.connect() as client:
+        body = await client.call(LEAVE_GROUP, 5, group_id="", members=identities)
+        assert (body.error_code, body.members) == (24, ())
+        body = await client.call(LEAVE_GROUP, 5, group_id="none", members=identities)
+        assert (body.error_code, {each.error_code for each in body.members}) == (0, {25})
+        leave = {"group_id": "none", "member_id": "m" * 10_000}
+        assert (await client.call(LEAVE_GROUP, 2, **leave)).error_code == 25

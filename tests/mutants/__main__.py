@@ -18,10 +18,12 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.run import Result, check, control, prepare
 from tests.mutants.sharing_mutants import SHARING
 from tests.mutants.storage_mutants import STORAGE
+from tests.mutants.stream_mutants import STREAMS
 from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
     *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *CLIENT, *COPIER,
+    *STREAMS,
 )  # fmt: skip
 
 

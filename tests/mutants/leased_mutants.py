@@ -16,6 +16,8 @@ from tests.mutants.mutant import (
 )
 
 _NAMING: Final = "pidlease/engine/named_leases.py"
+_ZOOKEEPER: Final = "pidlease/coordination/zookeeper/zookeeper_connection.py"
+_SYNC: Final = "tests/unit/coordination/test_zookeeper_sync.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
 _KNOWN: Final = "pidlease/engine/producer_table.py"
 _DOOR: Final = "proxy/kafka/identified_batches.py"
@@ -84,6 +86,41 @@ LEASED: Final = (
         "        except BindingConflictError:\n            return False\n",
         "        except BindingConflictError:\n            return True\n",
         (NAMES,),
+    ),
+    Mutant(
+        "names: a rejected transaction is taken for a success",
+        _ZOOKEEPER,
+        "            if not any(isinstance(each, KazooException) for each in found):\n",
+        "            if found:\n",
+        (_SYNC,),
+    ),
+    Mutant(
+        "names: a write in a transaction has no condition",
+        _ZOOKEEPER,
+        "transaction.set_data(self.path, self.data, self.version)",
+        "transaction.set_data(self.path, self.data, -1)",
+        (_SYNC,),
+    ),
+    Mutant(
+        "names: a write by itself has no condition",
+        _ZOOKEEPER,
+        "client.set_async(self.path, self.data, self.version)",
+        "client.set_async(self.path, self.data, -1)",
+        (_SYNC,),
+    ),
+    Mutant(
+        "names: the file's changes have lines of their own",
+        "pidlease/coordination/file/file_names.py",
+        "            self._append(_line(changes))\n",
+        '            self._append(b"".join(_line({name: new}) for name, new in changes.items()))\n',
+        ("tests/unit/coordination/test_file_names.py",),
+    ),
+    Mutant(
+        "names: several calls run at once",
+        "pidlease/coordination/grouped_call.py",
+        "        if self._calls is None:\n",
+        "        if self._calls is None or True:\n",
+        ("tests/unit/coordination/test_grouped_call.py",),
     ),
     Mutant(
         "a fence is not asked for",

@@ -41,9 +41,9 @@ STORAGE: Final = (
     ),
     Mutant(
         "fsync skipped in snapshots: tables",
-        _SNAPSHOTS,
-        "            file.fsync()\n        finally:\n            file.close()\n        return rows",
-        "        finally:\n            file.close()\n        return rows",
+        "pidlease/storage/snapshot_files.py",
+        "        file.fsync()\n    finally:\n        file.close()\n    return rows",
+        "    finally:\n        file.close()\n    return rows",
         (SNAPSHOTS,),
     ),
     Mutant(

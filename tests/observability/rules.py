@@ -8,7 +8,7 @@ FOLDER: Final = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 _FILE: Final = FOLDER / "alerts.yml"
 _RULE: Final = re.compile(r"^      - (alert|record): (\S+)\n(.*?)(?=^ {0,6}\S|\Z)", re.M | re.S)
 _EXPR: Final = re.compile(r"^        expr: (.*?)(?=^        \S|\Z)", re.M | re.S)
-_RUNBOOK: Final = re.compile(r"^          runbook: (\S+)$", re.M)
+_RUNBOOK: Final = re.compile(r"^          runbook_url: (\S+)$", re.M)
 #: Thresholds that a test does not come to in seconds, or not without filling a disk.
 _LOWERED: Final = {") > 900": ") > 3", "_size_bytes < 0.1": "_size_bytes < 1.1"}
 

@@ -1,16 +1,22 @@
-"""What dashboards and alerts say, held against the catalogue and docs/operate/operations.md."""
+"""What dashboards and alerts say, held against the catalogue and the page of the runbooks."""
 
 import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from deploy.grafana.__main__ import FOLDER, files
+from deploy.prometheus.__main__ import ALERTS, RUNBOOKS, main, page_address, project_base
+from deploy.prometheus.__main__ import files as alert_files
 from pidlease.observability.metric_catalogue import CATALOGUE
 from tests.observability.dashboards import Asked, asked, boards, panels, variables
 from tests.observability.rules import rules
 
-_OPERATIONS: Final = Path(__file__).resolve().parents[2] / "docs" / "operate" / "operations.md"
+_ROOT: Final = Path(__file__).resolve().parents[2]
 _LABELS: Final = {each.exposed: {*each.labels} for each in CATALOGUE.values()}
 _BY_HISTOGRAM: Final = {
     f"{name}{suffix}": {*each.labels, "le"}
@@ -123,7 +129,7 @@ def test_what_an_alert_asks_for_exists() -> None:
 
 def _sections() -> Iterator[str]:
     """The anchors of the runbooks."""
-    _, _, text = _OPERATIONS.read_text().partition("\n## Alerts\n")
+    _, _, text = (_ROOT / RUNBOOKS).read_text().partition("\n## Runbooks\n")
     own = re.split(r"^## ", text, flags=re.M)[0]
     for title in re.findall(r"^### (.*)$", own, re.M):
         yield title.lower().replace(" ", "-")
@@ -132,9 +138,32 @@ def _sections() -> Iterator[str]:
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     alerts = [rule for rule in rules() if rule.kind == "alert"]
     assert len(alerts) >= 11
-    prefix = "docs/operate/operations.md#"
+    prefix = page_address(project_base()) + "#"
+    assert prefix.startswith("https://")
     assert all(rule.runbook.startswith(prefix) for rule in alerts)
     named = [rule.runbook.removeprefix(prefix) for rule in alerts]
     assert sorted(named) == sorted(_sections())
     for rule, anchor in zip(alerts, named, strict=True):
         assert anchor.replace("-", "") == rule.name.lower()
+
+
+def test_the_addresses_of_runbooks_are_as_they_are_written() -> None:
+    """`python -m deploy.prometheus` writes them, from the project's URL of its docs."""
+    texts = alert_files()
+    assert len(texts) > 1
+    assert {path: path.read_text() for path in texts} == texts
+    urls = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert all(url.startswith(project_base()) for url in urls.values())
+
+
+def test_runbooks_of_ones_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = ALERTS.read_text()
+    page = "https://wiki.example/pidlease"
+    monkeypatch.setattr(sys, "argv", ["deploy.prometheus", "--runbook-base", page])
+    main()
+    printed = capsys.readouterr().out
+    assert f"runbook_url: {page}#pidlease-down\n" in printed
+    assert printed == committed.replace(page_address(project_base()), page)
+    assert ALERTS.read_text() == committed

@@ -28,14 +28,18 @@ class ServerProcess(server_process.ServerProcess):
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop it during the block (SIGSTOP); data sent to it waits."""
-        os.kill(self.pid, signal.SIGSTOP)
         try:
-            tasks = list(Path(f"/proc/{self.pid}/task").glob("*/stat"))
-            until(lambda: all(map(_stands_still, tasks)), "each thread to stand still", 0.005)
+            self.pause()
             yield
         finally:
             if self.alive:  # it may have been killed meanwhile
                 os.kill(self.pid, signal.SIGCONT)
+
+    def pause(self) -> None:
+        """Stop it (SIGSTOP), and wait until each of its threads stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = list(Path(f"/proc/{self.pid}/task").glob("*/stat"))
+        until(lambda: all(map(_stands_still, tasks)), "each thread to stand still", 0.005)
 
     def cpu_s(self) -> float:
         """Processor seconds that it has used so far, all threads together."""

@@ -1,6 +1,5 @@
 """The pytest plugin for users, tried as its page says: pasted into a folder of its own."""
 
-import re
 import subprocess
 import sys
 import time
@@ -9,38 +8,29 @@ from pathlib import Path
 import pytest
 
 from pidlease.testing import PidleaseServer, ServerError
+from tests.docs.page_run import PageRun
+from tests.docs.snippets import blocks_of_page
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "produce" / "test-your-application.md"
-_BLOCK = re.compile(r"(?:^(?:    .*)?\n)+", re.MULTILINE)
+_ROOT = Path(__file__).resolve().parents[2]
+_PAGE = _ROOT / "docs" / "produce" / "test-your-application.md"
+_SCRIPT = """
+from pathlib import Path
+from pidlease.testing import PidleaseServer
 
-_SHARED = """
-def test_it_is_one(shared_server, pidlease_server):
-    assert shared_server.alive
-    assert shared_server.leases != pidlease_server.leases
-    assert pidlease_server.settings["default_partitions"] == "1"
+with PidleaseServer(Path("server")) as server:
+    print(server.alive)
 """
 #: A user's module of the same name as the server's must not be in the way.
 _FOREIGN = "raise RuntimeError('not the server')\n"
 
 
-def examples() -> list[str]:
-    blocks = _BLOCK.findall(_PAGE.read_text(encoding="utf-8"))
-    found = [re.sub("^    ", "", each, flags=re.MULTILINE).strip("\n") for each in blocks]
-    return [each + "\n" for each in found if each]
-
-
 def test_the_page_as_pasted(tmp_path: Path) -> None:
-    plugin, kills, settings, shared = examples()
-    (tmp_path / "conftest.py").write_text(f"{shared}\n{plugin}")
-    (tmp_path / "test_orders.py").write_text(kills)
-    (tmp_path / "test_shared.py").write_text(f"{settings}\n{_SHARED}")
+    """Also where a user's module has the name of one of the server's."""
     (tmp_path / "proxy.py").write_text(_FOREIGN)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error::pytest.PytestAssertRewriteWarning"],
-        check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    blocks = blocks_of_page(_PAGE, _ROOT)
+    env = {"PYTEST_ADDOPTS": "-W error::pytest.PytestAssertRewriteWarning"}
+    with PageRun(blocks, tmp_path, lambda: "", env) as run:
+        run.run()
 
 
 def test_it_is_killed_and_comes_back_on_the_same_data(tmp_path: Path) -> None:
@@ -60,6 +50,16 @@ def test_a_wrong_setting_is_in_the_error(tmp_path: Path) -> None:
     server = PidleaseServer(tmp_path, settings={"fsync": "sometimes"})
     with pytest.raises(ServerError, match="fsync"):
         server.start()
+
+
+def test_a_script_starts_a_server(tmp_path: Path) -> None:
+    """A script is not run again by the process that servers are forked from."""
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_a_further_server_needs_no_import(tmp_path: Path) -> None:

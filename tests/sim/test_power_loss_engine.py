@@ -35,12 +35,12 @@ def _quiet() -> Iterator[None]:
     structlog.configure(**before)
 
 
-def run_for(seconds: float, run: Callable[[int], Counter[str]]) -> Counter[str]:
-    """Run seed after seed for a while; what happened in all of them."""
+def run_for(seconds: float, run: Callable[[int], Counter[str]], least: int) -> Counter[str]:
+    """Run seed after seed for a while, and so many at least; what happened in all of them."""
     counts: Counter[str] = Counter()
     end = time.monotonic() + seconds
     seed = FIRST_SEED
-    while time.monotonic() < end:
+    while time.monotonic() < end or seed < FIRST_SEED + least:
         counts += run(seed)
         seed += 1
     counts["runs"] = seed - FIRST_SEED
@@ -53,7 +53,7 @@ def assert_happened(counts: Counter[str], *what: str) -> None:
 
 
 def test_crashes_by_seed() -> None:
-    counts = run_for(SECONDS, lambda seed: run_seed(Setup(seed)))
+    counts = run_for(SECONDS, lambda seed: run_seed(Setup(seed)), 100)
     assert_happened(
         counts, "crash points hit", "power cuts", "kills", "lost writes", "lost names",
         "torn files", "disk faults", "snapshots", "partitions retained", "upkeep failed",
@@ -62,7 +62,7 @@ def test_crashes_by_seed() -> None:
 
 
 def test_crashes_by_seed_with_real_threads() -> None:
-    counts = run_for(SECONDS, lambda seed: run_seed(Setup(seed, threads=4, streams=4)))
+    counts = run_for(SECONDS, lambda seed: run_seed(Setup(seed, threads=4, streams=4)), 20)
     assert_happened(counts, "crash points hit", "lost writes", "torn files", "duplicate")
 
 
@@ -84,7 +84,7 @@ def test_a_crash_at_every_step_of_a_short_life(step_seed: int) -> None:
 def test_without_fsync_a_kill_loses_nothing(policy: FsyncPolicy) -> None:
     """What the operating system has, a crash of the process does not take back."""
     log = LogConfig(1500, retention_ms=-1, retention_bytes=4000, fsync=policy)
-    counts = run_for(SECONDS / 8, lambda seed: run_seed(Setup(seed, log=log, power_cuts=False)))
+    counts = run_for(SECONDS / 8, lambda seed: run_seed(Setup(seed, log=log, power_cuts=False)), 10)
     assert_happened(counts, "kills", "duplicate", "crash points hit")
     assert not counts["power cuts"]
 

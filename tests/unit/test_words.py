@@ -1,4 +1,4 @@
-"""The words that the code does not use, for the field has its own: in names, comments, texts.
+"""The words that code and documentation do not use, for the field has its own: in names and texts.
 
 `python -m tests.unit.test_words [FILE OR FOLDER ...]` shows where they are.
 """
@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 _ROOT = Path(__file__).parents[2]
 _FOLDERS = ("deploy", "examples", "pidlease", "proxy")
+_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 
 #: In comments, docstrings and messages; and what is said instead.
 _PROSE = {
-    r"told|tells?|telling": "acknowledge, return, report, log",
-    r"whose|who|whom|nobody|somebody": "the producer, client, server, operator ...",
+    r"told|telling": "acknowledge, return, report, log",
+    r"nobody|somebody|whom": "the producer, client, server, operator ...",
     r"doors?": "listener",
     r"keeper|upkeep": "maintenance",
     r"flying|under way|on (?:its|their) way": "in flight, pending, running",
@@ -29,6 +30,17 @@ _PROSE = {
     r"holes?": "sequence gap",
     r"surroundings": "context",
     r"[Ss]ee (?:`|the (?:module|class|port|method))": "@override, or say it",
+}
+#: The same, in code only: pages may speak of people, and tell one thing from another.
+_CODE_PROSE = {
+    r"tells?": "acknowledge, return, report, log",
+    r"whose|who": "the producer, client, server, operator ...",
+}
+#: In pages only: parts of the code have these names.
+_PAGE_PROSE = {
+    r"judg\w+": "validate, validation",
+    r"rings?(?! buffers?)": "lease table",
+    r"log side": "Kafka-backed log, embedded log",
 }
 #: As a part of a name, between underscores.
 _NAMES = {
@@ -49,11 +61,16 @@ _ALLOWED: dict[str, set[str]] = {
     "pidlease/engine/recovery.py": {"hole_ms"},
     "pidlease/repair/losses.py": {"hole_ms"},
     "pidlease/storage/snapshot_tables.py": {"hole_ms"},
-    "pidlease/storage/snapshots.py": {"hole_ms", "tell"},  # and a method of a file
+    "pidlease/storage/snapshot_rows.py": {"hole_ms"},
+    "pidlease/storage/snapshot_files.py": {"tell"},  # a method of a file
+    "pidlease/storage/snapshots.py": {"hole_ms"},
     # A kind of finding in the report, and in its JSON.
     "pidlease/verify/partition_check.py": {"HOLE"},
     "pidlease/verify/verify_report.py": {"HOLE", "hole"},
-    "deploy/grafana/boards/fencing.py": {"door"},  # a label of metrics
+    "proxy/cli/verify_command.py": {"hole"},
+    "docs/operate/alerts.md": {"ring"},  # an alert's name
+    "deploy/reference/metrics_page.py": {"door"},  # a label of metrics
+    "deploy/grafana/boards/fencing.py": {"door"},
     "deploy/grafana/boards/leases.py": {"door"},
     "pidlease/engine/lease_service.py": _HOLE,
     "pidlease/engine/leases/leases.py": _HOLE,
@@ -73,7 +90,7 @@ _ALLOWED: dict[str, set[str]] = {
     "pidlease/copier/copy_checkpoint.py": {"who"},
     "pidlease/copier/partition_copy.py": {"who"},
     "pidlease/copier/settings.py": {"who"},
-}
+}  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -85,14 +102,38 @@ class Found(NamedTuple):
     instead: str
 
 
-_EACH = [
-    (re.compile(rf"\b(?:{pattern})(?![\w'])", re.IGNORECASE), say)
-    for pattern, say in _PROSE.items()
-]
+def _compiled(*prose: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
+    return [
+        (re.compile(rf"\b(?:{pattern})(?![\w'])", re.IGNORECASE), say)
+        for each in prose
+        for pattern, say in each.items()
+    ]
+
+
+_EACH_OF_CODE = _compiled(_PROSE, _CODE_PROSE)
+_EACH_OF_PAGES = _compiled(_PROSE, _PAGE_PROSE)
+#: Parts of a page that quote the code: fences, inline code, addresses of links, comments.
+_QUOTED = re.compile(
+    r"^ *(```+).*?^ *\1 *$|``.+?``|`[^`\n]+`|\]\([^)\s]*\)|<!--.*?-->|https?://\S+", re.M | re.S
+)
 
 
 def words_of(path: Path) -> Iterator[Found]:
     """The words of one file that should be others."""
+    return _of_page(path) if path.suffix == ".md" else _of_code(path)
+
+
+def _of_page(path: Path) -> Iterator[Found]:
+    file = path.relative_to(_ROOT).as_posix()
+    allowed = _ALLOWED.get(file, set())
+    text = _QUOTED.sub(lambda quoted: re.sub(r"[^\n]", " ", quoted[0]), path.read_text())
+    for pattern, say in _EACH_OF_PAGES:
+        for match in pattern.finditer(text):
+            if match.group() not in allowed:
+                yield Found(file, text[: match.start()].count("\n") + 1, match.group(), say)
+
+
+def _of_code(path: Path) -> Iterator[Found]:
     file = path.relative_to(_ROOT).as_posix()
     allowed = _ALLOWED.get(file, set())
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
@@ -101,7 +142,7 @@ def words_of(path: Path) -> Iterator[Found]:
                 if token.string not in allowed:
                     yield Found(file, token.start[0], token.string, part)
         elif token.type in (tokenize.COMMENT, tokenize.STRING):
-            for pattern, say in _EACH:
+            for pattern, say in _EACH_OF_CODE:
                 for match in pattern.finditer(token.string):
                     if match.group() not in allowed:
                         line = token.start[0] + token.string[: match.start()].count("\n")
@@ -110,14 +151,22 @@ def words_of(path: Path) -> Iterator[Found]:
 
 def _files(places: list[Path]) -> Iterator[Path]:
     for place in places:
-        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
+        found = [*place.rglob("*.py"), *place.rglob("*.md")] if place.is_dir() else [place]
+        yield from sorted(found)
 
 
-def test_words() -> None:
-    found = [
-        each for path in _files([_ROOT / each for each in _FOLDERS]) for each in words_of(path)
-    ]
+def _check(places: tuple[str, ...]) -> None:
+    files = _files([_ROOT / each for each in places])
+    found = [each for path in files for each in words_of(path)]
     assert not found, "\n".join(f"{e.file}:{e.line}: {e.word} ({e.instead})" for e in found)
+
+
+def test_words_of_the_code() -> None:
+    _check(_FOLDERS)
+
+
+def test_words_of_the_pages() -> None:
+    _check(_PAGES)
 
 
 def test_what_is_allowed_is_there() -> None:

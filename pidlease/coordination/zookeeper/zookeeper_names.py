@@ -9,17 +9,25 @@ there are 256 folders.
 import hashlib
 import json
 import threading
+from collections.abc import Sequence
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.protocol.states import ZnodeStat
 from typing_extensions import override
 
 from pidlease.coordination.name_bindings import (
     Binding,
+    BindingChange,
     BindingConflictError,
     NameBindings,
     NamesError,
+    StoredBinding,
 )
-from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_connection import (
+    Write,
+    ZooKeeper,
+    ZooKeeperError,
+)
 
 
 class ZooKeeperNames(NameBindings):
@@ -29,13 +37,6 @@ class ZooKeeperNames(NameBindings):
         self._zookeeper = zookeeper
         self._lock = threading.Lock()
         self._folders: set[str] = set()
-
-    @override
-    def get(self, name: str) -> Binding | None:
-        try:
-            return self._read(name)[0]
-        except (ZooKeeperError, KazooException, ValueError) as error:
-            raise NamesError(_text(error)) from error
 
     @override
     def all(self) -> dict[str, Binding]:
@@ -49,29 +50,34 @@ class ZooKeeperNames(NameBindings):
         return found
 
     @override
-    def change(self, name: str, expected: Binding | None, new: Binding | None) -> None:
+    def get_many(self, names: Sequence[str]) -> list[StoredBinding | NamesError]:
+        paths = [self._path(name) for name in names]
         try:
-            found, version = self._read(name)
-            if found == expected:
-                self._write(name, new, version)
-                return
-        except (BadVersionError, NodeExistsError, NoNodeError) as error:
-            raise BindingConflictError(f"{name!r} was changed meanwhile") from error
-        except (ZooKeeperError, KazooException, ValueError) as error:
+            nodes = self._zookeeper.nodes(paths)
+        except (ZooKeeperError, KazooException) as error:
             raise NamesError(_text(error)) from error
-        raise BindingConflictError(f"{name!r} is bound to {found}, not to {expected}")
+        return [_stored(*each) for each in zip(names, paths, nodes, strict=True)]
 
-    def _read(self, name: str) -> tuple[Binding | None, int]:
-        """Read a binding, and the version of its node; -1: there is none."""
-        path = self._path(name)
-        found = self._zookeeper.node(path)
-        if found is None:
-            return None, -1
-        data, stat = found
-        bound, binding = _parse(path, data)
-        if bound != name:
-            raise ValueError(f"ZooKeeper's {path} is no binding of {name!r}, but of {bound!r}")
-        return binding, stat.version
+    @override
+    def change_many(
+        self, changes: Sequence[BindingChange]
+    ) -> list[BindingConflictError | NamesError | None]:
+        # A version identifies the binding that was read: a node begins at version 0 again only if
+        # its name was unbound meanwhile, which takes a released name and the end of its lease.
+        writes = {
+            index: Write(self._path(name), _data(name, new), expected.version)
+            for index, (name, expected, new) in enumerate(changes)
+            if new is not None or expected.binding is not None
+        }
+        outcomes: list[BindingConflictError | NamesError | None] = [None] * len(changes)
+        try:
+            self._prepare([each.path for each in writes.values() if each.version < 0])
+            refusals = self._zookeeper.write_many(list(writes.values()))
+        except (ZooKeeperError, KazooException) as error:
+            raise NamesError(_text(error)) from error
+        for index, refusal in zip(writes, refusals, strict=True):
+            outcomes[index] = _outcome(changes[index].name, refusal)
+        return outcomes
 
     def _read_all(self, folder: str) -> dict[str, Binding]:
         """Read the bindings of a folder, many at once: there may be thousands."""
@@ -83,25 +89,14 @@ class ZooKeeperNames(NameBindings):
                 found[name] = binding
         return found
 
-    def _write(self, name: str, new: Binding | None, version: int) -> None:
-        path = self._path(name)
-        if new is None:
-            if version >= 0:
-                self._zookeeper.call(lambda client: client.delete_async(path, version))
-            return
-        data = json.dumps({"name": name, **new._asdict()}).encode()
-        if version >= 0:
-            self._zookeeper.call(lambda client: client.set_async(path, data, version))
-            return
-        self._prepare(path.rpartition("/")[0])
-        self._zookeeper.call(lambda client: client.create_async(path, data))
-
-    def _prepare(self, folder: str) -> None:
+    def _prepare(self, paths: Sequence[str]) -> None:
+        """Make the folders of nodes that will be created."""
         with self._lock:
-            if folder in self._folders:
-                return
-            self._zookeeper.ensure(folder)
-            self._folders.add(folder)
+            missing = {each.rpartition("/")[0] for each in paths} - self._folders
+            if missing:
+                self._zookeeper.ensure(self._zookeeper.path("names"))
+                self._zookeeper.make_many(sorted(missing))
+                self._folders |= missing
 
     def _path(self, name: str) -> str:
         digest = hashlib.sha256(name.encode()).hexdigest()
@@ -114,6 +109,34 @@ def _parse(path: str, data: bytes) -> tuple[str, Binding]:
         return str(fields["name"]), Binding(*(int(fields[name]) for name in Binding._fields))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"ZooKeeper's {path} is no binding: {error}") from error
+
+
+def _stored(
+    name: str, path: str, node: tuple[bytes, ZnodeStat] | None
+) -> StoredBinding | NamesError:
+    """Return the binding in a node; an error if there is something else in it."""
+    if node is None:
+        return StoredBinding(None)
+    data, stat = node
+    try:
+        bound, binding = _parse(path, data)
+    except ValueError as error:
+        return NamesError(_text(error))
+    if bound != name:
+        return NamesError(f"names: ZooKeeper's {path} is no binding of {name!r}, but of {bound!r}")
+    return StoredBinding(binding, stat.version)
+
+
+def _data(name: str, binding: Binding | None) -> bytes | None:
+    return None if binding is None else json.dumps({"name": name, **binding._asdict()}).encode()
+
+
+def _outcome(name: str, error: KazooException | None) -> BindingConflictError | NamesError | None:
+    if error is None:
+        return None
+    if isinstance(error, (BadVersionError, NodeExistsError, NoNodeError)):
+        return BindingConflictError(f"{name!r} was changed meanwhile")
+    return NamesError(_text(error))
 
 
 def _text(error: Exception) -> str:

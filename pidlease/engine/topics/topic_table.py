@@ -19,6 +19,7 @@ from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
+from pidlease.storage.topics.stream_settings import STREAM_TYPE
 from pidlease.storage.topics.topic_settings import SettingError, SettingsChange
 from pidlease.storage.topics.topic_store import Topic
 
@@ -302,8 +303,10 @@ class TopicTable:
 
     def _set_policy(self, topic: Topic, partitions: Iterable[Partition]) -> None:
         policy = self.policies.of(topic)
+        is_stream = topic.partitions == 1 and STREAM_TYPE in topic.overrides
         for each in partitions:
             each.policy = policy
+            each.set_stream(is_stream=is_stream, pool=self._pool)
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
         """Make a topic visible to listeners, with this definition and these partitions."""

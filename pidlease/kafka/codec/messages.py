@@ -149,15 +149,18 @@ class Response:
         entity_writer(type(part))(stream, part)
         return stream.getvalue()
 
-    def encode_rows(self, correlation_id: int, rows: Sequence[bytes], count: int) -> list[bytes]:
+    def encode_rows(
+        self, correlation_id: int, rows: Sequence[bytes], count: int, fields: bytes = b""
+    ) -> list[bytes]:
         """Encode a response that consists of a throttle time and one array, as most do.
 
         Parameters:
             rows: the array's elements, encoded; one entry may contain several.
             count: the number of elements.
+            fields: the encoded fields between the throttle time and the array.
         """
         tags = b"\0" if self.flexible else b""
-        head = [INT32.pack(correlation_id), tags, INT32.pack(0)]
+        head = [INT32.pack(correlation_id), tags, INT32.pack(0), fields]
         return [*head, write_array(count, flexible=self.flexible), *rows, tags]
 
     def encode(self, correlation_id: int, **values: object) -> bytes:

@@ -22,6 +22,7 @@ from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
 from pidlease.storage.topics.topic_settings import SHARED_SETTINGS, SettingError, check_shared
 from pidlease.storage.topics.topic_store import Topic
 
@@ -139,7 +140,7 @@ class KafkaStore(LogStore):
         Raises:
             SettingError: a setting is one of Kafka's.
         """
-        for name in topic.overrides.keys() - set(SHARED_SETTINGS):
+        for name in topic.overrides.keys() - {*SHARED_SETTINGS, *STREAM_SETTINGS}:
             raise SettingError(name, f"{name} is a setting of Kafka's; set it in Kafka")
         self._book.save_own(topic.name, topic.topic_id, topic.overrides)
         self._settings.own[topic.topic_id] = topic.overrides

@@ -95,6 +95,11 @@ class DataDirectory(LogStore):
                 files.remove(self._marker)
             # Even without a marker: a crash may have come between its removal and this fsync.
             files.fsync_folder(path)
+            #: The folders in logs/ that exist even after a power cut. One fsync for all of them: a
+            #: crash may have come between creating one and its fsync.
+            self._durable_folders: Final = set(files.list(path / "logs"))
+            if self._durable_folders:
+                files.fsync_folder(path / "logs")
         except OSError as error:
             self._lock.release()
             raise DataFolderError(f"{path} cannot be used: {error}") from error
@@ -193,6 +198,7 @@ class DataDirectory(LogStore):
         for number in range(topic.partitions):
             log = self._logs.pop((topic.name, number), None)
             folder = logs / _partition_folder(topic, number)
+            self._durable_folders.discard(folder.name)
             if log is not None:
                 log.delete()
             elif self._files.exists(folder):
@@ -206,10 +212,14 @@ class DataDirectory(LogStore):
     def open_partition(
         self, topic: Topic, partition: int, recovery_offset: int
     ) -> EmbeddedPartitionLog:
-        folder = self.path / "logs" / _partition_folder(topic, partition)
+        name = _partition_folder(topic, partition)
+        folder = self.path / "logs" / name
         config = config_of(topic, self._defaults)
         log = EmbeddedPartitionLog(self._files, folder, config, self._pool, self.open_logs)
-        log.open(recovery_offset, clean=self.clean)
+        known = name in self._durable_folders
+        # Only for its first log: later, the topic may be deleted and made again.
+        self._durable_folders.discard(name)
+        log.open(recovery_offset, clean=self.clean, folder_is_durable=known)
         self._logs[topic.name, partition] = log
         return log
 

@@ -35,7 +35,13 @@ from pidlease.storage.errors import (
     OffsetRangeError,
     reason_for_clients,
 )
-from pidlease.storage.files import Files, make_durable_folder, remove_tree, sweep_asides
+from pidlease.storage.files import (
+    Files,
+    is_aside,
+    make_durable_folder,
+    remove_tree,
+    sweep_asides,
+)
 from pidlease.storage.io_pool import IoPool
 
 #: The largest offset in an index file: 31 bits, relative to the segment's base offset.
@@ -106,7 +112,7 @@ class EmbeddedPartitionLog:
 
     # ------------------------------------------------------------------ life cycle, blocking
 
-    def open(self, recovery_offset: int, *, clean: bool) -> None:
+    def open(self, recovery_offset: int, *, clean: bool, folder_is_durable: bool = False) -> None:
         """Find the segments and the end of the log, and cut off a torn tail.
 
         Damage does not raise: it stops the partition at the last intact batch.
@@ -114,20 +120,19 @@ class EmbeddedPartitionLog:
         Parameters:
             recovery_offset: the offset up to which the log is durable and was intact.
             clean: whether the log was closed properly.
+            folder_is_durable: whether the folder exists, even after a power cut.
         """
         try:
+            if not folder_is_durable:
+                make_durable_folder(self._files, self._folder)
             self._open(recovery_offset, clean=clean)
             self._active.fsync_indexes()
         finally:
             self._close_files()
 
     def _open(self, recovery_offset: int, *, clean: bool) -> None:
-        make_durable_folder(self._files, self._folder)
-        bases = self._tidy()
+        names, bases = self._tidy()
         segments = [SegmentFiles(self._files, self._folder, base) for base in bases]
-        if not clean:
-            # A crash may have happened between creating a file and the fsync of its name.
-            self._files.fsync_folder(self._folder)
         if not segments:
             self._active.create()
             self._publish()
@@ -135,13 +140,17 @@ class EmbeddedPartitionLog:
         self._sealed = tuple(segments[:-1])
         self._active = ActiveSegment(segments[-1])
         durable = self._mark.read()
+        if not clean and (durable <= bases[-1] or LOG_START_NAME in names):
+            # A crash may have happened between creating a file and the fsync of its name. Not if
+            # records of the last segment are durable: they were appended after that fsync.
+            self._files.fsync_folder(self._folder)
         recovery_offset = max(recovery_offset, durable)
         start_known = False
         try:
             # First, so that deleted records do not reappear because something else is damaged.
             self._deleted_to = read_log_start(self._files, self._folder)
             start_known = True
-            self.cut_bytes = self._active.recover(recovery_offset, clean=clean)
+            self.cut_bytes = self._active.recover(recovery_offset, clean=clean, durable=durable)
             self._check_complete(durable)
             self._check_start()
         except DamagedLogError as error:
@@ -168,17 +177,23 @@ class EmbeddedPartitionLog:
             reason = f"the log starts at offset {self._deleted_to}, and ends at {end}"
             raise DamagedLogError(self._folder / LOG_START_NAME, 0, reason)
 
-    def _tidy(self) -> list[int]:
-        """Remove the leftovers of an interrupted removal; return the base offsets of segments."""
-        sweep_asides(self._files, self._folder)
+    def _tidy(self) -> tuple[list[str], list[int]]:
+        """Remove the leftovers of an interrupted removal.
+
+        Returns:
+            The names of the files that were there, and the base offsets of segments.
+        """
         names = self._files.list(self._folder)
+        if any(map(is_aside, names)):
+            sweep_asides(self._files, self._folder)
+            names = self._files.list(self._folder)
         bases = [base for name in names if (base := base_offset_of(name)) is not None]
         stems = {f"{base:020d}" for base in bases}
         for name in names:
             stem, dot, suffix = name.partition(".")
             if dot + suffix in SUFFIXES and stem not in stems:
                 self._files.remove(self._folder / name)
-        return bases
+        return names, bases
 
     def close(self) -> None:
         """Make everything durable, and close the files."""

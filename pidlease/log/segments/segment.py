@@ -193,6 +193,8 @@ class ActiveSegment:
         self.indexer = Indexer(names.base_offset)
         self._log: OpenFile | None = None
         self._indexes: dict[str, tuple[OpenFile, int]] = {}
+        #: The indexes that may differ from what is on the disk.
+        self._unflushed_indexes: set[str] = set()
         self._index_failed = False
 
     def create(self) -> None:
@@ -241,9 +243,11 @@ class ActiveSegment:
         self.fsync_indexes()
 
     def fsync_indexes(self) -> None:
-        """Make the open indexes durable."""
-        for file, _ in self._indexes.values():
-            file.fsync()
+        """Make the open indexes durable, where they have changed."""
+        for suffix, (file, _) in self._indexes.items():
+            if suffix in self._unflushed_indexes:
+                file.fsync()
+                self._unflushed_indexes.discard(suffix)
 
     def close(self) -> None:
         """Close the files."""
@@ -254,12 +258,13 @@ class ActiveSegment:
             self._log.close()
             self._log = None
 
-    def recover(self, recovery_offset: int, *, clean: bool) -> int:
+    def recover(self, recovery_offset: int, *, clean: bool, durable: int = 0) -> int:
         """Find the end of the last segment after a stop, and cut off a torn tail.
 
         Parameters:
             recovery_offset: the offset up to which the log is known to be durable.
             clean: whether the log was closed properly, so that there can be no torn tail.
+            durable: the offset up to which an fsync of the log has succeeded; 0: it is unknown.
 
         Returns:
             How many bytes were cut.
@@ -269,6 +274,11 @@ class ActiveSegment:
         """
         size = self.log.size()
         self._start_indexes(*self._trusted(recovery_offset, size))
+        if not clean:
+            # Their entries may be in the page cache only.
+            self._unflushed_indexes |= {
+                suffix for suffix, (_, length) in self._indexes.items() if length
+            }
         try:
             for batch in scan(self.log, self.size, size, self.next_offset):
                 self._index(batch.header, batch.header.base_offset)
@@ -280,7 +290,7 @@ class ActiveSegment:
                 path = self.names.path(LOG_SUFFIX)
                 raise DamagedLogError(path, error.position, str(error)) from None
             self.cut()
-        if not clean:
+        if not clean and self.next_offset != durable:
             # The log's end may be in the page cache only. It counts now, so it must be on the disk.
             self.log.fsync()
         return size - self.size
@@ -325,7 +335,10 @@ class ActiveSegment:
             (TIME_SUFFIX, times * TIME_ENTRY.size),
         ):
             file, _ = self._index_file(suffix)
-            file.truncate(length)
+            # Even without a change it would cost a write: a start with many partitions waits.
+            if file.size() != length:
+                self._unflushed_indexes.add(suffix)
+                file.truncate(length)
             self._indexes[suffix] = (file, length)
 
     def _index(self, header: BatchHeader, base_offset: int) -> None:
@@ -340,6 +353,7 @@ class ActiveSegment:
             return
         try:
             file, length = self._index_file(suffix)
+            self._unflushed_indexes.add(suffix)
             file.write_at([data], length)
             self._indexes[suffix] = (file, length + len(data))
         except OSError as error:

@@ -5,9 +5,7 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
-
-from aiokafka.helpers import create_ssl_context
+from typing import Final, NamedTuple, TypeVar
 
 from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_pair import ClusterConnection
@@ -17,21 +15,14 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from pidlease.kafka.codec.fetch import READ_COMMITTED
 from pidlease.spark.errors import ReadError
+from pidlease.spark.kafka_security import Security, connection_options
 from pidlease.spark.partition_offsets import OffsetRange
-from pidlease.spark.reader.log_parts import KafkaPart, Part, Security, StoredBatch, name_of
+from pidlease.spark.reader.log_parts import KafkaPart, Part, StoredBatch, name_of
 
 #: Fetches that are read ahead, of 1 MiB each.
 _AHEAD: Final = 4
 #: How often a fetch loop checks that its rows are still read.
 _LOOK_S: Final = 0.2
-#: Kafka's connection settings, and aiokafka's names of them.
-SECURITY: Final = {
-    "security.protocol": "security_protocol",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-    "ssl.ca.location": "",
-}
 _REQUEST_MS: Final = 30_000
 Answer = TypeVar("Answer")
 
@@ -121,7 +112,7 @@ async def _connected(servers: str, security: Security, seconds: float) -> Cluste
     give_up_ms = seconds * 1000
     settings = _Patience(int(min(give_up_ms, _REQUEST_MS)), give_up_ms)
     try:
-        options = {"client_id": "pidlease-spark", **_aiokafka(security)}
+        options = {"client_id": "pidlease-spark", **connection_options(security)}
         cluster = ClusterConnection(servers, servers, settings, options)
     except (OSError, ValueError) as error:
         raise CopyError(f"{servers} cannot be reached so: {error}") from None
@@ -131,14 +122,6 @@ async def _connected(servers: str, security: Security, seconds: float) -> Cluste
         await cluster.close()
         raise
     return cluster
-
-
-def _aiokafka(security: Security) -> dict[str, Any]:
-    """Convert connection settings to aiokafka's."""
-    options: dict[str, Any] = {SECURITY[key]: text for key, text in security if SECURITY[key]}
-    if options.get("security_protocol", "").endswith("SSL"):
-        options["ssl_context"] = create_ssl_context(cafile=dict(security).get("ssl.ca.location"))
-    return options
 
 
 def kafka_batches(part: KafkaPart) -> Iterator[StoredBatch]:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from pidlease.kafka.records.record_batch import BatchHeader
-
-#: Connection settings by Kafka's names, without `kafka.`.
-Security = tuple[tuple[str, str], ...]
+from pidlease.spark.kafka_security import Security
 
 
 @dataclass(frozen=True, slots=True)

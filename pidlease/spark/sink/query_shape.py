@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -133,14 +132,17 @@ def _are_headers(kind: DataType) -> bool:
     return isinstance(types.get("key"), StringType) and isinstance(types.get("value"), BinaryType)
 
 
-def check_plan(frame: DataFrame) -> None:
+def check_plan(plan: Any) -> None:  # noqa: ANN401 - a Java object
     """Check that a query keeps each source partition in one task, and in order.
+
+    Parameters:
+        plan: the query's analyzed plan.
 
     Raises:
         SinkError: it does not; the text says what to change.
     """
     leaves = []
-    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+    for node in _nodes(plan):
         name = node.getClass().getSimpleName()
         if name in _LEAVES:
             leaves.append(node)

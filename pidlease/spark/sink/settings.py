@@ -1,14 +1,20 @@
 """The sink's options, validated; named as in Spark's Kafka sink."""
 
-import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from pidlease.client.pending_batch import CODECS
 from pidlease.client.settings import Codec, ProducerSettings
 from pidlease.spark.errors import OptionError, SinkError
+from pidlease.spark.kafka_security import NAMES as SECURITY
+from pidlease.spark.kafka_security import (
+    Security,
+    connection_options,
+    read_security,
+    refuse_unmapped,
+)
 from pidlease.spark.spark_options import check_names, number, truth
 
 #: Placeholder for the source's name in option `topic`.
@@ -24,7 +30,7 @@ _REQUEST_MS: Final = 30_000
 KNOWN: Final = (
     "kafka.bootstrap.servers", "leases", "topic", "checkpointLocation", "stateLocation", _ROWS,
     "kafka.compression.type", "batchBytes", "deliveryTimeoutMs", "requestTimeoutMs", "append",
-    "trustCheckpoint", "kafka.security.protocol", "kafka.ssl.ca.location", "run",
+    "trustCheckpoint", *(f"kafka.{name}" for name in SECURITY), "run",
     "queryName", "outputMode",  # Spark's own, which it gives to every sink
 )  # fmt: skip
 
@@ -60,8 +66,7 @@ class SinkSettings:
     request_timeout_ms: int = _REQUEST_MS
     append: bool = False
     trust: bool = False
-    security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
-    ca: str | None = None
+    security: Security = field(default=(), repr=False)
     run: str = ""
 
     def renamed(self, topic: str) -> str:
@@ -75,15 +80,15 @@ class SinkSettings:
             SinkError: a setting is invalid.
         """
         try:
-            context = ssl.create_default_context(cafile=self.ca) if self.tls else None
+            connection = connection_options(self.security)
             return ProducerSettings(
                 bootstrap_servers=self.bootstrap_servers.split(","),
                 leases=self.leases,
                 client_id=_CLIENT_ID,
                 delivery_timeout_ms=float(2**53),  # the task has a clock of its own
                 request_timeout_ms=self.request_timeout_ms,
-                security_protocol=self.security_protocol,
-                ssl_context=context,
+                security_protocol=connection["security_protocol"],
+                ssl_context=connection.get("ssl_context"),
             )
         except (ValueError, OSError) as error:
             raise SinkError(str(error)) from None
@@ -92,11 +97,6 @@ class SinkSettings:
     def give_up_ms(self) -> float:
         """How long a cluster that does not respond is retried."""
         return self.delivery_timeout_ms
-
-    @property
-    def tls(self) -> bool:
-        """Whether TLS is used."""
-        return self.security_protocol == "SSL"
 
 
 def read_settings(options: Mapping[str, str]) -> SinkSettings:
@@ -112,6 +112,7 @@ def read_settings(options: Mapping[str, str]) -> SinkSettings:
 
 
 def _read(options: Mapping[str, str]) -> SinkSettings:
+    refuse_unmapped(options)
     check_names(options, KNOWN)
     # Spark lowers the case of the names in tasks and writers.
     known = {name.lower(): name for name in KNOWN}
@@ -127,9 +128,6 @@ def _read(options: Mapping[str, str]) -> SinkSettings:
         raise SinkError(
             f"kafka.compression.type {compression!r} is none of none, {', '.join(CODECS)}"
         )
-    protocol = given.get("kafka.security.protocol", "PLAINTEXT")
-    if protocol not in ("PLAINTEXT", "SSL"):
-        raise SinkError(f"kafka.security.protocol {protocol!r} is neither PLAINTEXT nor SSL")
     checkpoint = given.get("checkpointLocation", "")
     return SinkSettings(
         bootstrap_servers=given["kafka.bootstrap.servers"],
@@ -144,10 +142,26 @@ def _read(options: Mapping[str, str]) -> SinkSettings:
         request_timeout_ms=number(given, "requestTimeoutMs", most=2**31) or _REQUEST_MS,
         append=truth(given, "append", default=False),
         trust=truth(given, "trustCheckpoint", default=False),
-        security_protocol=protocol,  # type: ignore[arg-type] # one of both
-        ca=given.get("kafka.ssl.ca.location"),
+        security=_security(given),
         run=given.get("run", ""),
     )
+
+
+def _security(given: Mapping[str, str]) -> Security:
+    """Return the connection settings.
+
+    Raises:
+        OptionError: one is invalid, or is of SASL.
+    """
+    protocol = given.get("kafka.security.protocol", "").upper()
+    sasl = [name for name in given if name.startswith("kafka.sasl.")]
+    if sasl or protocol.startswith("SASL"):
+        raise OptionError(
+            f"{sasl[0] if sasl else f'kafka.security.protocol {protocol}'} is not for the sink: a"
+            " pidlease's Kafka port has no SASL, but PLAINTEXT, or SSL by a proxy. SASL towards the"
+            " Kafka that stores its log is a setting of the server, upstream_sasl"
+        )
+    return read_security(given)
 
 
 def _state(checkpoint: str, state: str) -> Path:

@@ -2,48 +2,51 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import NoLeaseError, SinkError, SinkFencedError
 from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.pyspark_versions import DataSourceStreamArrowWriter
 from pidlease.spark.sink.name_leases import ending_soon
-from pidlease.spark.sink.query_shape import QueryColumns, find_columns
+from pidlease.spark.sink.query_shape import find_columns
 from pidlease.spark.sink.row_batches import RecordEncoder, RowNumbering
 from pidlease.spark.sink.run_preparation import connect
+from pidlease.spark.sink.run_start import begin_stream_run
 from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.settings import SinkSettings, read_settings
 from pidlease.spark.sink.spark_checkpoint import MicroBatch, query_id, read_micro_batch
+from pidlease.spark.sink.start_note import StartNotes
 from pidlease.spark.sink.table_writes import end_table
 from pidlease.spark.sink.task_sender import TaskResult, TaskSender
 
 _log = logging.getLogger(__name__)
 _NO_RUN = (
-    "the query was not prepared: start it as pidlease.spark.exactly_once(df, options).start(),"
-    " which leases its PIDs and fences the run before; format('pidlease') alone cannot, because"
-    " Spark creates it again for each micro-batch"
+    "df.write.format('pidlease') alone cannot be exact: Spark does not show the sink which offsets"
+    " each task has, so rows could be lost. Write the table as"
+    " pidlease.spark.exactly_once_table(df, options).save(), which looks first"
 )
+#: The run id of a streaming query, in the tasks of its micro-batches.
+_SPARK_RUN = "spark.jobGroup.id"
 
 
 class _TaskWriter:
     """Writes a task's rows; Spark sends it to the tasks."""
 
-    def __init__(
-        self, settings: SinkSettings, columns: QueryColumns, state: RunState, batch: MicroBatch
-    ) -> None:
-        self._settings = settings
-        self._columns = columns
+    def __init__(self, run: "_PreparedRun", batch: MicroBatch, spark_run: str = "") -> None:
+        state = run.state
+        self._settings = run.settings
+        self._columns = run.columns
+        self._spark_run = spark_run
         self._sources = {source: state.sources[source] for source in batch.ranges}
         self._ranges = dict(batch.ranges)
 
@@ -53,6 +56,7 @@ class _TaskWriter:
         Raises:
             SinkError: the rows cannot be sent.
         """
+        self._check_start()
         settings = self._settings
         topics = {source.topic: settings.renamed(source.topic) for source in self._ranges}
         numbering = RowNumbering(self._columns, settings.rows_max, topics, self._ranges)
@@ -65,21 +69,38 @@ class _TaskWriter:
 
         return asyncio.run(send())
 
+    def _check_start(self) -> None:
+        """Check that the note of the start is of the start that this task works for.
+
+        Raises:
+            SinkError: it is of another one.
+        """
+        context = TaskContext.get()
+        actual = None if context is None else context.getLocalProperty(_SPARK_RUN)
+        if self._spark_run and actual != self._spark_run:
+            raise SinkError(
+                f"the application saw the start {self._spark_run} of this query, and the task is"
+                f" of {actual}: was its listener removed? Start the query as"
+                " pidlease.spark.exactly_once(df, options).start()"
+            )
+
 
 class _PreparedRun:
-    """The run that `exactly_once` has prepared, in the driver.
+    """A run that was begun, in the driver.
+
+    Parameters:
+        name: the run's name in the sink's state.
 
     Raises:
-        SinkError: no run was prepared, or its state cannot be read.
+        SinkError: its state cannot be read.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self.settings = read_settings(options)
-        if not self.settings.run:
-            raise SinkError(_NO_RUN)
+    def __init__(self, settings: SinkSettings, schema: StructType, name: str) -> None:
+        self.settings = settings
+        self.name = name
         self.columns = find_columns(schema)
-        self.store = RunStore(self.settings.state)
-        self.state = self.store.read(self.settings.run)
+        self.store = RunStore(settings.state)
+        self.state = self.store.read(name)
 
     def prepare(self, batch: MicroBatch) -> None:
         """Lease what a micro-batch needs, once, before any of its rows is written.
@@ -90,7 +111,7 @@ class _PreparedRun:
         """
         if batch.number <= self.state.prepared:
             return  # Spark creates the sink again to commit the micro-batch
-        self.store.check_newest(self.settings.run)
+        self.store.check_newest(self.name)
         state = self.state
         if batch.ranges.keys() - state.sources.keys() or ending_soon(state.sources, _now_ms()):
             state = asyncio.run(self._leased(batch))
@@ -99,7 +120,7 @@ class _PreparedRun:
         self._save(replace(state, prepared=batch.number, query_id=query))
 
     async def _leased(self, batch: MicroBatch) -> RunState:
-        before = self.store.before(self.settings.run)
+        before = self.store.before(self.name)
         async with connect(self.settings) as preparation:
             state = await preparation.grow(self.state, batch, before)
             try:
@@ -135,7 +156,7 @@ class _PreparedRun:
 
     def _save(self, state: RunState) -> None:
         if state != self.state:
-            self.store.write(self.settings.run, state)
+            self.store.write(self.name, state)
             self.state = state
 
 
@@ -161,8 +182,7 @@ def _with_result(state: RunState, source: TopicPartition, result: TaskResult) ->
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes micro-batches.
 
-    If the query was not prepared, or its state cannot be read, `write` and `commit` raise
-    SinkError.
+    If exactly-once is not possible, `write` and `commit` raise SinkError.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -179,12 +199,43 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._refused, self._fenced = str(error), isinstance(error, SinkFencedError)
 
     def _prepared(self) -> _TaskWriter:
-        run = _PreparedRun(self._options, self._schema)
-        batch = read_micro_batch(run.settings.checkpoint)
+        settings = read_settings(self._options)
+        if not settings.checkpoint:
+            raise SinkError("option checkpointLocation is missing: a restart could not resume")
+        name, spark_run = self._begun(settings)
+        run = _PreparedRun(settings, self._schema, name)
+        batch = read_micro_batch(settings.checkpoint)
         if batch is None:
-            raise SinkError(f"there is no micro-batch in checkpoint {run.settings.checkpoint}")
+            raise SinkError(f"there is no micro-batch in checkpoint {settings.checkpoint}")
         run.prepare(batch)
-        return _TaskWriter(run.settings, run.columns, run.state, batch)
+        return _TaskWriter(run, batch, spark_run)
+
+    def _begun(self, settings: SinkSettings) -> tuple[str, str]:
+        """Return the run of this start of the query; begin it before the first micro-batch.
+
+        Returns:
+            The run's name, and Spark's run id; that is empty if `exactly_once` began the run.
+
+        Raises:
+            SinkError: exactly-once is not possible.
+        """
+        if settings.run:
+            return settings.run, ""
+        notes, query = StartNotes.of_worker(os.environ), query_id(settings.checkpoint)
+        note = notes.read(query)
+        if note.problem:
+            raise (SinkFencedError if note.fenced else SinkError)(note.problem)
+        if not note.run:
+            try:
+                note = replace(note, run=begin_stream_run(settings, find_columns(self._schema)))
+            except SinkError as error:
+                # Noted: the writer that aborts the micro-batch must not begin a run.
+                fenced = isinstance(error, SinkFencedError)
+                notes.write(query, replace(note, problem=str(error), fenced=fenced))
+                raise
+            # Spark creates the sink twice for each micro-batch; from now on this is its run.
+            notes.write(query, note)
+        return note.run, note.spark_run
 
     def _usable(self) -> _TaskWriter:
         if self._task is None:
@@ -198,7 +249,9 @@ class StreamSink(DataSourceStreamArrowWriter):
     @override
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._usable()
-        _PreparedRun(self._options, self._schema).commit(messages, batchId)
+        settings = read_settings(self._options)
+        name, _ = self._begun(settings)
+        _PreparedRun(settings, self._schema, name).commit(messages, batchId)
 
     @override
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -216,15 +269,20 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a log is not overwritten: use mode append")
-        self._options = dict(options)
+        self._settings = read_settings(options)
         self._schema = schema
-        run = _PreparedRun(options, schema)
+        if not self._settings.run:
+            raise SinkError(_NO_RUN)
+        run = self._run()
         ranges = {}
         for partition, source in run.state.sources.items():
             if source.tables and not source.tables[-1].whole:
                 start, end, _ = source.tables[-1]
                 ranges[partition] = OffsetRange(start, end)
-        self._task = _TaskWriter(run.settings, run.columns, run.state, MicroBatch(-1, ranges, -1))
+        self._task = _TaskWriter(run, MicroBatch(-1, ranges, -1))
+
+    def _run(self) -> _PreparedRun:
+        return _PreparedRun(self._settings, self._schema, self._settings.run)
 
     @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -232,7 +290,7 @@ class BatchSink(DataSourceArrowWriter):
 
     @override
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _PreparedRun(self._options, self._schema).commit(messages, -1)
+        self._run().commit(messages, -1)
 
     @override
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -5,22 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.partition_offsets import OffsetRange
+from pidlease.spark.pyspark_versions import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
 from pidlease.spark.reader.log_parts import OFFSET_MAX, Part
 from pidlease.spark.source.settings import read_settings
 from pidlease.spark.source.source_logs import (

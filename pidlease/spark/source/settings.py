@@ -21,9 +21,9 @@ from pyspark.sql.types import (
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import OptionError
+from pidlease.spark.kafka_security import NAMES as SECURITY
+from pidlease.spark.kafka_security import Security, read_security, refuse_unmapped
 from pidlease.spark.partition_offsets import Offsets, offsets_from_json
-from pidlease.spark.reader.kafka_batches import SECURITY
-from pidlease.spark.reader.log_parts import Security
 from pidlease.spark.spark_options import check_names, number, truth
 
 SERVERS: Final = "kafka.bootstrap.servers"
@@ -112,6 +112,7 @@ def rows_of(options: Mapping[str, str]) -> str:
     Raises:
         OptionError: the kind is neither, or an option is unknown.
     """
+    refuse_unmapped(options)
     check_names(options, NAMES)
     rows = options.get("rows", RECORDS).strip().lower()
     if rows not in (RECORDS, SENDS):
@@ -162,10 +163,10 @@ def read_settings(options: Mapping[str, str], *, streaming: bool) -> SourceSetti
 
 
 def _security(options: Mapping[str, str], servers: str) -> Security:
-    security = {name: options[f"kafka.{name}"] for name in SECURITY if f"kafka.{name}" in options}
+    security = read_security(options)
     if security and not servers:
-        raise OptionError(f"kafka.{min(security)} goes with {SERVERS}")
-    return tuple(sorted(security.items()))
+        raise OptionError(f"kafka.{security[0][0]} goes with {SERVERS}")
+    return security
 
 
 def _choice(options: Mapping[str, str]) -> PartitionChoice:

@@ -12,6 +12,8 @@ from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.pid import Policy
 from pidlease.core.rules import RULES
 from pidlease.core.topic_policy import NO_PID, TopicPolicy
+from pidlease.storage.topics import stream_settings
+from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
 from pidlease.storage.topics.topic_store import Topic
 
 #: Returns the new settings for the former ones.
@@ -42,6 +44,7 @@ TOPIC_SETTINGS: Final = (
     "retention.bytes",
     "pidlease.fsync",
     *SHARED_SETTINGS,
+    *STREAM_SETTINGS,
 )
 
 #: The settings that are whole numbers.
@@ -103,6 +106,9 @@ def check_settings(overrides: Mapping[str, str]) -> None:
     """
     for name in overrides:
         _check_known(name, TOPIC_SETTINGS)
+    for name in STREAM_SETTINGS:
+        if name in overrides and not stream_settings.is_valid(name, overrides[name]):
+            raise SettingError(name, f"{name} cannot be {short(overrides[name])}")
     config_of(Topic("-", "", 1, dict(overrides)), LogConfig())
     policy_in_force(overrides, {})
 
@@ -124,7 +130,10 @@ def _check_known(name: str, known: tuple[str, ...]) -> None:
     if name in TOPIC_SETTINGS:
         reason = "is given for all topics at the server's start (pidlease serve --help)"
         raise SettingError(name, f"{name} {reason}; while it runs: {', '.join(known)}")
-    raise SettingError(name, f"{short_name(name)} cannot be set here; known: {', '.join(known)}")
+    listed = [each for each in known if each not in STREAM_SETTINGS]
+    if len(listed) < len(known):
+        listed.append("pidlease.stream.*")
+    raise SettingError(name, f"{short_name(name)} cannot be set here; known: {', '.join(listed)}")
 
 
 def _integer(own: Mapping[str, str], name: str, default: int, smallest: int) -> int:
@@ -284,22 +293,26 @@ class SettingInForce(NamedTuple):
 
 
 def settings_in_force(
-    own: Mapping[str, str], shared: Mapping[str, str], log: LogConfig
+    own: Mapping[str, str], shared: Mapping[str, str], log: LogConfig | None
 ) -> dict[str, SettingInForce]:
     """Return all settings of a topic, with their sources.
 
     Parameters:
         own: the topic's own settings.
         shared: the settings of all topics.
-        log: the settings given at the server's start.
+        log: the settings given at the server's start; None: those of the log are left out, because
+            they are Kafka's.
     """
-    usual, started = _at_start(LogConfig()), _at_start(log)
+    usual = _at_start(LogConfig())
+    started = POLICY_DEFAULTS if log is None else _at_start(log)
     in_force = {}
-    for name in TOPIC_SETTINGS:
+    for name in started:
         if name in own:
             in_force[name] = SettingInForce(own[name], SettingSource.TOPIC)
         elif name in shared:
             in_force[name] = SettingInForce(shared[name], SettingSource.ALL_TOPICS)
+        elif name in STREAM_SETTINGS:
+            continue  # they have no default
         elif started[name] != usual[name]:
             in_force[name] = SettingInForce(started[name], SettingSource.START)
         else:

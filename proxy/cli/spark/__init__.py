@@ -10,7 +10,9 @@ from proxy.cli.spark.spark_copy_command import copy
 from proxy.cli.spark.spark_rebuild_command import rebuild
 
 spark_cli = typer.Typer(
-    no_args_is_help=True, help="Copy topics, audit a log, or rebuild its state, with Apache Spark."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Copy topics, audit a log, or rebuild its state, with Apache Spark.",
 )
 spark_cli.command()(audit)
 spark_cli.command()(copy)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, stdout
+from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, print_table, stdout
 from proxy.cli.spark.job_progress import progress
 from proxy.cli.spark.spark_copy_command import is_spark
 from proxy.cli.spark.spark_installed import needs_spark
@@ -39,7 +39,13 @@ def audit(
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
-    """Check all that producers have sent. Exit code 0: sound; 1: violations, or damage; 2: it could not be checked."""  # noqa: E501 - one line in the help
+    """Check all that producers have sent.
+
+    Exit codes:
+    0: sound
+    1: violations, or damage
+    2: it could not be checked
+    """
     needs_spark()
     from pidlease.spark.errors import text_of  # noqa: PLC0415 - PySpark is an extra
     from pidlease.spark.session import session  # noqa: PLC0415
@@ -146,7 +152,7 @@ def _table(
     table = plain_table(title, *(name.replace("_", " ") for name in names))
     for row in rows[:SHOWN]:
         table.add_row(*(_cell(row[name]) for name in names))
-    console.print(table)
+    print_table(table)
     if total > SHOWN:
         console.print(f"and {total - SHOWN:,} more")
 

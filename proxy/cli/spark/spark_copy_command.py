@@ -73,7 +73,13 @@ def copy(  # noqa: PLR0913 - an option each
         int | None, typer.Option(help="Prometheus metrics, on this machine's loopback.")
     ] = None,
 ) -> None:
-    """Copy topics by Spark, each record exactly once, over any crash. Exit code 0: done, or stopped; 2: it cannot continue; 3: another run has taken over."""  # noqa: E501 - one line in the help
+    """Copy topics by Spark, each record exactly once, over any crash.
+
+    Exit codes:
+    0: done, or stopped
+    2: it cannot continue
+    3: another run has taken over
+    """
     needs_spark()
     from pidlease.spark.errors import SparkPieceError, is_fenced, text_of  # noqa: PLC0415
     from pidlease.spark.listener import summary, watch  # noqa: PLC0415

@@ -23,7 +23,12 @@ def rebuild(
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master; default: this machine.")] = "",
 ) -> None:
-    """Write a snapshot of the producers' state, from the log alone, for a server to load. Exit code 0: done; 2: it could not be done."""  # noqa: E501 - one line in the help
+    """Write a snapshot of the producers' state, from the log alone, for a server to load.
+
+    Exit codes:
+    0: done
+    2: it could not be done
+    """
     needs_spark()
     from pidlease.spark.errors import SparkPieceError, text_of  # noqa: PLC0415 - an extra
     from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory  # noqa: PLC0415

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from pidlease.core.log_config import LogConfig
 from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
 from pidlease.storage.topics.topic_settings import (
     DEDUPLICATION,
     INITIAL,
@@ -132,7 +133,13 @@ def unknown(name: str, settings: Mapping[str, Setting]) -> str:
 
 
 def _can_be_set(settings: Mapping[str, Setting]) -> str:
-    names = [each.name for each in settings.values() if each.writable]
+    names = [
+        each.name
+        for each in settings.values()
+        if each.writable and each.name not in STREAM_SETTINGS
+    ]
+    if STREAM_SETTINGS.keys() <= settings.keys():
+        names.append("pidlease.stream.*")
     return f"a topic can set {', '.join(names)}"
 
 
@@ -172,6 +179,10 @@ def topic_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
             writable=True,
         ),
         *_policies(),
+        *(
+            Setting(name, Kind.STRING, "", "", text, writable=True)
+            for name, text in STREAM_SETTINGS.items()
+        ),
         Setting(
             "max.message.bytes", Kind.INT,
             str(config.batch_bytes_max), str(unset.batch_bytes_max),
@@ -235,6 +246,7 @@ def server_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
     of_topics = [
         each._replace(name=each.server_name or each.name, server_name="")
         for each in topic_settings(config).values()
+        if each.name not in STREAM_SETTINGS
     ]
     rows: tuple[tuple[str, Kind, str, str, str], ...] = (
         ("node.id", Kind.INT, str(NODE_ID), str(NODE_ID), "The one broker's id."),

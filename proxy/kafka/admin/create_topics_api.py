@@ -19,6 +19,7 @@ from pidlease.engine.engine import (
 )
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import counted
+from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
 from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.kafka.admin.admin_changes import AdminChanges, deadline_of
 from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
@@ -144,6 +145,8 @@ class CreatingApi:
         shared = self._engine.all_topics_settings
         for setting in self._settings.values():
             name = setting.name
+            if name in STREAM_SETTINGS and name not in topic.overrides:
+                continue  # they have no default
             (first, *_) = synonyms(setting, topic.overrides.get(name), shared.get(name))
             found.append(
                 rows.response.part(

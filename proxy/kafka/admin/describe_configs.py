@@ -10,6 +10,7 @@ from pidlease.engine.engine import Engine
 from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import INT16, write_array, write_string
+from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.kafka.admin.change_outcome import DONE, Verdict
 from proxy.kafka.admin.config_entries import Setting, Source, shared_settings, synonyms
@@ -102,6 +103,8 @@ class DescribingApi:
             self._kept.move_to_end(key)
             return self._kept[key]
         names = set(found.shared if found.shared_only else found.settings)
+        # These have no default: a topic that is no stream does not list them.
+        names -= STREAM_SETTINGS.keys() - found.own.keys()
         if wanted is not None:
             names &= set(wanted)
         rows = [

@@ -1,7 +1,7 @@
 """The members of a group: their protocols, the leader, the static members; as in ClassicGroup."""
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -75,7 +75,9 @@ class Members:
     """
 
     def __init__(self, protocol_type: str | None) -> None:
-        self.by_id: Final[dict[str, Member]] = {}
+        # Ordered: after removals at its front, a dict finds its first entry slowly, and each
+        # leader that leaves makes the first member the leader.
+        self.by_id: Final[OrderedDict[str, Member]] = OrderedDict()
         self.static: Final[dict[str, str]] = {}
         self.pending: Final[dict[str, float]] = {}
         self.protocol_type = protocol_type

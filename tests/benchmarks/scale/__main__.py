@@ -19,11 +19,13 @@ from rich.table import Table
 from tests.benchmarks import metadata
 from tests.benchmarks.copying import turns
 from tests.benchmarks.scale import (
+    fairness,
     growth,
     http_appends,
     in_front,
     leases,
     memory,
+    new_producers,
     replay,
     snapshot,
     verdicts,
@@ -64,6 +66,8 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "metadata": _metadata,
     "growth": growth.measure,
     "leases": leases.measure,
+    "new-producers": new_producers.measure,
+    "fairness": fairness.measure,
     "in-front": in_front.measure,
     "http-appends": http_appends.measure,
     "copy": turns.measure_embedded,

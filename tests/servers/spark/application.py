@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.process import ServerProcess
@@ -15,32 +16,21 @@ from tests.servers.waiting import WAIT_S, until
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-class SparkCopy:
-    """A run of `pidlease spark copy`.
+class SparkApplication:
+    """A run of a Python program that starts a Spark session.
 
     Parameters:
         folder: for its log.
-        source: its HOST:PORT.
-        server: the destination.
-        options: further options of the command line.
+        command: what follows `python -m`.
     """
 
-    def __init__(
-        self, folder: Path, source: str, server: PidleaseServer, checkpoint: Path, *options: str
-    ) -> None:
+    def __init__(self, folder: Path, *command: str) -> None:
         self.process = ServerProcess("spark", folder / "spark.log", _ROOT)
         self._folder = folder
-        self._command = (
-            sys.executable, "-m", "proxy", "spark", "copy", "--from", f"kafka:{source}",
-            "--to", server.bootstrap, "--leases", server.http_url, "--checkpoint", str(checkpoint),
-            "--jars", ",".join(map(str, connector())), "--master", "local[2]",
-            "--conf", f"spark.local.dir={folder / 'local'}",
-            *(word for each in jvm_settings().items() for word in ("--conf", "=".join(each))),
-            *options,
-        )  # fmt: skip
+        self._command = (sys.executable, "-m", *command)
 
-    def start(self) -> "SparkCopy":
-        """Begin to copy."""
+    def start(self) -> Self:
+        """Begin."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self.process.start(self._command, {**os.environ, **java_environment()})
         return self
@@ -83,6 +73,30 @@ class SparkCopy:
                     if int(fields[3]) == self.process.pid:
                         found.append(int(entry.name))
         return found
+
+
+class SparkCopy(SparkApplication):
+    """A run of `pidlease spark copy`.
+
+    Parameters:
+        folder: for its log.
+        source: its HOST:PORT.
+        server: the destination.
+        options: further options of the command line.
+    """
+
+    def __init__(
+        self, folder: Path, source: str, server: PidleaseServer, checkpoint: Path, *options: str
+    ) -> None:
+        super().__init__(
+            folder,
+            "proxy", "spark", "copy", "--from", f"kafka:{source}",
+            "--to", server.bootstrap, "--leases", server.http_url, "--checkpoint", str(checkpoint),
+            "--jars", ",".join(map(str, connector())), "--master", "local[2]",
+            "--conf", f"spark.local.dir={folder / 'local'}",
+            *(word for each in jvm_settings().items() for word in ("--conf", "=".join(each))),
+            *options,
+        )  # fmt: skip
 
 
 def _runs(pid: int) -> bool:

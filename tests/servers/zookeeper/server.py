@@ -109,7 +109,7 @@ class ZooKeeperServer:
 
     def pause(self) -> None:
         """Send SIGSTOP: it does not answer, and its connections stay open."""
-        os.kill(self.process.pid, signal.SIGSTOP)
+        self.process.pause()
 
     def resume(self) -> None:
         """Let it continue after `pause`."""

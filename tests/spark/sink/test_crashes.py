@@ -1,5 +1,6 @@
-"""A copy by Spark; its application is killed, or stopped and revived under its successor."""
+"""Copies by Spark; an application is killed, or stopped and revived under its successor."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.copier.sides import Filler, check_same, more_arrived
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.spark.application import SparkCopy
+from tests.servers.spark.application import SparkApplication, SparkCopy
 from tests.servers.waiting import WAIT_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 900)]
@@ -18,33 +19,49 @@ COUNT = 1_000_000 if SOAK else 40_000
 FENCED = 3
 
 
-#: The kills of an application, and whether one is stopped, replaced and revived then.
-SCENES = {"server": (KILLS, True), "in_front": (KILLS, True)} if SOAK else {"server": (1, True)}
+#: Where to, how the query is written, the kills of an application, and whether one is stopped,
+#: replaced and revived then.
+SCENES = (
+    [(where, plain, KILLS, True) for where in ("server", "in_front") for plain in (False, True)]
+    if SOAK
+    else [("server", False, 1, True), ("server", True, 1, False)]
+)
 
 
-@pytest.mark.parametrize("where", SCENES)
+@pytest.mark.parametrize(("where", "plain", "kills", "revived"), SCENES)
 def test_nothing_is_lost_or_doubled(
-    where: str, request: pytest.FixtureRequest, tmp_path: Path, kafka_source: KafkaServer
-) -> None:
+    where: str, request: pytest.FixtureRequest, tmp_path: Path, kafka_source: KafkaServer,
+    *, plain: bool, kills: int, revived: bool,
+) -> None:  # fmt: skip
     """An application is killed in micro-batches; one that was stopped is fenced when it goes on."""
     server: PidleaseServer = request.getfixturevalue(where)
     server.start()
-    random = new_random(f"spark {where}")
-    topic = f"crash-{where}"
+    random = new_random(f"spark {where} {plain}")
+    topic = f"crash-{where}-{plain}"
     Filler(kafka_source.bootstrap, topic, COUNT, random).start().finish()
-    applications: list[SparkCopy] = []
+    made = 0
 
-    def application() -> SparkCopy:
-        applications.append(
-            SparkCopy(
-                tmp_path / f"spark-{len(applications)}", kafka_source.bootstrap, server,
-                tmp_path / "checkpoint", "--topics", topic, "--topic", "{topic}.copy",
-                "--available-now", "--max-offsets-per-trigger", str(COUNT // 4),
-            )
-        )  # fmt: skip
-        return applications[-1].start()
+    def application() -> SparkApplication:
+        nonlocal made
+        made += 1
+        folder, checkpoint = tmp_path / f"spark-{made}", tmp_path / "checkpoint"
+        limit = str(COUNT // 4)
+        if not plain:
+            return SparkCopy(
+                folder, kafka_source.bootstrap, server, checkpoint, "--topics", topic, "--topic",
+                "{topic}.copy", "--available-now", "--max-offsets-per-trigger", limit,
+            ).start()  # fmt: skip
+        read = {
+            "kafka.bootstrap.servers": kafka_source.bootstrap, "subscribe": topic,
+            "startingOffsets": "earliest", "includeHeaders": "true", "maxOffsetsPerTrigger": limit,
+        }  # fmt: skip
+        written = {
+            "kafka.bootstrap.servers": server.bootstrap, "leases": server.http_url,
+            "topic": "{topic}.copy", "checkpointLocation": str(checkpoint),
+        }  # fmt: skip
+        words = (str(folder), json.dumps(read), json.dumps(written))
+        return SparkApplication(folder, "tests.spark.sink.plain_stream", *words).start()
 
-    kills, revived = SCENES[where]
     for _ in range(kills):
         running = application()
         more_arrived(server, random.randrange(1, COUNT // 8))

@@ -184,17 +184,6 @@ def test_another_source(copying: Copying) -> None:
     assert "the source is rate-micro-batch" in text
 
 
-def test_a_query_that_was_not_prepared(copying: Copying) -> None:
-    """`format("pidlease")` alone leases nothing."""
-    frame = copying.spark.readStream.format("kafka").options(**copying.reading).load()
-    writer = frame.writeStream.format("pidlease").options(**copying.destination)
-
-    def run() -> None:
-        writer.trigger(availableNow=True).start().awaitTermination()
-
-    assert "start it as pidlease.spark.exactly_once" in refused(run)
-
-
 OPTIONS = {
     "a typo": ({"checkpointLocatoin": "x"}, "is checkpointLocation meant?"),
     "a number": ({"maxRowsPerRecord": "0"}, "maxRowsPerRecord is 1 or more, not 0"),

@@ -51,6 +51,7 @@ GOOD = {**WHERE, "subscribe": "t"}
         ({**GOOD, "rows": "sends", "includeHeaders": "true"}, "includeHeaders"),
         ({**GOOD, "timeoutSeconds": "0"}, "timeoutSeconds is 1 or more"),
         ({**GOOD, "kafka.security.protocol": "SSL"}, "goes with kafka.bootstrap.servers"),
+        ({**GOOD, "kafka.sasl.kerberos.service.name": "x"}, "use SCRAM-SHA-512"),
     ],
 )
 def test_invalid_options_are_refused(options: Mapping[str, str], text: str) -> None:

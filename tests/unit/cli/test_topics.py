@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ SETTINGS: dict[str, Any] = {
     "pidlease.initial": {"value": "policy", "source": "default"},
 }
 TOPIC: dict[str, Any] = {"name": "orders", "partitions": 1200, "settings": SETTINGS}
+_LARGE = 9_223_372_036_854_775_800
+FIRST: dict[str, Any] = {"partition": 0, "log_start": _LARGE, "log_end": _LARGE + 7, "reason": ""}
+LAST: dict[str, Any] = {
+    "partition": 1199, "log_start": 3, "log_end": None, "reason": "[red]is damaged",
+}  # fmt: skip
 
 
 @dataclass
@@ -87,10 +93,16 @@ def test_list(monkeypatch: pytest.MonkeyPatch) -> None:
         assert server.run("list")[0] == 0, "no end of nothing"
 
 
-def test_describe() -> None:
-    with stub((200, TOPIC)) as server:
+def test_describe(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [{"partitions": [FIRST], "more": True}, {"partitions": [LAST], "more": False}]
+    answers = [(200, TOPIC), (200, pages[0]), (200, pages[1])]
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes stdout for a terminal
+    with stub(*answers, *answers) as server:
         code, shown, _ = server.run("describe", "orders")
-        assert (code, server.asked) == (0, [("GET", "/v1/topics/orders", None)])
+        asked = ["/v1/topics/orders", *(f"/v1/topics/orders/partitions?after={n}" for n in (-1, 0))]
+        assert (code, server.asked) == (0, [("GET", path, None) for path in asked])
+        shown = re.sub(r"\x1b\[[\d;]*m", "", shown)
         lines = shown.splitlines()
         assert lines[0].startswith("orders, 1,200 partitions")
         for said in (
@@ -98,9 +110,13 @@ def test_describe() -> None:
             ("pidlease.policies", "none,kafka", "all topics"),
             ("retention.ms", "86400000", "the server's start"),
             ("pidlease.initial", "policy", "default"),
+            (" 0 ", f"{_LARGE:,}", f"{_LARGE + 7:,}"),
+            ("1,199", " 3 ", "unknown"),
+            ("partition 1199: [red]is damaged",),
         ):
             assert any(all(each in line for each in said) for line in lines), said
-        assert json.loads(server.run("describe", "orders", "--json")[1]) == TOPIC
+        found = json.loads(server.run("describe", "orders", "--json")[1])
+        assert found == {**TOPIC, "offsets": [FIRST, LAST]}
     with stub((200, {"settings": SETTINGS})) as server:
         code, shown, _ = server.run("describe", "--all")
         assert (code, server.asked) == (0, [("GET", "/v1/topic-defaults", None)])
@@ -189,14 +205,17 @@ def test_what_cannot_be_meant_is_not_asked(words: list[str], said: str) -> None:
     ids=str,
 )
 def test_an_old_form_does_the_same_and_warns(old: list[str], new: list[str]) -> None:
-    answer = {"settings": SETTINGS} if "--all" in old else TOPIC
-    with stub((200, answer)) as server:
+    answers: list[tuple[int, object]] = [(200, {"settings": SETTINGS} if "--all" in old else TOPIC)]
+    if new == ["describe", "orders"]:
+        answers.append((200, {"partitions": [FIRST], "more": False}))
+    with stub(*answers, *answers) as server:
         code, shown, said = server.run(*old)
         assert (code, said.count("\n")) == (0, 1)
         assert said.startswith(f"pidlease: `topics {old[0]}` is deprecated; use `topics {new[0]}")
-        asked = server.asked.pop()
+        asked = server.asked.copy()
+        server.asked.clear()
         assert server.run(*new) == (0, shown, "")
-        assert server.asked == [asked]
+        assert server.asked == asked
         assert server.run(old[0])[0] == 2
 
 

@@ -8,9 +8,12 @@ import pytest
 from pidlease.coordination.file import file_names as module
 from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.name_bindings import (
+    NAMES_AT_ONCE_MAX,
     Binding,
+    BindingChange,
     BindingConflictError,
     NamesError,
+    StoredBinding,
     check_name,
 )
 from pidlease.storage.files import read_file, write_aside
@@ -75,7 +78,7 @@ def test_a_crash_at_every_step(*, power: bool) -> None:
         step += 1
         files = SimFiles(step)
         names = names_in(files)
-        names._lines = module._SPARE_LINES  # so that it is written anew soon
+        names._changes = module._SPARE_CHANGES  # so that it is written anew soon
         answered = -1
         files.crash_at(step)
         try:
@@ -90,6 +93,70 @@ def test_a_crash_at_every_step(*, power: bool) -> None:
         found = -1 if after is None else after.generation
         assert answered <= found <= answered + 1, (step, answered, found)
     assert step > 8
+
+
+def _change(name: str, expected: Binding | None, new: Binding | None) -> BindingChange:
+    return BindingChange(name, StoredBinding(expected), new)
+
+
+def test_changes_that_are_made_together_have_one_fsync_and_an_outcome_each() -> None:
+    files = SimFiles()
+    names = names_in(files)
+    for name in ("a", "b"):
+        names.change(name, None, FIRST)
+    before = len(files.trace)
+    changes = [
+        _change("a", FIRST, SECOND),
+        _change("b", SECOND, FIRST),
+        _change("b", FIRST, None),
+        _change("c", None, Binding(8, 0)),
+        _change("c", Binding(8, 0), Binding(8, 1)),
+    ]
+    made, conflict, *rest = names.change_many(changes)
+    assert made is None
+    assert isinstance(conflict, BindingConflictError)
+    assert rest == [None] * 3
+    done = [each.operation for each in files.trace[before:]]
+    assert [done.count(each) for each in ("write", "fsync")] == [1, 1]
+    expected = {"a": SECOND, "c": Binding(8, 1)}
+    again = names_in(files.power_loss(0))
+    assert names.all() == again.all() == expected
+    assert again._changes == 5
+
+
+def test_a_crash_at_every_step_of_changes_that_are_made_together() -> None:
+    """They count together, or not at all; a power cut may lose any of their sectors."""
+    many = [f"producer {number}" for number in range(NAMES_AT_ONCE_MAX)]
+    torn, steps = 0, 0
+    for seed in range(6):
+        crashed, step = True, 0
+        while crashed:
+            step += 1
+            files = SimFiles(seed)
+            names = names_in(files)
+            answered = -1
+            files.crash_at(step, torn=bool(seed % 2))
+            try:
+                for number in range(2):
+                    before = Binding(7, number - 1) if number else None
+                    changes = [_change(name, before, Binding(7, number)) for name in many]
+                    assert names.change_many(changes) == [None] * len(many)
+                    answered = number
+                crashed = False
+            except SimulatedCrash:
+                pass
+            files = files.process_death() if seed == 0 else files.power_loss(step)
+            torn += files.torn_files
+            again = names_in(files)
+            found = {-1 if each is None else each.generation for each in map(again.get, many)}
+            assert len(found) == 1, (seed, step, found)
+            assert answered <= found.pop() <= answered + 1, (seed, step, answered)
+            # What a crash has torn is no obstacle to the next change.
+            again.change("z", None, FIRST)
+            assert names_in(files.power_loss(step)).all() == again.all()
+            steps += 1
+    assert steps > 20
+    assert torn > 0
 
 
 @pytest.mark.parametrize("operation", ["write", "fsync"])

@@ -18,10 +18,17 @@ from kazoo.exceptions import (
     ConnectionLoss,
     NodeExistsError,
     NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
 )
 
 import pidlease.coordination.zookeeper as package
-from pidlease.coordination.name_bindings import Binding
+from pidlease.coordination.name_bindings import (
+    Binding,
+    BindingChange,
+    BindingConflictError,
+    StoredBinding,
+)
 from pidlease.coordination.writer_ids import WriterOf
 from pidlease.coordination.zookeeper.zookeeper_connection import (
     ZooKeeper,
@@ -134,11 +141,47 @@ class LaggingClient:
 
         return self._changed(change)
 
+    def transaction(self) -> "LaggingTransaction":
+        return LaggingTransaction(self)
+
     def _check(self, path: str, version: int) -> None:
         if path not in self._leader:
             raise NoNodeError(path)
         if version not in (-1, self._leader[path].version):
             raise BadVersionError(path)
+
+
+class LaggingTransaction:
+    """Writes that are all done, or none: the first one that fails rolls them back."""
+
+    def __init__(self, client: LaggingClient) -> None:
+        self._client = client
+        self._writes: list[Callable[[], Answer]] = []
+
+    def create(self, path: str, data: bytes) -> None:
+        self._writes.append(lambda: self._client.create_async(path, data))
+
+    def set_data(self, path: str, data: bytes, version: int) -> None:
+        self._writes.append(lambda: self._client.set_async(path, data, version))
+
+    def delete(self, path: str, version: int) -> None:
+        self._writes.append(lambda: self._client.delete_async(path, version))
+
+    def commit_async(self) -> Answer:
+        leader = self._client._leader
+        before = deepcopy(leader)
+        answers: list[Answer] = []
+        for write in self._writes:
+            answers.append(write())
+            if answers[-1].error is not None:
+                leader.clear()
+                leader |= before
+                rest = len(self._writes) - len(answers)
+                return Answer([
+                    *(RolledBackError() for _ in answers[:-1]), answers[-1].error,
+                    *(RuntimeInconsistency() for _ in range(rest)),
+                ])  # fmt: skip
+        return Answer([each.result or "created" for each in answers])
 
 
 class Ensemble:
@@ -198,6 +241,27 @@ def test_a_binding_that_another_server_has_just_changed(ensemble: Ensemble) -> N
     one.change("b", None, second)
     ensemble.check_stale()
     assert other.all() == {"a": first, "b": second}
+
+
+def test_bindings_of_which_another_server_has_just_changed_one(ensemble: Ensemble) -> None:
+    one, other = ZooKeeperNames(ensemble.one), ZooKeeperNames(ensemble.other)
+    names = ["a", "b", "c"]
+    created = [BindingChange(each, StoredBinding(None), Binding(1, 1)) for each in names]
+    assert one.change_many(created) == [None] * 3
+    ensemble.check_stale()
+    found = other.get_many(names)
+    assert found == [StoredBinding(Binding(1, 1), 0)] * 3
+    one.change("b", Binding(1, 1), Binding(1, 2))
+    ensemble.check_stale()
+    raised = [
+        BindingChange(name, stored, Binding(1, 3))
+        for name, stored in zip(names, found, strict=True)
+        if isinstance(stored, StoredBinding)
+    ]
+    first, second, third = other.change_many(raised)
+    assert (first, third) == (None, None)
+    assert isinstance(second, BindingConflictError)
+    assert one.all() == {"a": Binding(1, 3), "b": Binding(1, 2), "c": Binding(1, 3)}
 
 
 def test_what_another_server_has_just_set_for_topics(ensemble: Ensemble) -> None:

@@ -89,3 +89,23 @@ async def test_an_old_snapshot_holds_up_retention_only_for_a_while(
     await asyncio.sleep(0.3)
     assert upkeep.snapshots_taken == taken == 3, "one more than there was anything new"
     await server.engine.stop()
+
+
+async def test_a_server_without_records_and_leases_takes_no_snapshot() -> None:
+    """The first one imports pyarrow, and would keep nothing. A lease alone is worth one."""
+    server = await Server(SimFiles()).start()
+    upkeep = server.engine.maintenance
+    assert not await upkeep.worth_a_snapshot()
+    await server.engine.stop()
+    store = SnapshotStore(server.files, SNAPSHOTS)
+    assert not store.numbers()
+
+    server = await Server(server.files).start()
+    server.lease()
+    assert await server.engine.maintenance.worth_a_snapshot()
+    await server.engine.stop()
+    assert store.numbers() == [1]
+
+    server = await Server(server.files).start()
+    assert await server.engine.maintenance.worth_a_snapshot(), "there is one already"
+    await server.engine.stop()

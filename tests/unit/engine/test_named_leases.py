@@ -218,7 +218,7 @@ async def test_failed_grants_take_one_pid(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(*_: object) -> None:
         raise NamesError("no space left")
 
-    monkeypatch.setattr(FileNames, "change", fail)
+    monkeypatch.setattr(FileNames, "change_many", fail)
     before = len(server.engine.leases.ring)
     for _ in range(60):
         with pytest.raises(NamesError):
@@ -249,7 +249,7 @@ async def test_a_refused_grant_is_refused_for_the_whole_request(
         calls.append(given)
         raise NamesError("no space left")
 
-    monkeypatch.setattr(FileNames, "change", fail)
+    monkeypatch.setattr(FileNames, "change_many", fail)
     asks = [LeaseWanted("t", each, name="n") for each in range(2)]
     service = LeaseService(server.engine, asks)
     for each in asks:

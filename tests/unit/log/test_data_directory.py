@@ -285,3 +285,52 @@ def test_files_are_where_the_documentation_says() -> None:
     assert {"clean-stop", "lock", "logs", "meta.json", "topics"} <= set(files.list(PATH))
     assert folder.snapshots == PATH / "snapshots"
     assert json.loads(read_file(files, PATH / "meta.json"))["cluster_id"] == folder.cluster_id
+
+
+# ---------------------------------------------------------------------- partitions' folders
+
+
+def test_a_partition_is_there_after_a_kill_at_any_step_and_then_a_power_cut() -> None:
+    """One fsync at the start makes the names of all partitions' folders durable."""
+    kills = 0
+    for step in range(1, 1000):
+        files = SimFiles(step)
+        files.crash_at(step)
+        try:
+            open_folder(files).open_partition(TOPIC, 0, 0)
+        except SimulatedCrash:
+            kills += 1
+        files = files.process_death()
+        log = open_folder(files).open_partition(TOPIC, 0, 0)
+        assert log.append_blocking([simple(0)]) == [0]
+        for seed in range(4):
+            after = open_folder(files.power_loss(seed)).open_partition(TOPIC, 0, 0)
+            assert (after.stopped, after.end_offset) == ("", 1), (step, seed)
+        if not kills or kills < step:
+            break
+    assert kills > 20
+
+
+def test_a_start_fsyncs_the_folder_of_all_partitions_once() -> None:
+    files = SimFiles()
+    folder, topic = open_folder(files), Topic.new("t", 5)
+    folder.save_topic(topic)
+    for number in range(5):
+        folder.open_partition(topic, number, 0)
+    files = files.process_death()
+    fsynced: list[Path] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation == "fsync_folder":
+            fsynced.append(path)
+
+    files.on_operation = note
+    folder = open_folder(files)
+    for number in range(5):
+        folder.open_partition(topic, number, 0)
+    assert fsynced.count(PATH / "logs") == 1
+    # Made again in the same process, a folder is not taken for the former one.
+    folder.delete_topic(topic)
+    fsynced.clear()
+    folder.open_partition(topic, 0, 0)
+    assert PATH / "logs" in fsynced

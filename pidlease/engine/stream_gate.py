@@ -1,0 +1,355 @@
+"""Admits batches to a partition that is a stream: none after its close, and Stream-Seq in order.
+
+A close is part of the last send of the log: the first record of a send over the streams' protocol
+has the header `pidlease-stream`; its value says whether the send closes the stream. No batch is
+admitted after it, so the last batch of the log says for ever whether the stream is closed, and a
+close is durable when its batch is. The header `pidlease-stream-seq` holds the send's Stream-Seq.
+"""
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import structlog
+from typing_extensions import override
+
+from pidlease.core.state import Batch
+from pidlease.engine.append_outcome import Done, Outcome, Status
+from pidlease.engine.pending_batches import Pending, Submitted
+from pidlease.kafka.records.batch_records import UndecodableError, batches_in, records_in
+from pidlease.kafka.records.record_batch import BatchHeader, read_header
+from pidlease.log.ports import PartitionLog
+from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
+from pidlease.storage.io_pool import IoPool
+
+#: The header of the first record of each send to a stream.
+STREAM_HEADER: Final = "pidlease-stream"
+#: The header with the Stream-Seq of a send, beside it.
+ORDER_HEADER: Final = "pidlease-stream-seq"
+
+#: How many offsets to read back for the last Stream-Seq at first, and how often as many then.
+_BACK_FIRST: Final = 64
+_BACK_TIMES: Final = 16
+_READ_BYTES: Final = 1 << 20
+
+_log = structlog.get_logger(__name__)
+
+
+@enum.unique
+class Closing(enum.Enum):
+    """Whether a send closes the stream; the value is that of its header.
+
+    ALONE: its one record is no data, and only says that the stream is closed.
+    """
+
+    NO = b""
+    WITH_DATA = b"closed"
+    ALONE = b"end"
+
+
+@enum.unique
+class Refusal(enum.Enum):
+    """Why a stream does not admit a send that its producer may append."""
+
+    CLOSED = "the stream is closed"
+    OUT_OF_ORDER = "Stream-Seq is not above the last one"
+
+
+class StreamSend:
+    """A send to a stream, as far as it is more than a batch.
+
+    Attributes:
+        closing: whether it closes the stream.
+        order: its Stream-Seq; None: it has none.
+        refusal: why the stream did not admit it; None: it did, or was not asked.
+    """
+
+    __slots__ = ("closing", "order", "refusal")
+
+    def __init__(self, closing: Closing = Closing.NO, order: bytes | None = None) -> None:
+        self.closing: Final = closing
+        self.order: Final = order
+        self.refusal: Refusal | None = None
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """Return the headers of its first record."""
+        found: list[tuple[str, bytes | None]] = [(STREAM_HEADER, self.closing.value)]
+        if self.order is not None:
+            found.append((ORDER_HEADER, self.order))
+        return found
+
+
+class Closed(NamedTuple):
+    """The end of a closed stream.
+
+    Attributes:
+        offset: of the first record of the send that closed it.
+        tail: the offset after the last record that is data.
+    """
+
+    offset: int
+    tail: int
+
+
+class StreamBatch(Submitted):
+    """A batch for a stream; the gate gets its outcome first."""
+
+    __slots__ = ("gate", "send")
+
+    def __init__(  # noqa: PLR0913, PLR0917 - as a batch, and two more
+        self,
+        pid: int,
+        header: BatchHeader,
+        data: bytearray | memoryview,
+        batch: Batch,
+        done: Done,
+        gate: "StreamGate",
+        send: StreamSend,
+    ) -> None:
+        super().__init__(pid, header, data, batch, done)
+        self.gate = gate
+        self.send = send
+
+    @override
+    def appended(self, offset: int) -> None:
+        self.gate.appended(self, offset)
+        super().appended(offset)
+
+    @override
+    def complete(self, outcome: Outcome) -> None:
+        if outcome.status is not Status.APPENDED:
+            self.gate.failed(self)
+        super().complete(outcome)
+
+
+class StreamGate:
+    """Admits the batches of one partition.
+
+    Parameters:
+        log: the partition's log.
+        pool: threads for decoding records.
+        again: validates a batch that has waited.
+        give_up: completes a batch that has waited, with an error.
+    """
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        pool: IoPool,
+        again: Callable[[Pending], None],
+        give_up: Callable[[Pending, Outcome], None],
+    ) -> None:
+        self._log: Final = log
+        self._pool: Final = pool
+        self._again: Final = again
+        self._give_up: Final = give_up
+        #: The end of the stream; None: it is open, or this is not known.
+        self.closed: Closed | None = None
+        #: When it was last read or appended to, by `time.monotonic`; at first, when it was loaded.
+        self.touched: float = time.monotonic()
+        self._known = log.end_offset == 0
+        self._closing: StreamBatch | None = None
+        #: The last Stream-Seq in the log; None: it is not known.
+        self._order: bytes | None = b"" if self._known else None
+        #: The batches with a Stream-Seq that are in flight.
+        self._orders: list[StreamBatch] = []
+        self._parked: list[Pending] = []
+        self._loading: asyncio.Task[None] | None = None
+
+    def touch(self) -> None:
+        """Note a read or an append."""
+        self.touched = time.monotonic()
+
+    def tail(self, end: int) -> int:
+        """Return the offset after the last record that is data.
+
+        Parameters:
+            end: the offset after the last record.
+        """
+        return end if self.closed is None else self.closed.tail
+
+    async def known(self) -> None:
+        """Wait until it is known whether the stream is closed.
+
+        Raises:
+            LogError: the log cannot be read.
+        """
+        while not self._known:
+            await asyncio.shield(self._load())
+
+    def doubt(self) -> None:
+        """Read again what the log says, because others may have written to it."""
+        self.closed = None
+        self._known = False
+        self._order = None
+
+    # ------------------------------------------------------------------ batches
+
+    def holds(self, pending: Pending) -> bool:
+        """Keep a batch back while it cannot be known whether it may be admitted.
+
+        Returns:
+            Whether it waits; it is validated again then.
+        """
+        order = pending.send.order if isinstance(pending, StreamBatch) else None
+        known = self._known and (order is None or self._order is not None)
+        if known and self._closing is None:
+            return False
+        self._parked.append(pending)
+        if not known:
+            self._load().add_done_callback(self._release_after)
+        return True
+
+    def admits(self, pending: Pending) -> Refusal | None:
+        """Admit a batch that is appended next, or say why not."""
+        self.touch()
+        send = pending.send if isinstance(pending, StreamBatch) else None
+        refusal = None
+        if self.closed is not None:
+            refusal = Refusal.CLOSED
+        elif send is not None and send.order is not None and send.order <= self._last_order():
+            refusal = Refusal.OUT_OF_ORDER
+        if send is not None:
+            send.refusal = refusal
+        if refusal is None and isinstance(pending, StreamBatch):
+            if pending.send.closing is not Closing.NO:
+                self._closing = pending
+            if pending.send.order is not None:
+                self._orders.append(pending)
+        return refusal
+
+    def _last_order(self) -> bytes:
+        in_flight = [each.send.order or b"" for each in self._orders]
+        return max((self._order or b"", *in_flight))
+
+    def appended(self, batch: StreamBatch, offset: int) -> None:
+        """Note that an admitted batch is in the log."""
+        send = batch.send
+        if send.order is not None:
+            self._order = max(self._order or b"", send.order)
+            self._orders = [each for each in self._orders if each is not batch]
+        if self._closing is batch:
+            records = 0 if send.closing is Closing.ALONE else batch.header.records
+            self.closed = Closed(offset, offset + records)
+            self._closing = None
+            self._release()
+
+    def failed(self, batch: StreamBatch) -> None:
+        """Note that a batch may not be in the log, whether it was admitted or not."""
+        if batch in self._orders:
+            self._orders = [each for each in self._orders if each is not batch]
+            self._order = None
+        if self._closing is batch:
+            self._closing = None
+            self.doubt()
+            self._release()
+
+    def _release(self, error: BaseException | None = None) -> None:
+        """Let all batches go on that wait; some may wait again."""
+        parked, self._parked = self._parked, []
+        for pending in parked:
+            try:
+                if error is None:
+                    self._again(pending)
+                else:
+                    reason = f"the stream cannot be read: {reason_for_clients(error)}"
+                    self._give_up(pending, Outcome(Status.FAILED, reason=reason))
+            except Exception:  # noqa: BLE001 - a listener's bug must not keep the others waiting
+                _log.exception("a batch for a stream could not go on")
+
+    def _release_after(self, loading: asyncio.Task[None]) -> None:
+        if loading.cancelled():  # the server is being ended
+            return
+        if self._parked:
+            self._release(loading.exception())
+
+    # ------------------------------------------------------------------ the log
+
+    def _load(self) -> asyncio.Task[None]:
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._read())
+        return self._loading
+
+    async def _read(self) -> None:
+        """Read from the log what is not known.
+
+        Raises:
+            LogError: it cannot be read.
+        """
+        try:
+            if not self._known:
+                self.closed = await self._last_close()
+                self._known = True
+            parked = [each.send for each in self._parked if isinstance(each, StreamBatch)]
+            if any(each.order is not None for each in parked):
+                found = await self._stored_order()
+                self._order = max(self._order or b"", found)
+        except (OSError, UndecodableError, OffsetRangeError) as error:
+            LINES.write(_log, "error", "a stream cannot be read", kind_of(error), error=str(error))
+            raise LogError(reason_for_clients(error)) from error
+
+    async def _last_close(self) -> Closed | None:
+        offset = self._log.end_offset - 1
+        while offset >= self._log.start_offset:
+            data = await self._log.read(offset, 1)
+            header = read_header(data)
+            if not header.is_control:
+                return await self._pool.run(partial(close_in, data[: header.size]))
+            offset = header.base_offset - 1
+        return None
+
+    async def _stored_order(self) -> bytes:
+        end, count = self._log.end_offset, _BACK_FIRST
+        while end > self._log.start_offset:
+            begin = max(end - count, self._log.start_offset)
+            found = b""
+            at = begin
+            while at < end:
+                data = await self._log.read(at, _READ_BYTES)
+                last, at = await self._pool.run(partial(order_in, data, at))
+                found = max(found, last)
+            if found:
+                return found
+            end, count = begin, count * _BACK_TIMES
+        return b""
+
+
+def close_in(data: bytes) -> Closed | None:
+    """Return the close in the last batch of a log; None: there is none.
+
+    Raises:
+        UndecodableError: the batch cannot be decoded.
+    """
+    for header, batch in batches_in(data):
+        for record in records_in(header, batch):
+            closing = _value(record, STREAM_HEADER)
+            if closing == Closing.WITH_DATA.value:
+                return Closed(record.offset, header.last_offset + 1)
+            if closing == Closing.ALONE.value:
+                return Closed(record.offset, record.offset)
+    return None
+
+
+def order_in(data: bytes, offset: int) -> tuple[bytes, int]:
+    """Return the last Stream-Seq in some bytes of a log, and the offset after them.
+
+    Raises:
+        UndecodableError: a batch cannot be decoded.
+    """
+    found = b""
+    for header, batch in batches_in(data):
+        for record in records_in(header, batch):
+            found = max(found, _value(record, ORDER_HEADER) or b"")
+        offset = header.last_offset + 1
+    return found, offset
+
+
+def _value(record: Any, name: str) -> bytes | None:  # noqa: ANN401 - aiokafka's, in C
+    for key, value in record.headers:
+        if key == name:
+            return value  # type: ignore[no-any-return]
+    return None

@@ -1,0 +1,108 @@
+"""Decodes the records of batches; decompresses them up to a limit."""
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from pidlease.core.buffer import Buffer
+from pidlease.kafka.records import first_record
+from pidlease.kafka.records.identity_header import IdentityError
+from pidlease.kafka.records.record_batch import (
+    ATTRIBUTES_AT,
+    CODEC_BITS,
+    HEADER_BYTES,
+    LENGTH_AT,
+    LENGTH_PREFIX_BYTES,
+    BatchHeader,
+    CorruptBatchError,
+    check_intact,
+    read_header,
+)
+
+#: The largest size that a batch may decompress to, in bytes.
+UNPACKED_MAX: Final = 16 << 20
+#: The size to try first.
+_FIRST_TRY: Final = 256 << 10
+#: Follows the batches: the parser, in C, reads one number beyond the end of a broken batch.
+_PADDING: Final = bytes(32)
+#: The most to decode on the event loop: it takes a millisecond.
+_INLINE_BYTES: Final = 32 << 10
+_INLINE_RECORDS: Final = 100
+
+_ATTRIBUTES: Final = struct.Struct(">h")
+_LENGTH: Final = struct.Struct(">i")
+
+
+class UndecodableError(Exception):
+    """A batch, or the rest of it, cannot be read."""
+
+
+def batches_in(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the complete batches in some bytes of a log, with their headers."""
+    padded = memoryview(data + _PADDING)
+    at = 0
+    while at + HEADER_BYTES <= len(data):
+        header = read_header(data, at)
+        if at + header.size > len(data):
+            return
+        yield header, padded[at : at + header.size]
+        at += header.size
+
+
+def records_in(header: BatchHeader, batch: memoryview) -> Iterator[Any]:
+    """Yield all records of a batch from `batches_in`; none of a control batch.
+
+    Raises:
+        UndecodableError: the batch is damaged.
+    """
+    if header.is_control:
+        return
+    try:
+        check_intact(header, batch)
+        yield from DefaultRecordBatch(_unpacked(header, batch) if header.is_compressed else batch)
+    except UndecodableError:
+        raise
+    except (CorruptBatchError, IdentityError) as error:
+        raise UndecodableError(str(error)) from None
+    except Exception as error:  # noqa: BLE001 - the producer wrote anything
+        raise UndecodableError(f"there are no {header.records} records ({error!r})") from None
+
+
+def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
+    """Return a decompressed batch; its CRC is not updated."""
+    records = _whole(header.codec, batch[HEADER_BYTES:])
+    plain = bytearray(batch[:HEADER_BYTES])
+    plain += records
+    plain += _PADDING
+    _ATTRIBUTES.pack_into(plain, ATTRIBUTES_AT, header.attributes & ~CODEC_BITS)
+    size = HEADER_BYTES + len(records)
+    _LENGTH.pack_into(plain, LENGTH_AT, size - LENGTH_PREFIX_BYTES)
+    return memoryview(plain)[:size]
+
+
+def _whole(codec: str, records: memoryview) -> Buffer:
+    size = _FIRST_TRY
+    while True:
+        # Ask for one byte more than allowed: then the records are too large.
+        found = first_record.unpack(codec, records, min(size, UNPACKED_MAX) + 1, UNPACKED_MAX)
+        if len(found) <= min(size, UNPACKED_MAX):
+            return found
+        if size >= UNPACKED_MAX:
+            raise UndecodableError(f"they unpack to more than {UNPACKED_MAX} bytes, or are damaged")
+        size *= 8
+
+
+def is_small(data: bytes) -> bool:
+    """Whether some batches are few enough to decode them on the event loop."""
+    if len(data) > _INLINE_BYTES:
+        return False
+    at = records = 0
+    while at + HEADER_BYTES <= len(data):
+        header = read_header(data, at)
+        records += header.records
+        if header.is_compressed or records > _INLINE_RECORDS:
+            return False
+        at += header.size
+    return True

@@ -1,0 +1,83 @@
+"""The content of a snapshot as the server keeps it: rows of leases and of partitions' producers.
+
+Without pyarrow and numpy: a server imports them with its first snapshot, and not before.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from pidlease.core.packed import Packed
+from pidlease.core.topic_partition import TopicPartition
+
+
+class SnapshotError(Exception):
+    """A snapshot cannot be used: it is damaged, incomplete, or of a newer format."""
+
+
+class LeaseRow(NamedTuple):
+    """A lease, as the lease table and a snapshot keep it. Times in ms since 1970.
+
+    Attributes:
+        granted_ms: when the lease was granted; -1: unknown (only the log or an old client has the
+            PID), so its state may have expired.
+        first_ms: when the PID's first message came; -1: none yet.
+    """
+
+    pid: int
+    granted_ms: int
+    first_ms: int
+
+
+class LeaseRows:
+    """Many leases as columns: a million objects would keep the garbage collector busy."""
+
+    def __init__(self, rows: Iterable[LeaseRow] = ()) -> None:
+        self.columns: Final = tuple(array("q") for _ in LeaseRow._fields)
+        for row in rows:
+            self.append(*row)
+
+    def append(self, pid: int, granted_ms: int, first_ms: int) -> None:
+        """Add a row."""
+        pids, granted, first = self.columns
+        pids.append(pid)
+        granted.append(granted_ms)
+        first.append(first_ms)
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __iter__(self) -> Iterator[LeaseRow]:
+        return map(LeaseRow, *self.columns)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LeaseRows) and self.columns == other.columns
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class PartitionRows(NamedTuple):
+    """One partition's part of a snapshot.
+
+    Attributes:
+        partition: its name.
+        topic_id: the topic's id; a later topic of the same name has another.
+        next_offset: its entry in the offset vector: the first offset that is not applied.
+        hole_ms: when earlier history was found missing, in ms since 1970; -1: the history is
+            complete. A PID from an older block may have had state here, even if the PID is young.
+        producers: PID -> packed state.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    next_offset: int
+    hole_ms: int
+    producers: Mapping[int, Packed]
+
+
+class PartitionOffset(NamedTuple):
+    """A partition's entry in the offset vector of a snapshot; the fields of `PartitionRows`."""
+
+    topic_id: str
+    next_offset: int
+    hole_ms: int

@@ -1,0 +1,1 @@
+"""Durable Streams over HTTP: a stream is a topic of one partition."""

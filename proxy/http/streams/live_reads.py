@@ -1,0 +1,169 @@
+"""Reads that wait for more of a stream: long polls, and server-sent events."""
+
+import asyncio
+import base64
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final, Self
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from proxy.http.request_memory import IDLE_SECONDS, HeldBytes
+from proxy.http.streams.stream_catalog import Stream
+from proxy.http.streams.stream_offsets import offset_text
+from proxy.http.streams.stream_requests import DATA_ENCODING, next_cursor
+
+#: What ends a line of server-sent events.
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+
+
+class LiveReads:
+    """All reads that wait.
+
+    Attributes:
+        ending: whether the server ends them.
+    """
+
+    def __init__(self) -> None:
+        self.ending = False
+        self._waiting: set[asyncio.Event] = set()
+
+    def close(self) -> None:
+        """End all reads that wait."""
+        self.ending = True
+        for event in self._waiting:
+            event.set()
+
+    def reader(self, request: Request, stream: Stream) -> "LiveReader":
+        """Return a reader that waits for more of a stream; a context manager."""
+        return LiveReader(self, self._waiting, request, stream)
+
+
+class LiveReader:
+    """Waits for more of a stream, until its client disconnects."""
+
+    def __init__(
+        self, reads: LiveReads, waiting: set[asyncio.Event], request: Request, stream: Stream
+    ) -> None:
+        self._reads: Final = reads
+        self._waiting: Final = waiting
+        self._stream: Final = stream
+        self._event: Final = asyncio.Event()
+        self._left: Final = asyncio.create_task(self._disconnected(request))
+
+    def __enter__(self) -> Self:
+        self._waiting.add(self._event)
+        self._stream.partition.watch(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.cancel()
+        self._stream.partition.unwatch(self._event)
+        self._waiting.discard(self._event)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        return self._reads.ending or self._stream.partition.gone or self._left.done()
+
+    async def wait(self, offset: int, seconds: float) -> None:
+        """Return when the stream goes on, or ends, at an offset, or the time is up."""
+        stream = self._stream
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(seconds, 0)):
+                while offset >= stream.tail and stream.gate.closed is None and not self.is_over:
+                    self._event.clear()
+                    await self._event.wait()
+
+    async def _disconnected(self, request: Request) -> None:
+        try:
+            while (await request.receive())["type"] == "http.request":
+                pass  # the rest of a body that a read does not need
+        finally:
+            self._event.set()
+
+
+class EventStream(Response):
+    """A response of server-sent events.
+
+    Parameters:
+        events: the events; may end with an exception, which ends the connection.
+        held: the memory of the reader, released at the end.
+        headers: beside those that all such responses have.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], held: HeldBytes, *, is_binary: bool) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        if is_binary:
+            headers[DATA_ENCODING] = "base64"
+        super().__init__(headers=headers)
+        del self.headers["content-length"]
+        # Exactly so: with a charset, clients do not recognize it.
+        self.headers["content-type"] = "text/event-stream"
+        self._events: Final = events
+        self._held: Final = held
+
+    @override
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for event in self._events:
+                # Disconnect a client that does not read: others need the memory.
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._held.release()
+
+
+def is_text(media_type: str) -> bool:
+    """Whether values of a media type are sent as they are, not in base64."""
+    return media_type.startswith("text/") or media_type == "application/json"
+
+
+def data_event(values: list[bytes], media_type: str) -> bytes:
+    """Return the event with some values."""
+    if media_type == "application/json":
+        text = f"[{b','.join(values).decode(errors='replace')}]"
+    elif is_text(media_type):
+        text = b"".join(values).decode(errors="replace")
+    else:
+        text = base64.b64encode(b"".join(values)).decode()
+    # A blank at the beginning of a line is dropped by the client, so such a line gets another one.
+    lines = "\n".join(
+        f"data:{' ' if line.startswith(' ') else ''}{line}" for line in _LINE_END.split(text)
+    )
+    return f"event: data\n{lines}\n\n".encode()
+
+
+def control_event(offset: int, cursor: str, *, up_to_date: bool, closed: bool) -> bytes:
+    """Return the event that follows one with values.
+
+    Parameters:
+        offset: the one after the values.
+        cursor: the last one that the client got; empty: none.
+    """
+    fields: dict[str, object] = {"streamNextOffset": offset_text(offset)}
+    if closed:
+        fields["streamClosed"] = True
+    else:
+        fields["streamCursor"] = next_cursor(cursor)
+    if up_to_date:
+        fields["upToDate"] = True
+    text = json.dumps(fields, separators=(",", ":"))
+    return f"event: control\ndata:{text}\n\n".encode()
+
+
+def seconds_left(began: float, seconds: float) -> float:
+    """Return how much of a time is left.
+
+    Parameters:
+        began: by `time.monotonic`.
+    """
+    return began + seconds - time.monotonic()

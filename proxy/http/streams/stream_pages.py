@@ -1,0 +1,186 @@
+"""Reads the values of streams: across the streams that a fork inherits from, page by page."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import structlog
+
+from pidlease.engine.partition import Partition
+from pidlease.engine.stream_gate import STREAM_HEADER, Closing
+from pidlease.engine.topic_counts import count_read
+from pidlease.kafka.records.batch_records import (
+    UndecodableError,
+    batches_in,
+    is_small,
+    records_in,
+)
+from pidlease.kafka.records.identity_header import HEADER_NAME
+from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
+from pidlease.storage.io_pool import IoPool
+from proxy.http.record_responses import UnreadableError
+from proxy.http.streams.json_values import as_json
+
+#: What a value counts beside its bytes: a page of empty values has an end.
+_VALUE_BYTES: Final = 16
+#: How many reads are kept, and how large one may be, in bytes.
+_RECENT_MAX: Final = 32
+_RECENT_BYTES: Final = 32 << 10
+#: Reads that run at once: each needs memory beside its response, which no budget counts.
+_AT_ONCE: Final = 2
+
+_log = structlog.get_logger(__name__)
+
+
+class Span(NamedTuple):
+    """A part of a stream, in one partition.
+
+    Attributes:
+        partition: has it.
+        base: the stream's offset of the partition's offset 0.
+        end: the stream's offset after the part.
+    """
+
+    partition: Partition
+    base: int
+    end: int
+
+
+#: The partition of a read, its first offset and the one after its last, the most bytes, and whether
+#: the values are JSON.
+_ReadKey = tuple[Partition, int, int, int, bool]
+
+
+class Values(NamedTuple):
+    """Some values of a stream, and the offset after them."""
+
+    values: list[bytes]
+    next_offset: int
+
+
+def values_in(data: bytes, offset: int, end: int, bytes_max: int, *, is_json: bool) -> Values:
+    """Return the values of records in some bytes of a log. May take long.
+
+    Parameters:
+        offset: of the first one; it is in the first batch.
+        end: the offset after the last one to return.
+        bytes_max: of values, but at least one is returned.
+
+    Raises:
+        UnreadableError: the batch at the offset cannot be decoded.
+    """
+    values: list[bytes] = []
+    for header, batch in batches_in(data):
+        is_ours = False
+        try:
+            for record in records_in(header, batch):
+                at, headers = record.offset, record.headers
+                if at >= end or bytes_max <= 0:
+                    return Values(values, min(offset, end))
+                marks = {key: value for key, value in headers} if headers else {}  # noqa: C416
+                if at == header.base_offset or HEADER_NAME in marks:
+                    is_ours = STREAM_HEADER in marks
+                if at < offset:
+                    continue
+                offset = at + 1
+                if marks.get(STREAM_HEADER) == Closing.ALONE.value:
+                    continue
+                value = record.value
+                if is_json and not is_ours:
+                    value = as_json(value)
+                values.append(value or b"")
+                bytes_max -= len(values[-1]) + _VALUE_BYTES
+        except UndecodableError as error:
+            if values:
+                break  # the next read, from here on, gets the error
+            raise UnreadableError(offset, header.last_offset + 1, str(error)) from None
+        offset = max(offset, header.last_offset + 1)
+    return Values(values, min(offset, end))
+
+
+class _Read(NamedTuple):
+    """A recent read: its bytes, and the values in them."""
+
+    data: bytes
+    found: Values
+
+
+class StreamReads:
+    """Reads values, a bounded number of reads at a time.
+
+    An append wakes all readers at the end of a stream, and all want the same values: so small reads
+    are kept for a while. What they return does not change.
+    """
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[_ReadKey, _Read] = OrderedDict()
+        self._reading: Final = asyncio.Semaphore(_AT_ONCE)
+
+    async def page(
+        self, spans: Sequence[Span], offset: int, bytes_max: int, pool: IoPool, *, is_json: bool
+    ) -> Values:
+        """Read values from an offset on, if there are any.
+
+        Parameters:
+            spans: the parts of the stream, in order.
+            bytes_max: of values, but at least one is returned.
+            pool: threads for large pages.
+
+        Raises:
+            OffsetRangeError: the log does not have the offset any more.
+            UnreadableError: the batch at the offset cannot be read.
+            LogStoppedError: the partition is stopped, and has no readable record at the offset.
+            LogError: the log cannot be read.
+        """
+        values: list[bytes] = []
+        left = bytes_max
+        for span in _from(spans, offset):
+            while offset < span.end and left > 0:
+                async with self._reading:
+                    found = await self._read(span, offset, left, pool, is_json=is_json)
+                if found.next_offset <= offset:
+                    return Values(values, offset)
+                values += found.values
+                left -= sum(len(each) + _VALUE_BYTES for each in found.values)
+                offset = found.next_offset
+        if offset >= spans[-1].end and spans[-1].partition.incomplete:
+            raise spans[-1].partition.stopped_error()
+        return Values(values, offset)
+
+    async def _read(
+        self, span: Span, offset: int, bytes_max: int, pool: IoPool, *, is_json: bool
+    ) -> Values:
+        partition, at, end = span.partition, offset - span.base, span.end - span.base
+        key = (partition, at, end, bytes_max, is_json)
+        recent = self._recent.get(key)
+        if recent is None:
+            data = await _bytes_at(partition, at, bytes_max)
+            convert = partial(values_in, data, at, end, bytes_max, is_json=is_json)
+            recent = _Read(data, convert() if is_small(data) else await pool.run(convert))
+            if len(data) <= _RECENT_BYTES and recent.found.next_offset > at:
+                self._recent[key] = recent
+                if len(self._recent) > _RECENT_MAX:
+                    self._recent.popitem(last=False)
+        await count_read(partition.counts, recent.data)
+        values, next_offset = recent.found
+        return Values(values, next_offset + span.base)
+
+
+def _from(spans: Sequence[Span], offset: int) -> Iterator[Span]:
+    return (span for span in spans if span.end > offset)
+
+
+async def _bytes_at(partition: Partition, at: int, bytes_max: int) -> bytes:
+    try:
+        return await partition.log.read(at, bytes_max)
+    except OffsetRangeError:
+        if partition.incomplete:
+            raise partition.stopped_error() from None
+        raise
+    except OSError as error:
+        LINES.write(_log, "error", "a log cannot be read", kind_of(error),
+                    partition=str(partition.name), error=str(error))  # fmt: skip
+        raise LogError(reason_for_clients(error)) from error

@@ -1,0 +1,80 @@
+"""Streams in front of Kafka: Kafka has their records, and pidlease what else they remember."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.clients.install import node_missing
+from tests.crash.readback import consume
+from tests.crash.seeds import SOAK
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
+from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import until
+from tests.streams.stream_client import CLOSE, JSON_TYPE, TEXT, numbered, read_all, read_json, send
+from tests.streams.stream_programs import RESULT_FILE, run_suite
+
+pytestmark = [needs_kafka, pytest.mark.kafka]
+
+
+def test_a_stream_outlives_a_kill(kafka: KafkaServer, tmp_path: Path) -> None:
+    name = f"s{uuid.uuid4().hex[:8]}"
+    with in_front_of(kafka, tmp_path) as server:
+        server.start()
+        assert send(server, "PUT", name, "[0]", JSON_TYPE).status == 201
+        for seq in (0, 1):
+            assert send(server, "POST", name, str(seq + 1), JSON_TYPE | numbered(seq)).status == 200
+        ordered = JSON_TYPE | {"Stream-Seq": "b"}
+        assert send(server, "POST", name, "3", ordered).status == 204
+        server.kill9()
+        server.restart()
+        assert send(server, "POST", name, "2", JSON_TYPE | numbered(1)).status == 204
+        assert send(server, "POST", name, "3", ordered).code == "stream_seq_conflict"
+        closed = send(server, "POST", name, "4", JSON_TYPE | CLOSE | numbered(2))
+        assert closed.is_closed
+        server.kill9()
+        server.restart()
+        assert send(server, "POST", name, "5", JSON_TYPE | numbered(3)).code == "stream_closed"
+        assert send(server, "POST", name, "4", JSON_TYPE | CLOSE | numbered(2)).status == 204
+        assert read_json(server, name) == [0, 1, 2, 3, 4]
+        stored = consume(kafka.bootstrap, name, 1, markers=True)
+        assert [json.loads(each.value) for each in stored] == [0, 1, 2, 3, 4]
+        fork = {"Stream-Forked-From": f"/v1/stream/{name}"}
+        assert send(server, "PUT", f"{name}/fork", b"", fork).status == 201
+        assert send(server, "POST", f"{name}/fork", "5", JSON_TYPE).status == 204
+        assert read_json(server, f"{name}/fork") == [0, 1, 2, 3, 4, 5]
+        assert send(server, "DELETE", name).status == 204
+        assert send(server, "HEAD", name).status == 410
+        assert send(server, "DELETE", f"{name}/fork").status == 204
+        until(lambda: send(server, "HEAD", name).status == 404, "the source to go")
+
+
+def test_a_topic_that_was_just_made_becomes_the_stream(
+    kafka: KafkaServer, server: PidleaseServer
+) -> None:
+    """As a kill between the two steps of a creation leaves it."""
+    name = f"s{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(name, 1)])[name].result(30)
+    until(lambda: send(server, "PUT", name, "a", TEXT).status in (200, 201), "the stream")
+    assert read_all(server, name) == b"a"
+
+
+@pytest.mark.skipif(not SOAK, reason="takes minutes: make soak")
+@pytest.mark.timeout(3600)
+def test_the_official_suite_in_front_of_kafka(kafka: KafkaServer, tmp_path: Path) -> None:
+    if missing := node_missing():
+        pytest.skip(missing)
+    expected = json.loads(RESULT_FILE.read_text())
+    settings = {"cors_origins": "*", "stream_poll_seconds": "1"}
+    with in_front_of(kafka, tmp_path, **settings) as server:
+        server.start()
+        found = run_suite(server.leases, tmp_path, 3000, test_timeout_s=60)
+    failed = sorted(expected["failed_in_front_of_kafka"])
+    assert found.failed == failed, (found.failed, "\n".join(found.texts))

@@ -1,0 +1,1 @@
+"""Durable Streams: the official suite, the official client with kills, Kafka clients."""
