@@ -279,9 +279,7 @@ class ProduceTemplate:
     def response(self, correlation_id: int, offset: int, log_start: int) -> bytes:
         """Encode the response to a batch that is in the log, with its length and header."""
         offsets = _OFFSETS.pack(offset, _NO_TIME, log_start)
-        return b"".join(
-            (self._size, INT32.pack(correlation_id), self._head, offsets, self._tail)
-        )
+        return b"".join((self._size, INT32.pack(correlation_id), self._head, offsets, self._tail))
 
 
 # ---------------------------------------------------------------------- responses to clients
