@@ -40,6 +40,8 @@ STALLED_SECONDS: Final = 30.0
 _ARRIVING_BYTES_A_SECOND: Final = 1 << 20
 #: How many requests of one connection may wait for their responses.
 REQUESTS_MAX: Final = 128
+#: How many small requests of one connection are handled before other connections get their turn.
+REQUESTS_IN_TURN_MAX: Final = 16
 
 _log = structlog.get_logger(__name__)
 
@@ -239,6 +241,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._write_paused = False
         self._waits_for_memory = False
+        #: Whether the next requests wait for the next turn of the event loop.
+        self._turn_over = False
         #: Memory held for responses in the transport's buffer, in bytes.
         self._untaken = 0
         self._finishing = False
@@ -363,7 +367,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return False
 
     def _read_frames(self) -> None:
-        """Handle all complete frames in the small buffer."""
+        """Handle the complete frames in the small buffer, as many as fit one turn."""
+        left = REQUESTS_IN_TURN_MAX
         while not self._paused and self._end - self._start >= _LENGTH_BYTES:
             (size,) = INT32.unpack_from(self._buffer, self._start)
             if not _FRAME_BYTES_MIN <= size <= self._handler.request_bytes_max:
@@ -372,6 +377,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 return
             body = self._start + _LENGTH_BYTES
             if self._end - body >= size:
+                if not left:
+                    self._end_turn()
+                    break
+                left -= 1
                 frame = self._buffer[body : body + size]
                 self._start = body + size
                 self.budget.used += size  # not by `add`: this runs for every request
@@ -383,6 +392,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
             else:
                 break
         self._compact()
+
+    def _end_turn(self) -> None:
+        """Leave the next requests to the next turn of the event loop.
+
+        Otherwise one client that sends many small requests delays the requests of all others.
+        """
+        self._turn_over = True
+        self._pause()
+        asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_over = False
+        if self._transport is not None:
+            self._check_load()
 
     def _begin_large(self, size: int, body: int) -> None:
         """Read the rest of a frame straight into a buffer of its own."""
@@ -459,6 +482,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ back-pressure
 
     def _check_load(self) -> None:
+        if self._turn_over:
+            return  # `_next_turn` comes
         if self._write_paused or len(self._slots) >= REQUESTS_MAX:
             self._pause()
         elif self.budget.exhausted:

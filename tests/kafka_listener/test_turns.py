@@ -4,6 +4,7 @@ And what is large leaves others theirs: between two turns of the loop only so mu
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,6 +17,8 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.producer_table import ProducerTable
 from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.admin.delete_topics_api import DeletingApi
+from proxy.kafka.client_connection import REQUESTS_IN_TURN_MAX
+from proxy.kafka.kafka_listener import KafkaListener
 from tests.kafka_listener.admin_requests import (
     CREATE_TOPICS,
     DELETE_TOPICS,
@@ -280,3 +283,33 @@ async def test_records_that_are_not_enough_are_not_kept_while_a_poll_waits(
     (found,) = fetched_of(await client.receive())
     assert len(found.data) > 1000
     assert server.door.budget.used == 0
+
+
+async def test_a_connection_leaves_others_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends a hundred requests at once has them handled over several turns of the loop."""
+    many, turn = 100, 0
+    handled: Counter[int] = Counter()
+    handle, loop = KafkaListener.handle, asyncio.get_running_loop()
+
+    def counted(*arguments: Any) -> None:
+        handled[turn] += 1
+        handle(*arguments)
+
+    def ticking() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(ticking)
+
+    monkeypatch.setattr(KafkaListener, "handle", counted)
+    async with serving(tmp_path) as server, await server.connect() as client:
+        ticking()
+        for _ in range(many):
+            client.send(METADATA, 9, topics=[])
+        async with asyncio.timeout(60):
+            for _ in range(many):
+                await client.receive()
+        assert sum(handled.values()) >= many
+        # The tick may come before or after the requests of its turn.
+        assert max(handled.values()) <= 2 * REQUESTS_IN_TURN_MAX
