@@ -125,8 +125,8 @@ UPSTREAM: Final = (
     Mutant(
         "Kafka is thought to know for ever who writes old records",
         _LANES,
-        "min(header.max_timestamp, self._clock_ms())",
-        "self._clock_ms()",
+        "min(header.max_timestamp, now_ms) + kept_ms",
+        "now_ms + kept_ms",
         (_SIM,),
     ),
     Mutant(
@@ -342,7 +342,7 @@ UPSTREAM: Final = (
     Mutant(
         "transactions share a request",
         _CHANNELS,
-        "                or batch.transactional_id != first.batch.transactional_id\n",
+        "                or send.transactional_id != first.transactional_id\n",
         "",
         (_SENT,),
     ),
@@ -412,8 +412,8 @@ UPSTREAM: Final = (
     Mutant(
         "the end of the log is the last record's offset",
         _KAFKA_LOG,
-        "answer.offset + records)",
-        "answer.offset + records - 1)",
+        "offset + new.header.records)",
+        "offset + new.header.records - 1)",
         (_READ,),
     ),
     Mutant(
