@@ -186,7 +186,8 @@ def _show_partitions(console: Console, found: _Status) -> None:
 def _show_leases(console: Console, leases: _Leases) -> None:
     table = pairs_table("leases")
     share = leases.ring_used / leases.ring_capacity
-    table.add_row("ring", f"{leases.ring_used:,} of {leases.ring_capacity:,} slots ({share:.1%})")
+    used = f"{leases.ring_used:,} of {leases.ring_capacity:,} slots ({share:.1%})"
+    table.add_row("lease table", used)
     table.add_row("lease length", _duration(leases.lease_seconds))
     table.add_row("granted", f"{leases.granted:,}")
     refused = ", ".join(f"{count:,} {reason}" for reason, count in leases.refused.items())
