@@ -9,8 +9,9 @@ from pidlease.kafka.api import SENT_VERSIONS
 from proxy.kafka.served_versions import SERVED_VERSIONS, advertised, forwarded_versions
 
 _INTRODUCTION: Final = """\
-The versions of Kafka's APIs that the Kafka listener serves, as ApiVersions lists them. A request of another version
-gets UNSUPPORTED_VERSION. Clients choose a version by themselves.
+The versions of Kafka's APIs that the Kafka listener serves, as ApiVersions lists them. The server closes the
+connection on a request of another version, and logs it; only ApiVersions gets UNSUPPORTED_VERSION. Clients choose a
+version by themselves.
 
 - **Embedded log**: the versions served when the log is pidlease's own.
 - **Kafka as the log**: the most that is served in front of a Kafka cluster. Of the APIs that are forwarded, those
