@@ -70,7 +70,7 @@ class BrokerRequest:
 
 
 class _CallbackRequest(BrokerRequest):
-    """A request whose response goes to a function."""
+    """A request with a function that gets the response."""
 
     __slots__ = ("_on_response",)
 

@@ -55,7 +55,7 @@ _log = Logger(__name__)
 
 
 class ProduceSend(BrokerRequest):
-    """A batch on its way to a partition's leader; the sender's subclass takes the outcome.
+    """A batch for the leader of its partition; the sender's subclass takes the outcome.
 
     It is the request in flight, too, if it has the request to itself.
 
