@@ -70,14 +70,14 @@ ENGINE: Final = (
         "pushed not rolled back after a failed append",
         _PARTITION,
         "        self._in_flight.pop(pid, None)\n        self._pushed.pop(pid, None)\n",
-        "        self._in_flight.pop(pid, None)\n",
+        "",
         (PARTITION,),
     ),
     Mutant(
         "pushed not rolled back (whole lives)",
         _PARTITION,
         "        self._in_flight.pop(pid, None)\n        self._pushed.pop(pid, None)\n",
-        "        self._in_flight.pop(pid, None)\n",
+        "",
         (SIM,),
     ),
     Mutant(

@@ -118,6 +118,16 @@ def test_any_other_difference_needs_the_codec(version: int, other: dict[str, obj
         assert template.batch(changed_request) is None
 
 
+@pytest.mark.parametrize("version", [each for each in _REPEATED if each >= FLEXIBLE_FROM])
+@pytest.mark.parametrize("behind", [1, 2, 3], ids=["request", "topic", "partition"])
+def test_tags_after_the_batch_need_the_codec(version: int, behind: int) -> None:
+    frame = _request(version, _BATCH)
+    template = _template(frame)
+    assert template is not None
+    frame[-behind] = 1  # one tag, which does not follow: the codec refuses it
+    assert template.batch(frame) is None
+
+
 @pytest.mark.parametrize("version", _REPEATED)
 def test_a_request_of_another_version_is_not_like_it(version: int) -> None:
     template = _template(_request(version, _BATCH))
