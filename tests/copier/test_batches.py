@@ -132,6 +132,14 @@ def test_the_same_records_come_out(log: Log, skip: int) -> None:
     assert translator.position == max(log.end, skip)
 
 
+def test_a_transaction_after_an_aborted_one_of_the_same_producer_is_copied() -> None:
+    dropped, kept = (Record(offset, 5, None, b"value", []) for offset in (0, 2))
+    data = batch_of(0, 0, [dropped], producer=1, transactional=True) + marker(1, 1, commit=False)
+    data += batch_of(2, 2, [kept], producer=1, transactional=True) + marker(3, 1, commit=True)
+    batches = BatchTranslator("t-0", 0).batches(FetchedChunk(data, [(1, 0)], 4))
+    assert [list(each.ids) for each in batches] == [[2]]
+
+
 @given(logs(), st.data())
 def test_what_the_destination_has_is_cut_off(log: Log, data: st.DataObject) -> None:
     for batch in BatchTranslator("t-0", 0).batches(FetchedChunk(log.data, log.aborted, log.end)):
