@@ -1,4 +1,4 @@
-"""Adds all routes to the application of the HTTP port."""
+"""Adds the routes of the API to the application of the HTTP port."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

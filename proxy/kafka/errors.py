@@ -1,4 +1,4 @@
-"""Maps the outcome of an append to the error code of its Produce response."""
+"""Maps the outcome of an append to the error code of its Produce response, except duplicates."""
 
 from typing import Final
 

@@ -1,1 +1,1 @@
-"""The HTTP port for operators: health, readiness, metrics and status."""
+"""The operators' routes of the HTTP port: health, readiness, metrics and status."""

@@ -1,4 +1,4 @@
-"""The HTTP port for operators: /healthz, /readyz, /metrics, /v1/status."""
+"""The operators' routes of the HTTP port: /healthz, /readyz, /metrics, /v1/status."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
