@@ -42,7 +42,7 @@ class ProducerTable:
         self.hole_ms = hole_ms
 
     def replay(self, batches: Iterable[LoggedBatch], now_ms: int) -> None:
-        """Apply batches of the log, in a thread at the start, and on the event loop in a catch-up."""
+        """Apply batches of the log: at the start in a thread, in a catch-up on the event loop."""
         for logged in batches:
             header = logged.header
             identified = identity_of(logged, self.names)
