@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.api import API_ALTER_USER_SCRAM_CREDENTIALS
 from pidlease.kafka.codec.messages import Request, Response, response_class
 from pidlease.kafka.codec.primitives import RequestHeader
 
@@ -38,7 +39,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 #: What is not repeated although the request has a field of this name.
 _LEFT_OUT: Final = frozenset(("configs", "members", "producer_id", "producer_epoch"))
 #: The fields of a row that are the whole element of the request: a name, an id, or a number.
-_ELEMENT: Final = frozenset(("name", "group_id", "key", "transactional_id", "partition_index"))
+_ELEMENT: Final = frozenset(("name", "user", "group_id", "key", "transactional_id", "partition_index"))
 #: Stands for the schema's default.
 _DEFAULT: Final = object()
 _NOTHING: Final[Mapping[type, object]] = {
@@ -58,6 +59,10 @@ def refused_response(
     code: ErrorCode,
 ) -> bytes:
     """Return the response to a request that is refused as a whole."""
+    if header.api_key == API_ALTER_USER_SCRAM_CREDENTIALS:
+        # Its rows come from two arrays of the request.
+        named = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+        return refused_rows(header, "results", [(name, code) for name in named])
     response = Response(header.api_key, header.version)
     entity = _mirrored(response_class(header.api_key, header.version), request, code)
     return response.encode_entity(header.correlation_id, entity)

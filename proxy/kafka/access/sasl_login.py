@@ -10,6 +10,7 @@ import asyncio
 import enum
 import time
 from collections.abc import Coroutine
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -189,7 +190,7 @@ class SaslLogin:
 def _accepted(header: RequestHeader, answer: bytes, lifetime_ms: int) -> bytes:
     return Response(API_SASL_AUTHENTICATE, header.version).encode(
         header.correlation_id, error_code=ErrorCode.none, error_message=None, auth_bytes=answer,
-        session_lifetime=lifetime_ms,
+        session_lifetime=timedelta(milliseconds=lifetime_ms),
     )  # fmt: skip
 
 
@@ -197,7 +198,7 @@ async def _late_failure(header: RequestHeader) -> bytes:
     await asyncio.sleep(_FAILURE_SECONDS)
     return Response(API_SASL_AUTHENTICATE, header.version).encode(
         header.correlation_id, error_code=ErrorCode.sasl_authentication_failed,
-        error_message=_REFUSED, auth_bytes=b"", session_lifetime=0,
+        error_message=_REFUSED, auth_bytes=b"", session_lifetime=timedelta(0),
     )  # fmt: skip
 
 

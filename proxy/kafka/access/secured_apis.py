@@ -45,6 +45,7 @@ from proxy.kafka.access.refused_responses import (
     with_refused,
 )
 from proxy.kafka.access.request_rights import (
+    CLUSTER_REFUSED,
     RULES,
     TOPIC_REFUSED,
     Need,
@@ -219,8 +220,7 @@ class SecuredApis:
             if header.api_key in self._own:
                 # Without ACLs, there is nobody who could allow a change of users.
                 if not self._is_super(slot):
-                    return self._refuse(header, read_request(header, frame),
-                                        ErrorCode.cluster_authorization_failed)  # fmt: skip
+                    return refused_response(header, read_request(header, frame), CLUSTER_REFUSED)
                 return self._answer_own(slot, header, frame)
             return self._inner.answer(slot, header, frame)
         if header.api_key == API_FETCH and self._may_fetch(slot, header, frame):
